@@ -1,0 +1,1 @@
+"""Benchmarks of penstock beside its peers: one run, one table (`python -m benchmarks`)."""

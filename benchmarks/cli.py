@@ -1,0 +1,95 @@
+"""The command line: `python -m benchmarks [SUITE] [options]`."""
+
+import argparse
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from rich.console import Console
+
+from benchmarks import machine, report, runner, suites
+from benchmarks.scenarios import Load
+
+QUICK = Load(
+    jobs=2_000, rounds=1, backlog=50_000, claims=50, samples=50, idle_seconds=1.0, limit_seconds=2.0
+)
+
+ON_DISK = Path("/var/tmp")  # noqa: S108 - kept on disk where /tmp is often memory; files get random names
+
+
+class Named(Protocol):
+    """Anything picked by name on the command line."""
+
+    @property
+    def name(self) -> str:
+        """As typed."""
+
+
+N = TypeVar("N", bound=Named)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure and report; 1 when a run failed, 2 for bad arguments."""
+    parser = _make_parser()
+    options = parser.parse_args(argv)
+    suite = suites.load_suite(options.suite)
+    load = _make_load(options)
+    folder: Path = options.folder
+    if (kind := machine.filesystem(folder)) in machine.IN_MEMORY:
+        parser.error(f"{folder} is in memory ({kind}), where durable costs nothing; use --folder")
+    contenders = _pick(parser, suite.contenders, options.only)
+    scenarios = _pick(parser, suite.scenarios, options.scenario)
+    packages = dict.fromkeys(c.package for c in contenders if c.package)
+    described = machine.describe(folder, packages)
+    with Console(stderr=True).status("") as status:
+        results = runner.run(contenders, scenarios, load, folder, status.update)
+    report.show(Console(), suite, results, described, load)
+    if options.json:
+        report.write_json(options.json, suite, results, described, load)
+    return 1 if results.failures else 0
+
+
+def _make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("suite", nargs="?", choices=sorted(suites.NAMES), default="embedded")
+    parser.add_argument("--jobs", type=_positive, metavar="N", help="jobs per run")
+    parser.add_argument("--rounds", type=_positive, metavar="N", help="runs per figure")
+    parser.add_argument("--backlog", type=_positive, metavar="N", help="jobs in the large file")
+    parser.add_argument("--quick", action="store_true", help="small and once: is all in order?")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="contenders")
+    parser.add_argument("--scenario", nargs="+", metavar="NAME", help="scenarios, or their start")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures")
+    default = ON_DISK if ON_DISK.is_dir() else Path(tempfile.gettempdir())
+    parser.add_argument("--folder", type=Path, default=default, help="a folder on a real disk")
+    return parser
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError("must be at least 1")
+    return value
+
+
+def _make_load(options: argparse.Namespace) -> Load:
+    load = QUICK if options.quick else Load()
+    wanted = {"jobs": options.jobs, "rounds": options.rounds, "backlog": options.backlog}
+    return replace(load, **{name: value for name, value in wanted.items() if value is not None})
+
+
+def _pick(
+    parser: argparse.ArgumentParser, things: Sequence[N], names: Sequence[str] | None
+) -> list[N]:
+    """Those with these names; a name that is no one's picks all that begin with it."""
+    if names is None:
+        return list(things)
+    picked: set[str] = set()
+    for name in names:
+        exact = {thing.name for thing in things if thing.name == name}
+        found = exact or {thing.name for thing in things if thing.name.startswith(name)}
+        if not found:
+            parser.error(f"no {name!r}; there are {', '.join(thing.name for thing in things)}")
+        picked |= found
+    return [thing for thing in things if thing.name in picked]

@@ -1,0 +1,94 @@
+"""Who is measured, and the few verbs a contender needs for that.
+
+One module per contender. A contender lacks a verb when its library does; the report then shows "-".
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Protocol, cast, runtime_checkable
+
+Payload = dict[str, str]
+Handle = Callable[[Payload], bool]
+"""What a worker calls per job; it returns False when it has seen enough."""
+
+PAYLOAD_BYTES = 200
+
+
+class Queue(Protocol):
+    """An open queue in a folder of its own."""
+
+    def enqueue(self, payload: Payload) -> None:
+        """Add one job from synchronous code, as durable as the contender promises."""
+
+    def fill(self, payloads: Sequence[Payload]) -> None:
+        """Add jobs as fast as it goes; never timed."""
+
+    def close(self) -> None:
+        """Give back files and threads."""
+
+
+@runtime_checkable
+class BulkQueue(Queue, Protocol):
+    """A queue that can add many jobs in one transaction."""
+
+    def enqueue_many(self, payloads: Sequence[Payload]) -> None:
+        """Add all of them or none, as durable as `enqueue`."""
+
+
+@runtime_checkable
+class DrainableQueue(Queue, Protocol):
+    """A queue whose jobs this process can work off."""
+
+    def drain(self, jobs: int) -> None:
+        """Work off that many no-op jobs; return when the last one is settled."""
+
+
+@runtime_checkable
+class ServingQueue(Queue, Protocol):
+    """A queue that can wait for jobs of other processes."""
+
+    def serve(self, handle: Handle) -> None:
+        """Work until `handle` returns False."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """A row of the table; its library is imported only in the measuring process."""
+
+    name: str
+    title: str
+    target: str
+    package: str | None = None
+    """The distribution whose version the report names."""
+
+    def open(self, folder: Path) -> Queue:
+        """Make or reopen its queue in a folder."""
+        module, _, attribute = self.target.partition(":")
+        factory = cast("Callable[[Path], Queue]", getattr(import_module(module), attribute))
+        return factory(folder)
+
+
+def make_payload(mark: str) -> Payload:
+    """A payload of exactly 200 bytes of compact JSON."""
+    bare = len(json.dumps({"mark": mark, "text": ""}, separators=(",", ":")))
+    return {"mark": mark, "text": "x" * (PAYLOAD_BYTES - bare)}
+
+
+def make_payloads(count: int) -> list[Payload]:
+    """Payloads that differ, as real ones do."""
+    return [make_payload(f"{n:08}") for n in range(count)]
+
+
+def countdown(jobs: int) -> Handle:
+    """A handler that does nothing but say when that many jobs have run."""
+    left = jobs
+
+    def handle(_: Payload) -> bool:
+        nonlocal left
+        left -= 1
+        return left > 0
+
+    return handle

@@ -1,0 +1,68 @@
+"""Jobs per second: added one by one, added in bulk, worked off."""
+
+import time
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+
+from benchmarks.contenders import BulkQueue, Contender, DrainableQueue, Payload, make_payloads
+from benchmarks.scenarios import Figures, Load, Scenario, timed
+
+
+def one_by_one(contender: Contender, folder: Path, load: Load) -> Figures:
+    """Single enqueues from synchronous code, each durable before the next."""
+    queue = contender.open(folder)
+    payloads = make_payloads(load.jobs)
+    with timed() as watch:
+        added = _add_until(queue.enqueue, payloads, load.limit_seconds)
+    queue.close()
+    return {"rate": added / watch.seconds}
+
+
+def bulk(contender: Contender, folder: Path, load: Load, *, batch: int) -> Figures | None:
+    """Enqueues of `batch` jobs, one transaction each."""
+    queue = contender.open(folder)
+    if not isinstance(queue, BulkQueue):
+        return None
+    payloads = make_payloads(load.jobs)
+    with timed() as watch:
+        for start in range(0, len(payloads), batch):
+            queue.enqueue_many(payloads[start : start + batch])
+    queue.close()
+    return {"rate": load.jobs / watch.seconds}
+
+
+def drain(contender: Contender, folder: Path, load: Load) -> Figures | None:
+    """One worker process works off no-op jobs that were there before it."""
+    producer = contender.open(folder)
+    producer.fill(make_payloads(load.jobs))
+    producer.close()
+    queue = contender.open(folder)
+    if not isinstance(queue, DrainableQueue):
+        return None
+    with timed() as watch:
+        queue.drain(load.jobs)
+    queue.close()
+    return {"rate": load.jobs / watch.seconds}
+
+
+def _add_until(
+    enqueue: Callable[[Payload], None], payloads: Iterable[Payload], seconds: float
+) -> int:
+    """Enqueue one after the other, for at most so long; return how many."""
+    deadline = time.perf_counter() + seconds
+    added = 0
+    for payload in payloads:
+        enqueue(payload)
+        added += 1
+        if time.perf_counter() > deadline:
+            break
+    return added
+
+
+SCENARIOS = (
+    Scenario("one-by-one", one_by_one),
+    Scenario("bulk-100", partial(bulk, batch=100)),
+    Scenario("bulk-1000", partial(bulk, batch=1000)),
+    Scenario("drain", drain),
+)

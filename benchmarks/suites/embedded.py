@@ -1,0 +1,120 @@
+"""penstock on SQLite beside the queues that also need no server."""
+
+from benchmarks.contenders import Contender
+from benchmarks.scenarios import backlog, concurrency, pickup, throughput
+from benchmarks.suites import Bar, Column, Suite, at, best_of, none
+
+DURABLE_PEERS = ("huey", "persist-queue")
+
+CONTENDERS = (
+    Contender("penstock", "penstock", "benchmarks.contenders.penstock:PenstockQueue", "penstock"),
+    Contender("huey", "huey, durable", "benchmarks.contenders.huey:HueyQueue", "huey"),
+    Contender(
+        "huey-nofsync", "huey, fsync off", "benchmarks.contenders.huey:UnsyncedHueyQueue", "huey"
+    ),
+    Contender(
+        "litequeue",
+        "litequeue, NORMAL",
+        "benchmarks.contenders.litequeue:LitequeueQueue",
+        "litequeue",
+    ),
+    Contender(
+        "persist-queue",
+        "persist-queue, durable",
+        "benchmarks.contenders.persistqueue:PersistQueue",
+        "persist-queue",
+    ),
+    Contender("bare", "bare SQLite, FULL", "benchmarks.contenders.bare:BareQueue"),
+)
+
+COLUMNS = (
+    Column("one by one /s", "one-by-one.rate"),
+    Column("bulk by 100 /s", "bulk-100.rate"),
+    Column("bulk by 1,000 /s", "bulk-1000.rate"),
+    Column("drain /s", "drain.rate"),
+    Column("pickup p50 ms", "pickup.p50", "{:.1f}", less_is_better=True),
+    Column("pickup p99 ms", "pickup.p99", "{:.1f}", less_is_better=True),
+    Column("idle CPU %", "pickup.idle", "{:.1f}", less_is_better=True),
+)
+
+DETAILS = (
+    Column("one async caller, jobs/s", "concurrent.one"),
+    Column("100 async callers, jobs/s", "concurrent.rate"),
+    *(
+        Column(f"claim of 100, {kind}, {title}, ms", f"claim-{kind}.{figure}", "{:.2f}")
+        for kind in backlog.KINDS
+        for title, figure in (
+            ("10,000 jobs", "small"),
+            ("large file", "p50"),
+            ("large file p99", "p99"),
+        )
+    ),
+)
+
+MILLISECONDS = "{:.2f} ms"
+RATIO = "{:.2f}x"
+
+BARS = (
+    Bar(
+        "drain, one worker process (3x litequeue, 5x huey)",
+        "drain.rate",
+        best_of("drain.rate", {"litequeue": 3, "huey": 5}),
+        at(25_000),
+    ),
+    Bar(
+        "enqueue in bulk (2.5x litequeue)",
+        "bulk-1000.rate",
+        best_of("bulk-1000.rate", {"litequeue": 2.5}),
+        at(150_000),
+    ),
+    Bar(
+        "enqueue one by one (best durable peer, 1.1x)",
+        "one-by-one.rate",
+        best_of("one-by-one.rate", dict.fromkeys(DURABLE_PEERS, 1.0)),
+        best_of("one-by-one.rate", dict.fromkeys(DURABLE_PEERS, 1.1)),
+    ),
+    Bar("100 concurrent callers against one", "concurrent.ratio", at(8), at(15), RATIO),
+    Bar("idle pickup p50", "pickup.p50", at(2), at(1), MILLISECONDS, less_is_better=True),
+    Bar("idle pickup p99", "pickup.p99", at(10), none, MILLISECONDS, less_is_better=True),
+    Bar(
+        "idle worker, share of a core", "pickup.idle", at(2), none, "{:.2f} %", less_is_better=True
+    ),
+    *(
+        Bar(
+            f"claim of 100, large file against 10,000: {kind}",
+            f"claim-{kind}.ratio",
+            at(1.5),
+            at(1.2),
+            RATIO,
+            less_is_better=True,
+        )
+        for kind in backlog.KINDS
+    ),
+    *(
+        Bar(
+            f"claim of 100, large file, p99: {kind}",
+            f"claim-{kind}.p99",
+            none,
+            at(5),
+            MILLISECONDS,
+            less_is_better=True,
+        )
+        for kind in backlog.KINDS
+    ),
+    Bar("worker memory, peak", "memory.peak", at(100), at(60), "{:.0f} MB", less_is_better=True),
+)
+
+SUITE = Suite(
+    name="embedded",
+    ours="penstock",
+    contenders=CONTENDERS,
+    scenarios=(
+        *throughput.SCENARIOS,
+        *concurrency.SCENARIOS,
+        *pickup.SCENARIOS,
+        *backlog.SCENARIOS,
+    ),
+    columns=COLUMNS,
+    details=DETAILS,
+    bars=BARS,
+)

@@ -1,0 +1,96 @@
+"""Every exception of the package.
+
+```
+PenstockError
+├── ConfigurationError     fix the settings or the registration
+├── InvalidJob             the job cannot be stored as asked for
+│   └── PayloadTooLarge
+├── UnknownTask            no handler has that name
+├── JobNotFound
+├── QueueFull              the queue is at its limit; try later
+├── TransitionRefused      not allowed from this state
+├── LeaseLost              another worker owns the job now
+└── StoreError
+    └── StoreUnavailable   nothing was changed; safe to try again
+```
+
+`Snooze` and `Cancel` are signals that a handler raises; they are not errors.
+"""
+
+from datetime import timedelta
+
+
+class PenstockError(Exception):
+    """The root of every error this package raises."""
+
+
+class ConfigurationError(PenstockError):
+    """A setting, a URL or a registration is wrong."""
+
+
+class InvalidJob(PenstockError, ValueError):
+    """A job was refused before anything was stored; the message names the field."""
+
+
+class PayloadTooLarge(InvalidJob):
+    """The encoded arguments of a job exceed the limit."""
+
+
+class UnknownTask(PenstockError, LookupError):
+    """No handler is registered under that name."""
+
+
+class JobNotFound(PenstockError, LookupError):
+    """No job has that id: it never existed, or retention removed it."""
+
+
+class QueueFull(PenstockError):
+    """The queue holds as many pending jobs as its limit allows; none of the call was stored."""
+
+    def __init__(self, queue: str, limit: int) -> None:
+        super().__init__(
+            f"queue {queue!r} is full: its limit is {limit} pending jobs; try again later"
+        )
+        self.queue = queue
+        self.limit = limit
+
+
+class TransitionRefused(PenstockError):
+    """The job's state does not allow what was asked for; nothing changed."""
+
+
+class LeaseLost(PenstockError):
+    """The caller's lease is over: it expired, or another worker holds the job now."""
+
+    def __init__(self, job_id: int, token: int) -> None:
+        super().__init__(
+            f"the lease on job {job_id} with token {token} is over; "
+            "discard the result, the job runs or ran elsewhere"
+        )
+        self.job_id = job_id
+        self.token = token
+
+
+class StoreError(PenstockError):
+    """The store cannot be used as it is."""
+
+
+class StoreUnavailable(StoreError):
+    """The store could not do it just now; nothing was changed and the call may be repeated."""
+
+
+class Snooze(Exception):  # noqa: N818 - a signal, not an error
+    """Raised by a handler: put the job back and run it again later; no attempt is used up."""
+
+    def __init__(self, delay: timedelta, reason: str = "snoozed by its handler") -> None:
+        super().__init__(reason)
+        self.delay = delay
+        self.reason = reason
+
+
+class Cancel(Exception):  # noqa: N818 - a signal, not an error
+    """Raised by a handler: end the job as cancelled, without another attempt."""
+
+    def __init__(self, reason: str = "cancelled by its handler") -> None:
+        super().__init__(reason)
+        self.reason = reason

@@ -1,0 +1,228 @@
+"""The values that travel between the layers: all immutable.
+
+`gc=False` spares Python's cycle collector from walking thousands of jobs that cannot be part of
+a cycle; it makes bulk calls a third faster.
+"""
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any, NewType
+
+import msgspec
+
+from penstock.core.lifecycle import Event, Move, State, Waiting
+from penstock.core.retry import DEFAULT_RETRY, RetryPolicy
+
+JobId = NewType("JobId", int)
+LogId = NewType("LogId", int)
+
+DEFAULT_QUEUE = "default"
+DEFAULT_PRIORITY = 5
+DEFAULT_LEASE = timedelta(seconds=30)
+
+
+class Scope(StrEnum):
+    """Among which jobs a dedupe key is held once."""
+
+    PENDING = "pending"
+    UNFINISHED = "unfinished"
+
+
+class NewJob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A job that is asked for: what `Task.new` makes and `enqueue` stores.
+
+    `payload` is the JSON text of an object: the arguments by name.
+    """
+
+    task: str
+    payload: str
+    queue: str = DEFAULT_QUEUE
+    priority: int = DEFAULT_PRIORITY
+    delay: timedelta | None = None
+    run_at: datetime | None = None
+    key: str | None = None
+    dedupe: str | None = None
+    scope: Scope = Scope.UNFINISHED
+    tags: tuple[str, ...] = ()
+    retry: RetryPolicy = DEFAULT_RETRY
+    timeout: timedelta | None = None
+    lease: timedelta = DEFAULT_LEASE
+
+
+class Lease(msgspec.Struct, frozen=True, gc=False):
+    """A worker's hold on a job. The token only ever grows, from claim to claim, in the whole
+    store: a side effect that remembers the highest token it saw can refuse a stale worker."""
+
+    job_id: JobId
+    token: int
+    worker: str
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A stored job as it was at one moment.
+
+    `version` is the id of the newest log entry about it; it changes with every transition.
+    `token` belongs to the newest claim. `duplicate` tells that an enqueue met this existing job
+    instead of storing another.
+    """
+
+    id: JobId
+    version: LogId
+    task: str
+    payload: str
+    queue: str
+    priority: int
+    state: State
+    waiting: Waiting | None
+    attempt: int
+    enqueued_at: datetime
+    run_at: datetime
+    key: str | None = None
+    dedupe: str | None = None
+    scope: Scope = Scope.UNFINISHED
+    tags: tuple[str, ...] = ()
+    retry: RetryPolicy = DEFAULT_RETRY
+    timeout: timedelta | None = None
+    lease_time: timedelta = DEFAULT_LEASE
+    token: int = 0
+    worker: str | None = None
+    started_at: datetime | None = None
+    expires_at: datetime | None = None
+    cancel_requested: bool = False
+    finished_at: datetime | None = None
+    error: str | None = None
+    result_json: str | None = None
+    duplicate: bool = False
+
+    @property
+    def args(self) -> Any:
+        """The arguments by name, decoded."""
+        return msgspec.json.decode(self.payload)
+
+    @property
+    def result(self) -> Any:
+        """What the handler returned, decoded; None until the job is done."""
+        return None if self.result_json is None else msgspec.json.decode(self.result_json)
+
+    @property
+    def lease(self) -> Lease:
+        """The hold of the worker that claimed it last."""
+        return Lease(self.id, self.token, self.worker or "")
+
+
+def moved(job: Job, move: Move, *, at: datetime, version: LogId, waiting: Waiting | None) -> Job:
+    """The job after this move: what every store has to keep of it."""
+    stays = move.stays
+    back = move.state is State.PENDING
+    return Job(
+        id=job.id,
+        version=version,
+        task=job.task,
+        payload=job.payload,
+        queue=job.queue,
+        priority=job.priority,
+        state=move.state,
+        waiting=waiting,
+        attempt=move.attempt,
+        enqueued_at=job.enqueued_at,
+        run_at=at + move.delay if back and not stays else job.run_at,
+        key=job.key,
+        dedupe=job.dedupe,
+        scope=job.scope,
+        tags=job.tags,
+        retry=job.retry,
+        timeout=job.timeout,
+        lease_time=job.lease_time,
+        token=job.token,
+        worker=None if back else job.worker,
+        started_at=None if back else job.started_at,
+        expires_at=job.expires_at if stays else None,
+        cancel_requested=move.cancel_requested,
+        finished_at=job.finished_at if stays else at if move.state.final else None,
+        error=kept_error(job, move),
+        result_json=job.result_json if stays else move.result,
+    )
+
+
+def kept_error(job: Job, move: Move) -> str | None:
+    """The error that a job shows after this move: its last, until it succeeds or starts anew."""
+    if move.event in (Event.DONE, Event.RESET):
+        return None
+    return move.error or job.error
+
+
+class LogEntry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One line of the audit: what happened to which job, when, by whom, and where it led."""
+
+    id: LogId
+    job_id: JobId
+    at: datetime
+    event: Event
+    state: State
+    actor: str
+    token: int | None = None
+    reason: str | None = None
+    error: str | None = None
+    duration: timedelta | None = None
+
+
+class Change(msgspec.Struct, frozen=True, gc=False):
+    """A move for a job, to be written only while the job is still the one that was looked at."""
+
+    job: Job
+    move: Move
+
+
+class Claim(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What a worker asks for: at most `limit` jobs, of these queues (all when None), with any of
+    these tags (whatever their tags when empty)."""
+
+    worker: str
+    limit: int
+    queues: tuple[str, ...] | None = None
+    tags: tuple[str, ...] = ()
+
+
+class JobQuery(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Which jobs to list; every field narrows. Pages by id: pass the last id seen as `after`."""
+
+    states: frozenset[State] | None = None
+    queue: str | None = None
+    task: str | None = None
+    key: str | None = None
+    tag: str | None = None
+    cancel_requested: bool | None = None
+    after: JobId | None = None
+    newest_first: bool = True
+    limit: int = 100
+
+
+class Queue(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A named stream of jobs with its limits, as every process sees it."""
+
+    name: str
+    paused: bool = False
+    max_pending: int | None = None
+
+
+class QueueSettings(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What to change about a queue; what is unset stays."""
+
+    name: str
+    paused: bool | msgspec.UnsetType = msgspec.UNSET
+    max_pending: int | msgspec.UnsetType | None = msgspec.UNSET
+
+
+class Retention(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """How long a finished job is kept, from its end."""
+
+    finished: timedelta = timedelta(days=1)
+    failed: timedelta = timedelta(days=7)
+
+    def keeps(self, state: State) -> timedelta:
+        """The time that jobs of a final state are kept."""
+        return self.failed if state is State.FAILED else self.finished
+
+
+Counts = Mapping[tuple[str, State, Waiting | None], int]

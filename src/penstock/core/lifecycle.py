@@ -1,0 +1,242 @@
+"""The life of a job: the only state machine.
+
+```
+ enqueue ──► pending ──claim──► running ──► done
+               ▲  │                │  ├────► failed        attempts used up, or a permanent error
+               │  │                │  └────► cancelled
+               │  └──► cancelled   │
+               │  └──► superseded  │
+               └───────────────────┘  retry, lease expired, snooze, reset
+```
+
+A function here looks at a job and says which `Move` comes next. Stores write a move if the job
+has not changed meanwhile; they never choose one. Times are relative, because the store's clock
+decides.
+"""
+
+from datetime import timedelta
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from penstock.core.errors import TransitionRefused
+
+if TYPE_CHECKING:
+    from penstock.core.job import Job
+
+
+class State(StrEnum):
+    """Where a job stands."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    SUPERSEDED = "superseded"
+
+    @property
+    def final(self) -> bool:
+        """Whether the job is over."""
+        return self is not _P and self is not _R
+
+
+_P, _R = State.PENDING, State.RUNNING
+
+UNFINISHED = frozenset({State.PENDING, State.RUNNING})
+FINAL = frozenset(State) - UNFINISHED
+
+
+class Waiting(StrEnum):
+    """What a pending job waits for, as far as the job itself can tell."""
+
+    READY = "ready"
+    SCHEDULED = "scheduled"
+    BLOCKED = "blocked"
+
+
+class Event(StrEnum):
+    """What happened to a job; each is one entry in the log."""
+
+    ENQUEUED = "enqueued"
+    CLAIMED = "claimed"
+    DONE = "done"
+    FAILED = "failed"
+    SNOOZED = "snoozed"
+    EXPIRED = "expired"
+    CANCEL_REQUESTED = "cancel_requested"
+    CANCELLED = "cancelled"
+    SUPERSEDED = "superseded"
+    RESET = "reset"
+    REFUSED = "refused"
+
+
+_REFUSED, _CANCEL_REQUESTED = Event.REFUSED, Event.CANCEL_REQUESTED
+
+TRANSITIONS: dict[tuple[State, Event], frozenset[State]] = {
+    (_P, Event.CLAIMED): frozenset({_R}),
+    (_P, Event.CANCELLED): frozenset({State.CANCELLED}),
+    (_P, Event.SUPERSEDED): frozenset({State.SUPERSEDED}),
+    (_P, Event.RESET): frozenset({_P}),
+    (_R, Event.DONE): frozenset({State.DONE}),
+    (_R, Event.FAILED): frozenset({_P, State.FAILED, State.CANCELLED, State.SUPERSEDED}),
+    (_R, Event.SNOOZED): frozenset({_P, State.CANCELLED, State.SUPERSEDED}),
+    (_R, Event.EXPIRED): frozenset({_P, State.FAILED, State.CANCELLED, State.SUPERSEDED}),
+    (_R, Event.CANCEL_REQUESTED): frozenset({_R}),
+    (_R, Event.CANCELLED): frozenset({State.CANCELLED}),
+    (State.FAILED, Event.RESET): frozenset({_P}),
+    (State.CANCELLED, Event.RESET): frozenset({_P}),
+    **{(state, Event.REFUSED): frozenset({state}) for state in State},
+}
+
+
+class Done(msgspec.Struct, frozen=True, gc=False):
+    """The run succeeded; `result` is JSON text, if it returned anything."""
+
+    result: str | None = None
+
+
+class Failed(msgspec.Struct, frozen=True, gc=False):
+    """The run failed; `permanent` ends the job whatever attempts are left."""
+
+    error: str
+    permanent: bool = False
+
+
+class Snoozed(msgspec.Struct, frozen=True, gc=False):
+    """The run gave the job back for later, without using up an attempt."""
+
+    delay: timedelta = timedelta(0)
+    reason: str | None = None
+
+
+class Cancelled(msgspec.Struct, frozen=True, gc=False):
+    """The run ended because the job was cancelled."""
+
+    reason: str | None = None
+
+
+class Expired(msgspec.Struct, frozen=True, gc=False):
+    """The worker fell silent and its lease ran out."""
+
+
+Outcome = Done | Failed | Snoozed | Cancelled | Expired
+
+
+class Move(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The next step of one job, as the store has to write it."""
+
+    event: Event
+    state: State
+    attempt: int
+    delay: timedelta = timedelta(0)
+    cancel_requested: bool = False
+    reason: str | None = None
+    error: str | None = None
+    result: str | None = None
+
+    @property
+    def stays(self) -> bool:
+        """Whether only the log and the cancel request change."""
+        return self.event is _REFUSED or self.event is _CANCEL_REQUESTED
+
+
+def advance(job: "Job", outcome: Outcome, chance: float = 0.5) -> Move:
+    """What becomes of a running job after this outcome of its run.
+
+    A cancel request wins over another attempt, never over a finished one.
+    """
+    match outcome:
+        case Done(result=result):
+            return _move(job, Event.DONE, State.DONE, result=result)
+        case Cancelled(reason=reason):
+            return _move(job, Event.CANCELLED, State.CANCELLED, reason=reason)
+        case Snoozed(delay=delay, reason=reason):
+            back = State.CANCELLED if job.cancel_requested else State.PENDING
+            return _move(
+                job, Event.SNOOZED, back, attempt=job.attempt - 1, delay=delay, reason=reason
+            )
+        case Failed(error=error, permanent=permanent):
+            return _retry(
+                job, Event.FAILED, error, job.retry.delay_after(job.attempt, chance), permanent
+            )
+        case Expired():
+            error = f"the lease of worker {job.worker} ran out"
+            return _retry(job, Event.EXPIRED, error, timedelta(0), permanent=False)
+
+
+def _retry(job: "Job", event: Event, error: str, delay: timedelta, permanent: bool) -> Move:
+    if job.cancel_requested:
+        return _move(job, event, State.CANCELLED, error=error, reason="cancel was requested")
+    if permanent:
+        return _move(job, event, State.FAILED, error=error, reason="permanent error")
+    if job.attempt >= job.retry.attempts:
+        reason = f"attempt {job.attempt} of {job.retry.attempts}"
+        return _move(job, event, State.FAILED, error=error, reason=reason)
+    return _move(job, event, State.PENDING, error=error, delay=delay)
+
+
+def cancel(job: "Job", reason: str | None = None) -> Move:
+    """A pending job ends at once; a running one is asked to stop."""
+    if job.state is State.RUNNING:
+        return _move(
+            job, Event.CANCEL_REQUESTED, State.RUNNING, cancel_requested=True, reason=reason
+        )
+    return _move(job, Event.CANCELLED, State.CANCELLED, reason=reason)
+
+
+def reset(job: "Job", reason: str | None = None) -> Move:
+    """Run it again from the first attempt, at once: a failed, cancelled or waiting job."""
+    return _move(job, Event.RESET, State.PENDING, attempt=0, reason=reason)
+
+
+def give_way(job: "Job", move: Move, rival: int) -> Move:
+    """What becomes of a move to pending when another job holds the dedupe key meanwhile.
+
+    A run that would be tried again ends, because the newer job does its work with newer
+    arguments; nothing else may push itself beside the other.
+    """
+    if job.state is not State.RUNNING:
+        raise TransitionRefused(
+            f"job {job.id} cannot run again: job {rival} holds its dedupe key {job.dedupe!r}"
+        )
+    reason = f"superseded by job {rival}"
+    return msgspec.structs.replace(move, state=State.SUPERSEDED, delay=timedelta(0), reason=reason)
+
+
+def refuse(job: "Job", token: int, actor: str) -> Move:
+    """Note a write with a stale token; the job stays as it is."""
+    return _move(
+        job,
+        Event.REFUSED,
+        job.state,
+        cancel_requested=job.cancel_requested,
+        reason=f"stale token {token} from {actor}",
+    )
+
+
+def _move(  # noqa: PLR0913 - the fields of a Move
+    job: "Job",
+    event: Event,
+    state: State,
+    *,
+    attempt: int | None = None,
+    delay: timedelta = timedelta(0),
+    cancel_requested: bool = False,
+    reason: str | None = None,
+    error: str | None = None,
+    result: str | None = None,
+) -> Move:
+    if state not in TRANSITIONS.get((job.state, event), ()):
+        raise TransitionRefused(f"job {job.id} is {job.state}: {event} is not possible")
+    return Move(
+        event=event,
+        state=state,
+        attempt=job.attempt if attempt is None else attempt,
+        delay=delay,
+        cancel_requested=cancel_requested,
+        reason=reason,
+        error=error,
+        result=result,
+    )

@@ -1,0 +1,41 @@
+"""When a failed attempt is tried again."""
+
+from datetime import timedelta
+
+import msgspec
+
+from penstock.core.errors import ConfigurationError
+
+
+class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """How often a job runs in all, and how long it rests between two attempts.
+
+    The delay after attempt `n` is `delay * factor ** (n - 1)`, at most `max_delay`, lengthened
+    or shortened by a random share of up to `jitter`. `factor=1` is a fixed delay.
+    """
+
+    attempts: int = 3
+    delay: timedelta = timedelta(seconds=5)
+    factor: float = 2.0
+    max_delay: timedelta = timedelta(hours=1)
+    jitter: float = 0.2
+
+    def __post_init__(self) -> None:
+        """Refuse a policy that could never be followed."""
+        if self.attempts < 1:
+            raise ConfigurationError("a retry policy needs at least one attempt")
+        if self.delay < timedelta(0) or self.max_delay < timedelta(0):
+            raise ConfigurationError("a retry delay cannot be negative")
+        if self.factor < 1 or not 0 <= self.jitter <= 1:
+            raise ConfigurationError("a retry factor is 1 or more, a jitter between 0 and 1")
+
+    def delay_after(self, attempt: int, chance: float) -> timedelta:
+        """The rest after that attempt; `chance` in [0, 1) picks the point within the jitter."""
+        capped = min(
+            self.delay.total_seconds() * self.factor ** min(attempt - 1, 64),
+            self.max_delay.total_seconds(),
+        )
+        return timedelta(seconds=capped * (1 + self.jitter * (2 * chance - 1)))
+
+
+DEFAULT_RETRY = RetryPolicy()

@@ -1,0 +1,475 @@
+"""Penstock: the object users hold."""
+
+import os
+import random
+import socket
+import threading
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import timedelta
+from typing import Any, Literal, ParamSpec, Self, TypeVar, Unpack, overload
+
+import msgspec
+
+from penstock.core import lifecycle
+from penstock.core.errors import (
+    ConfigurationError,
+    InvalidJob,
+    JobNotFound,
+    LeaseLost,
+    PayloadTooLarge,
+    PenstockError,
+    UnknownTask,
+)
+from penstock.core.job import (
+    DEFAULT_LEASE,
+    Change,
+    Claim,
+    Counts,
+    Job,
+    JobId,
+    JobQuery,
+    Lease,
+    LogEntry,
+    LogId,
+    NewJob,
+    Queue,
+    QueueSettings,
+)
+from penstock.core.lifecycle import Event, Move, Outcome, State, Waiting
+from penstock.core.store import Clock, Store
+from penstock.stores import open_store, system_clock
+from penstock.task import Options, Task
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+
+PAYLOAD_LIMIT = 1_000_000
+NAME_LIMIT = 200
+TAGS_LIMIT = 50
+MAX_PRIORITY = 10
+
+# A move is decided anew this often when others keep changing the job, before giving up.
+_DECISIONS = 100
+# Names of tasks and queues are few and checked once; a program that makes up names stays small.
+_REMEMBERED_NAMES = 1_000
+_NO_TIMES = (None, None, None)
+
+
+def run_sync(awaitable: Awaitable[T]) -> T:
+    """Run a call of this package from synchronous code: `run_sync(task.enqueue(1))`.
+
+    Nothing is started for it: without a running event loop, stores answer in the calling thread.
+    """
+    step = awaitable.__await__()
+    try:
+        next(step)
+    except StopIteration as answer:
+        return answer.value  # type: ignore[no-any-return]
+    step.close()  # type: ignore[attr-defined]
+    raise ConfigurationError(
+        "run_sync drives calls of penstock outside an event loop; inside one, await them"
+    )
+
+
+class Drained(msgspec.Struct, frozen=True):
+    """How a drain ended: what is left of the backlog that was there when it began."""
+
+    status: Literal["drained", "timeout", "paused"]
+    remaining: int
+    elapsed: timedelta
+
+
+class Explanation(msgspec.Struct, frozen=True):
+    """Why a job is, or is not, running."""
+
+    job_id: JobId
+    reason: Literal["ready", "scheduled", "blocked", "held", "running", "finished"]
+    text: str
+    blocked_by: JobId | None = None
+
+
+class Penstock:
+    """A queue of jobs in one store, and the tasks that this program knows.
+
+    The store is opened by the first call that needs it. All methods are coroutines; from
+    synchronous code, wrap a call in `run_sync`.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        actor: str | None = None,
+        payload_limit: int = PAYLOAD_LIMIT,
+        clock: Clock = system_clock,
+    ) -> None:
+        self.url = url
+        self.actor = actor or f"{socket.gethostname()}:{os.getpid()}"
+        self.tasks: dict[str, Task[Any, Any]] = {}
+        self._payload_limit = payload_limit
+        self._clock = clock
+        self._store: Store | None = None
+        self._opening = threading.Lock()
+        self._checked_names: set[str] = set()
+
+    @property
+    def store(self) -> Store:
+        """The open store."""
+        if self._store is None:
+            with self._opening:
+                if self._store is None:
+                    self._store = open_store(self.url, clock=self._clock)
+        return self._store
+
+    async def close(self) -> None:
+        """Let go of the store; what was acknowledged stays."""
+        if self._store is not None:
+            await self._store.close()
+            self._store = None
+
+    async def __aenter__(self) -> Self:
+        """Open the store."""
+        _ = self.store
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Close the store."""
+        await self.close()
+
+    # Tasks
+
+    @overload
+    def task(
+        self,
+        name: Callable[P, R],
+        /,
+    ) -> Task[P, R]: ...
+    @overload
+    def task(
+        self,
+        name: str | None = None,
+        /,
+        *,
+        permanent: tuple[type[Exception], ...] = (),
+        **options: Unpack[Options],
+    ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
+    @overload
+    def task(
+        self,
+        name: str,
+        handler: Callable[P, R],
+        /,
+        *,
+        permanent: tuple[type[Exception], ...] = (),
+        **options: Unpack[Options],
+    ) -> Task[P, R]: ...
+    def task(
+        self,
+        name: str | Callable[..., Any] | None = None,
+        handler: Callable[..., Any] | None = None,
+        /,
+        *,
+        permanent: tuple[type[Exception], ...] = (),
+        **options: Unpack[Options],
+    ) -> Any:
+        """Register a handler: `@app.task`, `@app.task(queue="mail")` or `app.task("name", f)`.
+
+        The name is the function's own unless given. Errors of the `permanent` types are not
+        tried again.
+        """
+        if callable(name):
+            name, handler = None, name
+
+        def register(function: Callable[..., Any]) -> Task[..., Any]:
+            title = name or function.__name__
+            if title in self.tasks:
+                raise ConfigurationError(f"task {title!r} is registered twice")
+            task = Task(self, title, function, options, permanent=permanent)
+            self.check(NewJob(task=title, payload="{}", **task._fields))
+            self.tasks[title] = task
+            return task
+
+        return register if handler is None else register(handler)
+
+    # Producers
+
+    async def enqueue(
+        self, task: str, args: Mapping[str, Any] | None = None, **options: Unpack[Options]
+    ) -> Job:
+        """Store a job for a task by its name, with its arguments by theirs.
+
+        For a task of another program, make a `NewJob` and call `enqueue_many`.
+        """
+        if task not in self.tasks:
+            known = ", ".join(sorted(self.tasks)) or "none"
+            raise UnknownTask(f"no task is called {task!r}; this program knows: {known}")
+        if not isinstance(args or {}, Mapping):
+            raise InvalidJob(f"arguments of task {task}: expected an object of names and values")
+        return await self.tasks[task].using(**options).enqueue(**(args or {}))
+
+    async def enqueue_many(self, jobs: Sequence[NewJob], *, connection: Any = None) -> list[Job]:
+        """Store these jobs in one transaction, all or none; the answer has their order."""
+        for job in jobs:
+            self.check(job)
+        return await self.store.add(jobs, actor=self.actor, connection=connection)
+
+    def check(self, job: NewJob) -> None:
+        """Raise `InvalidJob` for a job that cannot be stored as asked for."""
+        if len(job.payload) > self._payload_limit // 4 and (
+            (size := len(job.payload.encode())) > self._payload_limit
+        ):
+            raise PayloadTooLarge(
+                f"arguments of task {job.task}: {size} bytes of JSON, the limit is "
+                f"{self._payload_limit}; store large data elsewhere and pass a reference"
+            )
+        if type(job.priority) is not int or not 0 <= job.priority <= MAX_PRIORITY:
+            raise InvalidJob(f"priority is a whole number from 0 to {MAX_PRIORITY}")
+        if job.task not in self._checked_names or job.queue not in self._checked_names:
+            _check_name("task", job.task)
+            _check_name("queue", job.queue)
+            if len(self._checked_names) < _REMEMBERED_NAMES:
+                self._checked_names.update((job.task, job.queue))
+        if job.key is not None:
+            _check_name("key", job.key)
+        if job.dedupe is not None:
+            _check_name("dedupe", job.dedupe)
+        if job.tags:
+            _check_tags(job.tags)
+        times = (job.delay, job.run_at, job.timeout)
+        if times != _NO_TIMES or job.lease is not DEFAULT_LEASE:
+            _check_times(job)
+
+    # Workers
+
+    async def claim(
+        self,
+        *,
+        worker: str,
+        limit: int = 1,
+        queues: Sequence[str] | None = None,
+        tags: Sequence[str] = (),
+    ) -> list[Job]:
+        """Take up to `limit` ready jobs; each stays the worker's while its lease is renewed."""
+        wanted = Claim(
+            worker=worker,
+            limit=limit,
+            queues=None if queues is None else tuple(queues),
+            tags=tuple(tags),
+        )
+        return await self.store.claim(wanted)
+
+    async def renew(self, leases: Sequence[Lease]) -> list[Job]:
+        """Prolong these leases; a job that is missing in the answer is lost to the caller.
+
+        A job in the answer may have `cancel_requested`: then stop, and settle it as cancelled.
+        """
+        return await self.store.renew(leases)
+
+    async def settle(self, results: Sequence[tuple[Job | Lease, Outcome]]) -> list[Job]:
+        """Say what the runs of one worker came to; what is still held is one transaction.
+
+        Raises `LeaseLost` for the first that is not held any more; the log notes each. A `Job`
+        as it was claimed saves looking it up.
+        """
+        settled = await self.settle_held(results)
+        for (job, _), answer in zip(results, settled, strict=True):
+            if answer is None:
+                lease = _lease(job)
+                raise LeaseLost(lease.job_id, lease.token)
+        return [answer for answer in settled if answer is not None]
+
+    async def settle_held(
+        self, results: Sequence[tuple[Job | Lease, Outcome]]
+    ) -> list[Job | None]:
+        """As `settle`, with None in the place of a job that is not held any more."""
+        settled: list[Job | None] = [None] * len(results)
+        leases = [_lease(job) for job, _ in results]
+        known = {job.id: job for job, _ in results if isinstance(job, Job)}
+        left = list(range(len(results)))
+        for _ in range(_DECISIONS):
+            unknown = [leases[n].job_id for n in left if leases[n].job_id not in known]
+            if unknown:
+                known.update((job.id, job) for job in await self.store.get(unknown))
+            left = [n for n in left if leases[n].job_id in known]
+            if not left:
+                return settled
+            moves = [self._settling(known[leases[n].job_id], leases[n], results[n][1]) for n in left]
+            answers = await self.store.transition(
+                [Change(known[leases[n].job_id], move) for n, move in zip(left, moves, strict=True)],
+                actor=leases[0].worker,
+            )
+            known.clear()
+            for n, move, answer in zip(left, moves, answers, strict=True):
+                if answer is not None and move.event is not Event.REFUSED:
+                    settled[n] = answer
+            left = [n for n, answer in zip(left, answers, strict=True) if answer is None]
+        raise PenstockError("the jobs keep changing while they are settled; try again")
+
+    def _settling(self, job: Job, lease: Lease, outcome: Outcome) -> Move:
+        if job.state is not State.RUNNING or job.token != lease.token:
+            return lifecycle.refuse(job, lease.token, lease.worker)
+        return lifecycle.advance(job, outcome, random.random())  # noqa: S311 - jitter
+
+    async def reclaim(self, limit: int = 1000) -> int:
+        """Take back jobs whose leases ran out; how many. Workers do this by themselves."""
+        expired = await self.store.expired(limit)
+        changes = [Change(job, lifecycle.advance(job, lifecycle.Expired())) for job in expired]
+        if not changes:
+            return 0
+        answers = await self.store.transition(changes, actor=self.actor)
+        return sum(answer is not None for answer in answers)
+
+    # Looking
+
+    async def get(self, job_id: int) -> Job:
+        """The job as it is now."""
+        found = await self.store.get([JobId(job_id)])
+        if not found:
+            raise JobNotFound(f"there is no job {job_id}; retention may have removed it")
+        return found[0]
+
+    async def find(self, query: JobQuery | None = None) -> list[Job]:
+        """The jobs that fit, newest first unless asked otherwise."""
+        return await self.store.find(query or JobQuery())
+
+    async def count(self) -> Counts:
+        """How many jobs there are by queue, state and what they wait for; constant time."""
+        return await self.store.count()
+
+    async def log(
+        self, job_id: int | None = None, *, after: int | None = None, limit: int = 1000
+    ) -> list[LogEntry]:
+        """The audit of one job, or of all behind an entry's id, oldest first."""
+        return await self.store.log(
+            None if job_id is None else JobId(job_id),
+            after=None if after is None else LogId(after),
+            limit=limit,
+        )
+
+    async def explain(self, job_id: int) -> Explanation:
+        """Why this job is not running, or what else became of it."""
+        job = await self.get(job_id)
+        if job.state is State.RUNNING:
+            text = f"it runs on {job.worker}, attempt {job.attempt} of {job.retry.attempts}, leased until {job.expires_at:%Y-%m-%d %H:%M:%S} UTC"
+            return Explanation(job.id, "running", text + (
+                "; it was asked to stop" if job.cancel_requested else ""
+            ))
+        if job.state.final:
+            text = f"it is {job.state} since {job.finished_at:%Y-%m-%d %H:%M:%S} UTC"
+            return Explanation(job.id, "finished", text + (f": {job.error}" if job.error else ""))
+        return await self._explain_pending(job)
+
+    async def _explain_pending(self, job: Job) -> Explanation:
+        if any(queue.paused for queue in await self.queues() if queue.name == job.queue):
+            text = f"queue {job.queue!r} is paused; `penstock resume {job.queue}` lets it go on"
+            return Explanation(job.id, "held", text)
+        if job.waiting is Waiting.BLOCKED:
+            earlier = JobQuery(key=job.key, states=lifecycle.UNFINISHED, newest_first=False, limit=2)
+            before = [other for other in await self.find(earlier) if other.id != job.id]
+            if before:
+                first = before[0]
+                text = f"job {first.id}, which is {first.state}, holds its key {job.key!r}"
+                return Explanation(job.id, "blocked", text, first.id)
+        if job.waiting is Waiting.SCHEDULED:
+            text = f"its time comes at {job.run_at:%Y-%m-%d %H:%M:%S} UTC"
+            if job.error:
+                text += f", after attempt {job.attempt} of {job.retry.attempts} failed: {job.error.splitlines()[-1]}"
+            return Explanation(job.id, "scheduled", text)
+        return Explanation(job.id, "ready", "it is ready; no free worker has claimed it yet")
+
+    # Steering
+
+    async def cancel(self, job_id: int, reason: str | None = None) -> Job:
+        """End a pending job, or ask a running one to stop."""
+        return await self._decide(job_id, lambda job: lifecycle.cancel(job, reason))
+
+    async def retry(self, job_id: int, reason: str | None = None) -> Job:
+        """Run a failed, cancelled or waiting job now, with all its attempts again."""
+        return await self._decide(job_id, lambda job: lifecycle.reset(job, reason))
+
+    async def _decide(self, job_id: int, decide: Callable[[Job], Move]) -> Job:
+        for _ in range(_DECISIONS):
+            job = await self.get(job_id)
+            (answer,) = await self.store.transition([Change(job, decide(job))], actor=self.actor)
+            if answer is not None:
+                return answer
+        raise PenstockError(f"job {job_id} keeps changing; try again")
+
+    async def queues(self) -> list[Queue]:
+        """Every queue with its limits, by name."""
+        return await self.store.queues()
+
+    async def pause(self, queue: str) -> Queue:
+        """Start no more jobs of this queue, in any process; running ones go on."""
+        return await self._configure(QueueSettings(name=queue, paused=True))
+
+    async def resume(self, queue: str) -> Queue:
+        """Start jobs of this queue again."""
+        return await self._configure(QueueSettings(name=queue, paused=False))
+
+    async def limit(self, queue: str, max_pending: int | None) -> Queue:
+        """Refuse new jobs with `QueueFull` while this many are pending; None for no limit."""
+        if max_pending is not None and max_pending < 0:
+            raise ConfigurationError("a queue's limit is 0 or more")
+        return await self._configure(QueueSettings(name=queue, max_pending=max_pending))
+
+    async def _configure(self, settings: QueueSettings) -> Queue:
+        _check_name("queue", settings.name)
+        return await self.store.configure(settings)
+
+    async def drain(self, queue: str | None = None, *, timeout: timedelta) -> Drained:
+        """Wait until the jobs that are unfinished now have finished; later ones do not count.
+
+        Ends at once with `paused` when a paused queue keeps the backlog from moving.
+        """
+        start = time.monotonic()
+        remaining, newest = await self.store.backlog(queue)
+        seen = 0
+        while remaining:
+            left = timeout.total_seconds() - (time.monotonic() - start)
+            if await self._stands_still(queue):
+                return Drained("paused", remaining, timedelta(seconds=time.monotonic() - start))
+            if left <= 0:
+                return Drained("timeout", remaining, timedelta(seconds=time.monotonic() - start))
+            seen = await self.store.wait(seen, min(left, 1.0))
+            remaining, _ = await self.store.backlog(queue, newest)
+        return Drained("drained", 0, timedelta(seconds=time.monotonic() - start))
+
+    async def _stands_still(self, queue: str | None) -> bool:
+        """Whether all that is left lies in paused queues, with nothing running."""
+        paused = {found.name for found in await self.queues() if found.paused}
+        left = {
+            (name, state)
+            for (name, state, _), n in (await self.count()).items()
+            if n and not state.final and queue in (None, name)
+        }
+        return all(name in paused and state is State.PENDING for name, state in left)
+
+
+def _lease(job: Job | Lease) -> Lease:
+    return job.lease if isinstance(job, Job) else job
+
+
+def _check_name(field: str, name: str) -> None:
+    if not isinstance(name, str) or not 0 < len(name) <= NAME_LIMIT or not name.isprintable():
+        raise InvalidJob(f"{field} is 1 to {NAME_LIMIT} printable characters, not {name!r:.80}")
+
+
+def _check_tags(tags: tuple[str, ...]) -> None:
+    if len(tags) > TAGS_LIMIT or len(set(tags)) < len(tags):
+        raise InvalidJob(f"tags are at most {TAGS_LIMIT}, each once")
+    for tag in tags:
+        _check_name("tag", tag)
+
+
+def _check_times(job: NewJob) -> None:
+    if job.delay is not None and job.run_at is not None:
+        raise InvalidJob("give delay or run_at, not both")
+    if job.run_at is not None and job.run_at.tzinfo is None:
+        raise InvalidJob("run_at needs a time zone: datetime.now(UTC) + …")
+    if job.delay is not None and job.delay < timedelta(0):
+        raise InvalidJob("delay cannot be negative")
+    if job.lease <= timedelta(0) or (job.timeout is not None and job.timeout <= timedelta(0)):
+        raise InvalidJob("lease and timeout are longer than nothing")

@@ -1,0 +1,47 @@
+"""The homes for jobs, and the one map from a URL to a store."""
+
+import time
+from collections.abc import Callable
+from urllib.parse import unquote, urlsplit
+
+from penstock.core.errors import ConfigurationError
+from penstock.core.store import Clock, Store
+
+
+def system_clock() -> int:
+    """The machine's wall clock, in microseconds since 1970."""
+    return time.time_ns() // 1000
+
+
+def open_store(url: str, *, clock: Clock = system_clock) -> Store:
+    """Open the store that a URL names: `memory://` or `sqlite:///path/to/jobs.db`."""
+    scheme = urlsplit(url).scheme
+    if scheme not in _OPENERS:
+        known = ", ".join(f"{name}://" for name in _OPENERS)
+        raise ConfigurationError(f"unknown store URL {url!r}: expected one of {known}")
+    return _OPENERS[scheme](url, clock)
+
+
+def _open_memory(url: str, clock: Clock) -> Store:
+    from penstock.stores.memory import MemoryStore
+
+    if url != "memory://":
+        raise ConfigurationError(f"the in-memory store is just 'memory://', not {url!r}")
+    return MemoryStore(clock)
+
+
+def _open_sqlite(url: str, clock: Clock) -> Store:
+    from penstock.stores.sqlite.store import SqliteStore
+
+    parts = urlsplit(url)
+    if parts.netloc or len(parts.path) < 2 or parts.query or parts.fragment:
+        raise ConfigurationError(
+            f"a SQLite store is 'sqlite:///relative/path' or 'sqlite:////absolute/path', not {url!r}"
+        )
+    return SqliteStore(unquote(parts.path[1:]), clock)
+
+
+_OPENERS: dict[str, Callable[[str, Clock], Store]] = {
+    "memory": _open_memory,
+    "sqlite": _open_sqlite,
+}

@@ -1,0 +1,170 @@
+"""Tells waiting workers, in this process and in others, that something changed in the file.
+
+Every listening process owns a named pipe in a folder beside the file; who commits writes a byte
+into each. A byte that is lost costs no job: listeners also look at SQLite's change counter a few
+times a second, which finds the commits of programs that do not know about the pipes.
+"""
+
+import asyncio
+import contextlib
+import errno
+import os
+import select
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+# How often a listener looks at the change counter, in seconds; without pipes, more often.
+_POLL = 0.1
+_POLL_WITHOUT_PIPES = 0.02
+# A folder changed this recently may have changed again within one tick of its timestamp.
+_FRESH_NS = 50_000_000
+
+
+class Bell:
+    """Rings in every process that listens to the same file."""
+
+    def __init__(self, path: Path, change_counter: Callable[[], int]) -> None:
+        self._folder = path.with_name(path.name + "-bell")
+        self._own = f"{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        self._change_counter = change_counter
+        self._generation = 1
+        self._waiters: set[Callable[[], None]] = set()
+        self._lock = threading.Lock()
+        self._listener: threading.Thread | None = None
+        self._pipe: int | None = None
+        self._closed = False
+        self._others: dict[str, int] = {}
+        self._listed_at = -1
+
+    def ring(self, *, others: bool) -> None:
+        """Wake who waits here and, if asked for, in other processes. Never raises, never blocks."""
+        self._notify()
+        if others:
+            with contextlib.suppress(OSError), self._lock:
+                self._ring_others()
+
+    def wait_blocking(self, seen: int, timeout: float) -> int:
+        """Wait in this thread for a change after `seen`; see `Store.wait`."""
+        rung = threading.Event()
+        with self._waiting(rung.set):
+            if self._generation == seen:
+                rung.wait(timeout)
+        return self._generation
+
+    async def wait(self, seen: int, timeout: float) -> int:
+        """Wait in the running event loop for a change after `seen`; see `Store.wait`."""
+        loop = asyncio.get_running_loop()
+        rung = asyncio.Event()
+
+        def wake() -> None:
+            with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
+                loop.call_soon_threadsafe(rung.set)
+
+        with self._waiting(wake):
+            if self._generation == seen:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(timeout):
+                        await rung.wait()
+        return self._generation
+
+    def close(self) -> None:
+        """Stop listening and remove the pipe."""
+        self._closed = True
+        with contextlib.suppress(OSError):
+            (self._folder / self._own).unlink()
+        if self._pipe is not None:
+            os.write(self._pipe, b"\0")
+        if self._listener is not None:
+            self._listener.join()
+        with self._lock:
+            for fd in self._others.values():
+                os.close(fd)
+            self._others.clear()
+        with contextlib.suppress(OSError):
+            self._folder.rmdir()
+        self._notify()
+
+    @contextlib.contextmanager
+    def _waiting(self, wake: Callable[[], None]):  # type: ignore[no-untyped-def]
+        self._listen()
+        with self._lock:
+            self._waiters.add(wake)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._waiters.discard(wake)
+
+    def _notify(self) -> None:
+        with self._lock:
+            self._generation += 1
+            waiters = list(self._waiters)
+        for wake in waiters:
+            wake()
+
+    def _listen(self) -> None:
+        with self._lock:
+            if self._listener is not None or self._closed:
+                return
+            with contextlib.suppress(OSError, AttributeError):  # no pipes here: poll
+                self._folder.mkdir(exist_ok=True)
+                os.mkfifo(self._folder / self._own, 0o600)
+                # Also open for writing: no end of file when the last ringer goes.
+                self._pipe = os.open(self._folder / self._own, os.O_RDWR | os.O_NONBLOCK)
+            self._listener = threading.Thread(
+                target=self._listen_forever, name="penstock-bell", daemon=True
+            )
+            self._listener.start()
+
+    def _listen_forever(self) -> None:
+        counter = self._change_counter()
+        while not self._closed:
+            if self._pipe is None:
+                time.sleep(_POLL_WITHOUT_PIPES)
+                rung = False
+            else:
+                rung = bool(select.select([self._pipe], [], [], _POLL)[0])
+                if rung:
+                    os.read(self._pipe, 65536)
+            latest = self._change_counter()
+            if rung or latest != counter:
+                self._notify()
+            counter = latest
+        if self._pipe is not None:
+            os.close(self._pipe)
+
+    def _ring_others(self) -> None:
+        self._refresh_others()
+        for name, fd in list(self._others.items()):
+            try:
+                os.write(fd, b"\0")
+            except BlockingIOError:
+                pass  # full of unread rings: it will wake
+            except OSError:
+                self._forget(name)
+
+    def _refresh_others(self) -> None:
+        try:
+            changed_at = os.stat(self._folder).st_mtime_ns
+        except FileNotFoundError:
+            return
+        if changed_at == self._listed_at:
+            return
+        if time.time_ns() - changed_at > _FRESH_NS:
+            self._listed_at = changed_at
+        names = set(os.listdir(self._folder)) - {self._own}
+        for name in self._others.keys() - names:
+            self._forget(name)
+        for name in names - self._others.keys():
+            try:
+                self._others[name] = os.open(self._folder / name, os.O_WRONLY | os.O_NONBLOCK)
+            except OSError as error:
+                if error.errno == errno.ENXIO:  # its reader is gone
+                    with contextlib.suppress(OSError):
+                        (self._folder / name).unlink()
+
+    def _forget(self, name: str) -> None:
+        os.close(self._others.pop(name))

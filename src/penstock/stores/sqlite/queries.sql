@@ -1,0 +1,267 @@
+-- Every query of the SQLite store, in the order of the Store protocol.
+-- Partial indexes are used only where their condition stands literally in the query.
+
+-- name: last_ids
+SELECT
+    max(ifnull((SELECT max(id) FROM penstock_job), 0), (SELECT value FROM penstock_meta WHERE name = 'last_job')),
+    max(ifnull((SELECT max(id) FROM penstock_log), 0), (SELECT value FROM penstock_meta WHERE name = 'last_log'));
+
+-- name: queue
+SELECT name, paused, max_pending FROM penstock_queue WHERE name = ?;
+
+-- name: add_queue
+INSERT INTO penstock_queue (name) VALUES (?);
+
+-- name: pending_total
+SELECT ifnull(sum(n), 0) FROM penstock_total WHERE queue = ? AND stage < 3;
+
+-- name: dedupe_holders
+SELECT id, stage, scope FROM penstock_job WHERE dedupe = ?1 AND dedupe IS NOT NULL AND stage < 3
+UNION ALL
+SELECT id, stage, scope FROM penstock_job WHERE dedupe = ?1 AND dedupe IS NOT NULL AND stage = 3;
+
+-- name: held_keys
+SELECT json_group_array(k.value) FROM json_each(?) AS k
+WHERE EXISTS (
+    SELECT 1 FROM penstock_job WHERE key = k.value AND key IS NOT NULL AND stage < 4
+);
+
+-- name: add_jobs
+INSERT INTO penstock_job (
+    id, stage, version, run_at, queue, task, priority, enqueued_at, lease_time, timeout,
+    key, dedupe, scope, tags, retry, payload
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: add_payloads
+INSERT INTO penstock_payload (job_id, body) VALUES (?, ?);
+
+-- name: log_added
+INSERT INTO penstock_log (id, job_id, at, event, state, actor)
+SELECT version, id, enqueued_at, 'enqueued', 'pending', ?
+FROM penstock_job WHERE id BETWEEN ? AND ?;
+
+-- name: add_totals
+INSERT INTO penstock_total (queue, stage, n) VALUES (?, ?, ?)
+ON CONFLICT DO UPDATE SET n = n + excluded.n;
+
+-- name: any_due
+SELECT 1 FROM penstock_job WHERE stage = 1 AND run_at <= ? LIMIT 1;
+
+-- name: promote_due
+UPDATE penstock_job SET stage = 0
+WHERE id IN (
+    SELECT id FROM penstock_job WHERE stage = 1 AND run_at <= ? ORDER BY run_at LIMIT ?
+)
+RETURNING queue;
+
+-- name: queues_with_ready
+SELECT q.name FROM penstock_total AS t
+JOIN penstock_queue AS q ON q.name = t.queue
+WHERE t.stage = 0 AND t.n > 0 AND NOT q.paused;
+
+-- name: pick
+SELECT json_group_array(json_array(-priority, run_at, id)) FROM (
+    SELECT priority, run_at, id FROM penstock_job
+    WHERE queue = ? AND stage = 0
+    ORDER BY priority DESC, run_at, id LIMIT ?
+);
+
+-- name: pick_tagged
+SELECT json_group_array(json_array(-priority, run_at, job_id)) FROM (
+    SELECT priority, run_at, job_id FROM penstock_ready_tag
+    WHERE queue = ? AND tag = ?
+    ORDER BY priority DESC, run_at, job_id LIMIT ?
+);
+
+-- The claim logs first, because the jobs' versions still are those before it.
+-- name: log_claimed
+INSERT INTO penstock_log (id, job_id, previous, at, event, state, actor, token)
+SELECT ?1 + p.key, j.id, j.version, ?2, 'claimed', 'running', ?3, ?1 + p.key
+FROM json_each(?4) AS p CROSS JOIN penstock_job AS j ON j.id = p.value;
+
+-- name: start
+UPDATE penstock_job SET
+    stage = 3,
+    version = ?1 + p.key,
+    token = ?1 + p.key,
+    attempt = attempt + 1,
+    started_at = ?2,
+    expires_at = ?2 + lease_time,
+    worker = ?3
+FROM json_each(?4) AS p WHERE penstock_job.id = p.value;
+
+-- One row with all jobs as JSON is read in one step, and costs half of fetching them one by one.
+-- name: jobs
+SELECT json_group_array(json_array(
+    j.id, j.stage, j.version, j.attempt, j.token, j.run_at, j.started_at, j.expires_at,
+    j.finished_at, j.cancel_requested, j.worker, j.queue, j.task, j.priority, j.enqueued_at,
+    j.lease_time, j.timeout, j.key, j.dedupe, j.scope, j.tags, j.retry, j.error, j.result,
+    ifnull(j.payload, l.body)
+))
+FROM json_each(?) AS p
+CROSS JOIN penstock_job AS j ON j.id = p.value
+LEFT JOIN penstock_payload AS l ON j.payload IS NULL AND l.job_id = j.id;
+
+-- name: renew
+UPDATE penstock_job SET expires_at = ?1 + lease_time
+FROM json_each(?2) AS p
+WHERE penstock_job.id = p.value ->> 0 AND token = p.value ->> 1 AND stage = 3
+RETURNING id;
+
+-- name: versions
+SELECT json_group_array(json_array(j.version, j.stage, j.expires_at))
+FROM json_each(?) AS p LEFT JOIN penstock_job AS j ON j.id = p.value;
+
+-- Moves that differ only in their jobs are written together: one step for a whole batch, where
+-- the writing thread would otherwise let go of the interpreter for every row.
+-- The log comes first, because the jobs still are what they were.
+-- name: log_moved
+INSERT INTO penstock_log (
+    id, job_id, previous, at, event, state, actor, token, duration, reason, error
+)
+SELECT
+    ?1 + p.key, j.id, j.version, ?3, ?4, ?5, ?6,
+    CASE WHEN j.stage = 3 THEN j.token END,
+    CASE WHEN j.stage = 3 AND ?5 <> 'running' THEN ?3 - j.started_at END,
+    ?7, ?8
+FROM json_each(?2) AS p CROSS JOIN penstock_job AS j ON j.id = p.value;
+
+-- name: move
+UPDATE penstock_job SET
+    stage = ?3,
+    version = ?1 + p.key,
+    attempt = ifnull(?4, attempt),
+    run_at = ifnull(?5, run_at),
+    finished_at = ?6,
+    error = ?7,
+    result = ?8,
+    started_at = CASE WHEN ?3 < 3 THEN NULL ELSE started_at END,
+    worker = CASE WHEN ?3 < 3 THEN NULL ELSE worker END,
+    expires_at = NULL,
+    cancel_requested = 0
+FROM json_each(?2) AS p WHERE penstock_job.id = p.value;
+
+-- name: note
+UPDATE penstock_job SET version = ?1 + p.key, cancel_requested = ?3
+FROM json_each(?2) AS p WHERE penstock_job.id = p.value;
+
+-- A job that was reset may be older than the visible one of its key.
+-- name: visible_behind
+SELECT id, queue, stage FROM penstock_job AS j
+WHERE key IN (SELECT value FROM json_each(?)) AND key IS NOT NULL AND stage < 2
+AND id > (
+    SELECT min(b.id) FROM penstock_job AS b
+    WHERE b.key = j.key AND b.key IS NOT NULL AND b.stage = 2
+);
+
+-- name: block
+UPDATE penstock_job SET stage = 2 WHERE id IN (SELECT value FROM json_each(?));
+
+-- name: unblock
+UPDATE penstock_job SET stage = (run_at > ?1)
+WHERE id IN (
+    SELECT (
+        SELECT min(id) FROM penstock_job
+        WHERE key = k.value AND key IS NOT NULL AND stage = 2
+    )
+    FROM json_each(?2) AS k
+    WHERE NOT EXISTS (
+        SELECT 1 FROM penstock_job
+        WHERE key = k.value AND key IS NOT NULL AND stage IN (0, 1, 3)
+    )
+)
+RETURNING id, queue, stage;
+
+-- name: expired
+SELECT json_group_array(id) FROM (
+    SELECT id FROM penstock_job WHERE stage = 3 AND expires_at <= ? ORDER BY expires_at LIMIT ?
+);
+
+-- name: totals
+SELECT queue, stage, n FROM penstock_total WHERE n <> 0;
+
+-- name: backlog
+SELECT count(*), max(id) FROM (
+    SELECT id FROM penstock_job WHERE stage = 0 AND (?1 IS NULL OR queue = ?1) AND id <= ?2
+    UNION ALL
+    SELECT id FROM penstock_job WHERE stage = 1 AND (?1 IS NULL OR queue = ?1) AND id <= ?2
+    UNION ALL
+    SELECT id FROM penstock_job WHERE stage = 3 AND (?1 IS NULL OR queue = ?1) AND id <= ?2
+    UNION ALL
+    SELECT id FROM penstock_job
+    WHERE stage = 2 AND key IS NOT NULL AND (?1 IS NULL OR queue = ?1) AND id <= ?2
+);
+
+-- name: queues
+SELECT name, paused, max_pending FROM penstock_queue ORDER BY name;
+
+-- name: configure
+INSERT INTO penstock_queue (name, paused, max_pending) VALUES (?, ?, ?)
+ON CONFLICT DO UPDATE SET paused = excluded.paused, max_pending = excluded.max_pending;
+
+-- name: log
+SELECT id, job_id, at, event, state, actor, token, duration, reason, error
+FROM penstock_log WHERE id > ? ORDER BY id LIMIT ?;
+
+-- name: log_of_job
+WITH RECURSIVE chain (id) AS (
+    SELECT version FROM penstock_job WHERE id = ?1
+    UNION ALL
+    SELECT l.previous FROM chain JOIN penstock_log AS l ON l.id = chain.id
+    WHERE l.previous IS NOT NULL
+)
+SELECT l.id, l.job_id, at, event, state, actor, token, duration, reason, error
+FROM chain CROSS JOIN penstock_log AS l ON l.id = chain.id
+WHERE l.id > ?2 ORDER BY l.id LIMIT ?3;
+
+-- name: prunable
+SELECT json_group_array(id) FROM (
+    SELECT id FROM penstock_job WHERE stage = ? AND stage >= 4 AND finished_at <= ? LIMIT ?
+);
+
+-- name: remember_last_ids
+UPDATE penstock_meta SET value = CASE name WHEN 'last_job' THEN ?1 ELSE ?2 END
+WHERE name IN ('last_job', 'last_log');
+
+-- name: prune_log
+DELETE FROM penstock_log WHERE id IN (
+    WITH RECURSIVE chain (id) AS (
+        SELECT j.version FROM json_each(?) AS p CROSS JOIN penstock_job AS j ON j.id = p.value
+        UNION ALL
+        SELECT l.previous FROM chain JOIN penstock_log AS l ON l.id = chain.id
+        WHERE l.previous IS NOT NULL
+    )
+    SELECT id FROM chain
+);
+
+-- name: prune_payloads
+DELETE FROM penstock_payload WHERE job_id IN (SELECT value FROM json_each(?));
+
+-- name: prune_jobs
+DELETE FROM penstock_job WHERE stage >= 4 AND id IN (SELECT value FROM json_each(?))
+RETURNING queue, stage;
+
+-- name: next_due
+SELECT min(run_at) FROM penstock_job WHERE stage = 1;
+
+-- The parts of a search; the store joins those that are asked for.
+-- name: find
+SELECT
+    j.id, j.stage, j.version, j.attempt, j.token, j.run_at, j.started_at, j.expires_at,
+    j.finished_at, j.cancel_requested, j.worker, j.queue, j.task, j.priority, j.enqueued_at,
+    j.lease_time, j.timeout, j.key, j.dedupe, j.scope, j.tags, j.retry, j.error, j.result,
+    ifnull(j.payload, l.body)
+FROM penstock_job AS j
+LEFT JOIN penstock_payload AS l ON j.payload IS NULL AND l.job_id = j.id
+WHERE
+
+-- name: find_tagged
+SELECT
+    j.id, j.stage, j.version, j.attempt, j.token, j.run_at, j.started_at, j.expires_at,
+    j.finished_at, j.cancel_requested, j.worker, j.queue, j.task, j.priority, j.enqueued_at,
+    j.lease_time, j.timeout, j.key, j.dedupe, j.scope, j.tags, j.retry, j.error, j.result,
+    ifnull(j.payload, l.body)
+FROM penstock_tag AS t
+CROSS JOIN penstock_job AS j ON j.id = t.job_id
+LEFT JOIN penstock_payload AS l ON j.payload IS NULL AND l.job_id = j.id
+WHERE t.tag = ? AND

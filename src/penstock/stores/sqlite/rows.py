@@ -1,0 +1,210 @@
+"""Between the values of the core and the rows of the tables."""
+
+import json
+from collections.abc import Sequence
+from datetime import datetime
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+
+from penstock.core.job import (
+    DEFAULT_LEASE,
+    Job,
+    JobId,
+    JobQuery,
+    LogEntry,
+    LogId,
+    NewJob,
+    Queue,
+    Scope,
+)
+from penstock.core.lifecycle import Event, State, Waiting
+from penstock.core.retry import DEFAULT_RETRY, RetryPolicy
+from penstock.core.times import from_micros, span_from_micros, span_to_micros, to_micros
+
+# A job's state and what it waits for are one small number in the file.
+READY, SCHEDULED, BLOCKED, RUNNING = range(4)
+STAGES: list[tuple[State, Waiting | None]] = [
+    (State.PENDING, Waiting.READY),
+    (State.PENDING, Waiting.SCHEDULED),
+    (State.PENDING, Waiting.BLOCKED),
+    (State.RUNNING, None),
+    (State.DONE, None),
+    (State.FAILED, None),
+    (State.CANCELLED, None),
+    (State.SUPERSEDED, None),
+]
+STAGE_OF = {state: stage for stage, (state, _) in enumerate(STAGES) if stage >= RUNNING}
+
+# Measured with batches of 100 and 4 KiB pages: above this, rewriting the payload with every
+# transition costs more than fetching it from a table of its own.
+INLINE_PAYLOAD = 1_000
+_DEFAULT_LEASE = span_to_micros(DEFAULT_LEASE)
+
+ids = msgspec.json.Decoder(list[int])
+picks = msgspec.json.Decoder(list[tuple[int, int, int]])
+versions = msgspec.json.Decoder(list[tuple[int | None, int | None, int | None]])
+jobs = msgspec.json.Decoder(list[list[Any]])
+names = msgspec.json.Decoder(list[str])
+_tags = msgspec.json.Decoder(tuple[str, ...])
+_retry = msgspec.json.Decoder(RetryPolicy)
+encode = msgspec.json.Encoder().encode
+
+
+def encoded(value: object) -> str:
+    """A parameter for `json_each`."""
+    return encode(value).decode()
+
+
+@lru_cache(1024)
+def _decode_tags(text: str) -> tuple[str, ...]:
+    return _tags.decode(text)
+
+
+@lru_cache(1024)
+def _decode_retry(text: str) -> RetryPolicy:
+    return _retry.decode(text)
+
+
+def added(  # noqa: PLR0913 - one call per job: half of the cost of a bulk insert is here
+    job: NewJob, job_id: int, stage: int, version: int, run_at: int, now: int, at: datetime
+) -> tuple[Sequence[Any], Job]:
+    """A new job as the parameters of the query `add_jobs`, and as a value."""
+    row = (
+        job_id,
+        stage,
+        version,
+        run_at,
+        job.queue,
+        job.task,
+        job.priority,
+        now,
+        _DEFAULT_LEASE if job.lease is DEFAULT_LEASE else span_to_micros(job.lease),
+        None if job.timeout is None else span_to_micros(job.timeout),
+        job.key,
+        job.dedupe,
+        None if job.dedupe is None else job.scope,
+        encoded(job.tags) if job.tags else None,
+        None if job.retry is DEFAULT_RETRY else encoded(job.retry),
+        job.payload if len(job.payload) <= INLINE_PAYLOAD else None,
+    )
+    value = Job(
+        id=JobId(job_id),
+        version=LogId(version),
+        task=job.task,
+        payload=job.payload,
+        queue=job.queue,
+        priority=job.priority,
+        state=State.PENDING,
+        waiting=STAGES[stage][1],
+        attempt=0,
+        enqueued_at=at,
+        run_at=at if run_at == now else from_micros(run_at),
+        key=job.key,
+        dedupe=job.dedupe,
+        scope=job.scope,
+        tags=job.tags,
+        retry=job.retry,
+        timeout=job.timeout,
+        lease_time=job.lease,
+    )
+    return row, value
+
+
+def due(job: NewJob, now: int) -> int:
+    """When a new job may run."""
+    if job.delay is not None:
+        return now + span_to_micros(job.delay)
+    return now if job.run_at is None else to_micros(job.run_at)
+
+
+def job(row: Sequence[Any]) -> Job:
+    """The job in a row of the queries `jobs` and `find`."""
+    (
+        job_id, stage, version, attempt, token, run_at, started_at, expires_at, finished_at,
+        cancel_requested, worker, queue, task, priority, enqueued_at, lease_time, timeout,
+        key, dedupe, scope, tags, retry, error, result, payload,
+    ) = row  # fmt: skip
+    state, waiting = STAGES[stage]
+    return Job(
+        id=job_id,
+        version=version,
+        task=task,
+        payload=payload,
+        queue=queue,
+        priority=priority,
+        state=state,
+        waiting=waiting,
+        attempt=attempt,
+        enqueued_at=from_micros(enqueued_at),
+        run_at=from_micros(run_at),
+        key=key,
+        dedupe=dedupe,
+        scope=Scope.UNFINISHED if scope is None else Scope(scope),
+        tags=() if tags is None else _decode_tags(tags),
+        retry=DEFAULT_RETRY if retry is None else _decode_retry(retry),
+        timeout=None if timeout is None else span_from_micros(timeout),
+        lease_time=DEFAULT_LEASE
+        if lease_time == _DEFAULT_LEASE
+        else span_from_micros(lease_time),
+        token=token,
+        worker=worker,
+        started_at=None if started_at is None else from_micros(started_at),
+        expires_at=None if expires_at is None else from_micros(expires_at),
+        cancel_requested=bool(cancel_requested),
+        finished_at=None if finished_at is None else from_micros(finished_at),
+        error=error,
+        result_json=result,
+    )
+
+
+def log_entry(row: Sequence[Any]) -> LogEntry:
+    """The entry in a row of the query `log`."""
+    entry_id, job_id, at, event, state, actor, token, duration, reason, error = row
+    return LogEntry(
+        id=entry_id,
+        job_id=job_id,
+        at=from_micros(at),
+        event=Event(event),
+        state=State(state),
+        actor=actor,
+        token=token,
+        reason=reason,
+        error=error,
+        duration=None if duration is None else span_from_micros(duration),
+    )
+
+
+def queue(row: Sequence[Any]) -> Queue:
+    """The queue in a row of the query `queues`."""
+    name, paused, max_pending = row
+    return Queue(name=name, paused=bool(paused), max_pending=max_pending)
+
+
+def conditions(query: JobQuery) -> tuple[list[str], list[Any]]:
+    """The WHERE clause of a search, and its parameters.
+
+    A plus sign keeps SQLite from an index over so many rows that sorting them by id costs more
+    than walking the table from its end.
+    """
+    clauses: list[str] = []
+    parameters: list[Any] = []
+    if query.states is not None:
+        stages = [n for n, (state, _) in enumerate(STAGES) if state in query.states]
+        few = query.states.isdisjoint({State.PENDING, State.DONE})
+        clauses.append(f"{'' if few else '+'}j.stage IN ({json.dumps(stages)[1:-1]})")
+        if few and State.RUNNING not in query.states:
+            clauses.append("j.stage >= 4")
+    if query.cancel_requested is not None:
+        clauses.append(f"j.cancel_requested = {query.cancel_requested:d}")
+    for column in ("queue", "task", "key"):
+        if (value := getattr(query, column)) is not None:
+            clauses.append(f"j.{column} = ?")
+            parameters.append(value)
+    if query.key is not None and query.states is not None and not any(s.final for s in query.states):
+        clauses.append("j.key IS NOT NULL AND j.stage < 4")
+    if query.after is not None:
+        clauses.append(f"j.id {'<' if query.newest_first else '>'} ?")
+        parameters.append(query.after)
+    return clauses or ["true"], parameters

@@ -1,0 +1,1 @@
+"""Claims jobs, runs their handlers, settles what came of them."""

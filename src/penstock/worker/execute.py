@@ -1,0 +1,122 @@
+"""Runs one job's handler and tells what came of it."""
+
+import asyncio
+import contextvars
+import traceback
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from penstock.core.errors import Cancel, Snooze
+from penstock.core.job import Job
+from penstock.core.lifecycle import Cancelled, Done, Failed, Outcome, Snoozed
+from penstock.task import Task
+from penstock.worker.context import Context, enter
+
+_encode = msgspec.json.Encoder().encode
+_ERROR_LIMIT = 20_000
+
+
+class Run:
+    """One run of one job, and the ways in which it is told to end early."""
+
+    __slots__ = ("_ending", "_in_thread", "_task", "context", "job", "lost")
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.context = Context(job)
+        self.lost = False
+        self._ending: Outcome | None = None
+        self._task: asyncio.Task[Any] | None = None
+        self._in_thread = False
+
+    def end(self, outcome: Outcome) -> None:
+        """Ask the run to end; if it does, this is its outcome. The first request counts.
+
+        A coroutine is cancelled; a thread cannot be, it only sees `context.cancelled`.
+        """
+        if self._ending is None:
+            self._ending = outcome
+            self.context.cancelled = True
+            if self._task is not None and not self._in_thread:
+                self._task.cancel()
+
+    def lose(self) -> None:
+        """Another worker may run the job now: stop, and do not settle."""
+        self.lost = True
+        self.end(Cancelled("the lease was lost"))
+
+    @property
+    def unstoppable(self) -> bool:
+        """Whether it is out of time but goes on, being a thread."""
+        return self._in_thread and isinstance(self._ending, Failed)
+
+    async def execute(self, task: Task[..., Any] | None, threads: ThreadPoolExecutor) -> Outcome:
+        """Run the handler in the current asyncio task; never raises but for a real cancellation."""
+        if self._ending is not None:
+            return self._ending
+        if task is None:
+            return Failed(f"UnknownTask: this worker has no handler called {self.job.task!r}")
+        timeout = self.job.timeout
+        timer = None
+        if timeout is not None:
+            loop = asyncio.get_running_loop()
+            timer = loop.call_later(timeout.total_seconds(), self._time_out, timeout)
+        self._task = current = asyncio.current_task()
+        self._in_thread = not task.is_async
+        try:
+            arguments = task.arguments.decode(self.job.payload)
+            if task.is_async:
+                enter(self.context)
+                return self._finished(await task.handler(**arguments))
+            return self._finished(await self._call_in_thread(task, arguments, threads))
+        except asyncio.CancelledError:
+            if self._ending is None:
+                raise
+            return self._ending
+        except Snooze as signal:
+            return Snoozed(signal.delay, signal.reason)
+        except Cancel as signal:
+            return Cancelled(signal.reason)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its outcome
+            return Failed(_described(error), permanent=isinstance(error, task.permanent))
+        finally:
+            self._task = None
+            if timer is not None:
+                timer.cancel()
+            while current is not None and current.cancelling():
+                current.uncancel()
+
+    async def _call_in_thread(
+        self, task: Task[..., Any], arguments: dict[str, Any], threads: ThreadPoolExecutor
+    ) -> Any:
+        own = contextvars.copy_context()
+        own.run(enter, self.context)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(threads, own.run, partial(task.handler, **arguments))
+
+    def _finished(self, result: Any) -> Outcome:
+        if isinstance(self._ending, Failed):  # a thread that came back after its time
+            return self._ending
+        if result is None:
+            return _DONE
+        try:
+            return Done(_encode(result).decode())
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
+            return Failed(f"it ran, but its result is not JSON: {error}", permanent=True)
+
+    def _time_out(self, timeout: timedelta) -> None:
+        self.end(Failed(f"TimeoutError: it ran longer than {timeout.total_seconds():g} s"))
+
+
+_DONE = Done()
+
+
+def _described(error: BaseException) -> str:
+    text = "".join(traceback.format_exception(error)).strip()
+    return text if len(text) <= _ERROR_LIMIT else "…" + text[-_ERROR_LIMIT:]

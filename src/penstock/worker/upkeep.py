@@ -1,0 +1,37 @@
+"""Keeps the store in order while workers run: expired leases and retention.
+
+Every worker does this; the store's compare-and-set makes it safe to do at the same time.
+"""
+
+import asyncio
+import logging
+import random
+from datetime import timedelta
+
+from penstock.core.errors import PenstockError
+from penstock.core.job import Retention
+from penstock.engine import Penstock
+
+_log = logging.getLogger(__name__)
+
+PRUNE_EVERY = timedelta(minutes=1)
+# Small transactions: claims get their turn in between.
+PRUNED_AT_ONCE = 500
+
+
+async def run_upkeep(penstock: Penstock, sweep: timedelta, retention: Retention) -> None:
+    """Sweep expired leases every `sweep`, and now and then what retention lets go; for ever."""
+    loop = asyncio.get_running_loop()
+    prune_at = loop.time()
+    while True:
+        try:
+            if reclaimed := await penstock.reclaim():
+                _log.warning("took back %d jobs whose leases ran out", reclaimed)
+            if loop.time() >= prune_at:
+                while await penstock.store.prune(retention, PRUNED_AT_ONCE) == PRUNED_AT_ONCE:
+                    await asyncio.sleep(0)
+                prune_at = loop.time() + PRUNE_EVERY.total_seconds()
+        except PenstockError as error:
+            _log.warning("upkeep failed, trying again: %s", error)
+        # Apart from other processes that started at the same time.
+        await asyncio.sleep(sweep.total_seconds() * random.uniform(0.8, 1.0))  # noqa: S311

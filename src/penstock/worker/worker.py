@@ -1,0 +1,262 @@
+"""The worker: claims a batch for its free slots, runs it, settles it, and so on.
+
+One coroutine exchanges with the store: what has ended goes out and new jobs come in, in one
+transaction, because both calls reach the writer together. The slots are long-lived asyncio
+tasks; a handler that never waits costs no task switch.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+import uuid
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+
+from penstock.core.errors import PenstockError
+from penstock.core.job import Job, JobQuery, Retention
+from penstock.core.lifecycle import Cancelled, Outcome, Snoozed, State
+from penstock.engine import Penstock
+from penstock.worker.execute import Run
+from penstock.worker.leases import LeaseKeeper
+from penstock.worker.upkeep import run_upkeep
+
+_log = logging.getLogger(__name__)
+
+_RETRY_PAUSE = 0.5
+_LOOK_AGAIN = 5.0
+# Cancel requests are looked for at most this often.
+_CANCEL_PAUSE = 0.05
+
+
+class Worker:
+    """Runs the jobs of a Penstock's tasks, up to `concurrency` at a time.
+
+    Coroutine handlers share the event loop; plain functions run in threads. A worker that is
+    killed loses nothing: its jobs run again when their leases are over.
+    """
+
+    def __init__(
+        self,
+        penstock: Penstock,
+        *,
+        queues: Sequence[str] | None = None,
+        tags: Sequence[str] = (),
+        concurrency: int = 20,
+        name: str | None = None,
+        grace: timedelta = timedelta(seconds=30),
+        sweep: timedelta = timedelta(seconds=1),
+        retention: Retention = Retention(),  # noqa: B008 - immutable
+    ) -> None:
+        self.name = name or f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:6]}"
+        self._penstock = penstock
+        self._queues = queues
+        self._tags = tags
+        self._concurrency = concurrency
+        self._grace = grace
+        self._sweep = sweep
+        self._retention = retention
+        self._runs: dict[int, Run] = {}
+        self._waiting: deque[Run] = deque()
+        self._idle_slots: deque[asyncio.Future[None]] = deque()
+        self._ended: list[tuple[Run, Outcome]] = []
+        self._slot_is_coming = False
+        self._stir = asyncio.Event()
+        self._more = True
+        self._stopping = False
+
+    async def run(self, *, until_empty: bool = False) -> None:
+        """Work until `stop`, or with `until_empty` until nothing is ready and nothing runs."""
+        self._loop = asyncio.get_running_loop()
+        self._threads = ThreadPoolExecutor(self._concurrency, f"penstock-{self.name}")
+        self._keeper = LeaseKeeper(self._penstock, self._renewed)
+        try:
+            async with asyncio.TaskGroup() as group:
+                helpers = [group.create_task(self._slot()) for _ in range(self._concurrency)]
+                helpers += [
+                    group.create_task(self._watch_store()),
+                    group.create_task(
+                        run_upkeep(self._penstock, self._sweep, self._retention)
+                    ),
+                ]
+                await self._exchange_until(until_empty=until_empty)
+                await self._wind_down()
+                for helper in helpers:
+                    helper.cancel()
+        finally:
+            self._keeper.stop()
+            self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def stop(self) -> None:
+        """Claim no more, give running jobs their grace, then release them."""
+        self._stopping = True
+        self._stir.set()
+
+    # The exchange with the store
+
+    async def _exchange_until(self, *, until_empty: bool) -> None:
+        while not self._stopping:
+            self._stir.clear()
+            try:
+                await self._exchange()
+            except PenstockError as error:
+                _log.warning("the store did not answer, trying again: %s", error)
+                await asyncio.sleep(_RETRY_PAUSE)
+                continue
+            if self._ended or (self._more and len(self._runs) < self._concurrency):
+                continue
+            if until_empty and not self._runs and not self._more:
+                return
+            await self._stir.wait()
+
+    async def _exchange(self) -> None:
+        free = self._concurrency - len(self._runs) + len(self._ended)
+        if not self._more or self._stopping:
+            free = 0
+        if free:
+            self._more = False
+        if not self._ended:
+            claimed = await self._claim(free) if free else []
+        elif not free:
+            await self._settle()
+            claimed = []
+        else:
+            _, claimed = await asyncio.gather(self._settle(), self._claim(free))
+        if claimed:
+            self._more = self._more or len(claimed) == free
+            self._start(claimed)
+
+    async def _claim(self, limit: int) -> list[Job]:
+        try:
+            return await self._penstock.claim(
+                worker=self.name, limit=limit, queues=self._queues, tags=self._tags
+            )
+        except PenstockError:
+            self._more = True
+            raise
+
+    async def _settle(self) -> None:
+        ended, self._ended = self._ended, []
+        for run, _ in ended:
+            if run.lost:
+                self._forget(run)
+        held = [(run, outcome) for run, outcome in ended if not run.lost]
+        if not held:
+            return
+        try:
+            answers = await self._penstock.settle_held([(run.job, out) for run, out in held])
+        except PenstockError:
+            self._ended = held + self._ended
+            raise
+        for (run, _), answer in zip(held, answers, strict=True):
+            if answer is None:
+                _log.warning("the lease on job %d was lost before it ended", run.job.id)
+            self._forget(run)
+
+    def _start(self, jobs: Sequence[Job]) -> None:
+        for job in jobs:
+            run = Run(job)
+            self._runs[job.id] = run
+            self._waiting.append(run)
+            self._keeper.hold(run)
+        self._wake_slot()
+
+    def _forget(self, run: Run) -> None:
+        self._keeper.release(run)
+        if self._runs.get(run.job.id) is run:
+            del self._runs[run.job.id]
+
+    # The slots
+
+    async def _slot(self) -> None:
+        while True:
+            try:
+                await self._work()
+            except Exception:
+                _log.exception("a slot of worker %s crashed; it goes on", self.name)
+
+    async def _work(self) -> None:
+        while True:
+            self._slot_is_coming = False
+            while self._waiting:
+                run = self._waiting.popleft()
+                if self._waiting and not self._slot_is_coming:
+                    # Should this handler wait for something, another slot takes the next job.
+                    self._wake_slot()
+                task = self._penstock.tasks.get(run.job.task)
+                outcome = await run.execute(task, self._threads)
+                self._ended.append((run, outcome))
+                self._stir.set()
+            idle = self._loop.create_future()
+            self._idle_slots.append(idle)
+            await idle
+
+    def _wake_slot(self) -> None:
+        while self._idle_slots:
+            idle = self._idle_slots.popleft()
+            if not idle.done():
+                idle.set_result(None)
+                self._slot_is_coming = True
+                return
+
+    # What happens meanwhile
+
+    async def _watch_store(self) -> None:
+        seen = 0
+        while True:
+            try:
+                seen = await self._penstock.store.wait(seen, _LOOK_AGAIN)
+                self._more = True
+                self._stir.set()
+                if self._runs:
+                    await self._heed_cancels()
+                    await asyncio.sleep(_CANCEL_PAUSE)
+            except PenstockError as error:
+                _log.warning("the store did not answer, trying again: %s", error)
+                await asyncio.sleep(_RETRY_PAUSE)
+
+    async def _heed_cancels(self) -> None:
+        query = JobQuery(
+            states=frozenset({State.RUNNING}), cancel_requested=True, limit=self._concurrency
+        )
+        for job in await self._penstock.find(query):
+            run = self._runs.get(job.id)
+            if run is not None and run.job.token == job.token:
+                run.end(Cancelled("cancel was requested"))
+
+    def _renewed(self, run: Run, job: Job | None) -> None:
+        """Called from the lease thread."""
+        if job is None:
+            self._loop.call_soon_threadsafe(run.lose)
+        elif job.cancel_requested:
+            self._loop.call_soon_threadsafe(run.end, Cancelled("cancel was requested"))
+
+    async def _wind_down(self) -> None:
+        unstarted = Snoozed(reason="the worker stopped before it began")
+        self._ended += [(run, unstarted) for run in self._waiting]
+        self._waiting.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._grace.total_seconds()):
+                await self._settle_all()
+        for run in list(self._runs.values()):
+            run.end(Snoozed(reason="the worker stopped"))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(5):
+                await self._settle_all()
+        for run in self._runs.values():
+            _log.error("job %d did not stop; its lease runs out by itself", run.job.id)
+
+    async def _settle_all(self) -> None:
+        while self._runs:
+            self._stir.clear()
+            if self._ended:
+                try:
+                    await self._settle()
+                except PenstockError as error:
+                    _log.warning("the store did not answer, trying again: %s", error)
+                    await asyncio.sleep(_RETRY_PAUSE)
+            else:
+                await self._stir.wait()

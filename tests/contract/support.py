@@ -1,0 +1,108 @@
+"""What every contract test stands on: the stores, a clock to move, and short ways to say things."""
+
+from collections.abc import Callable, Coroutine
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, TypeVar
+
+from penstock.core.job import Change, Claim, Job, JobQuery, LogEntry, NewJob
+from penstock.core.lifecycle import Move, Outcome, State, Waiting, advance
+from penstock.core.retry import RetryPolicy
+from penstock.core.store import Store
+
+T = TypeVar("T")
+
+STORES: dict[str, Callable[[Path], str]] = {
+    "memory": lambda _folder: "memory://",
+    "sqlite": lambda folder: f"sqlite:///{folder}/jobs.db",
+}
+"""Every store there is, as a URL inside a fresh folder. A store is done when the suite passes."""
+
+SHARED = [name for name in STORES if name != "memory"]
+"""The stores that outlive a process, and that several processes can open."""
+
+SECOND = timedelta(seconds=1)
+HOUR = timedelta(hours=1)
+SOON = 10
+"""Seconds after which a test gives up; nothing comes near unless it is broken."""
+
+STEADY = RetryPolicy(attempts=2, delay=10 * SECOND, factor=1, jitter=0)
+"""Two attempts, ten seconds apart."""
+
+
+class ManualClock:
+    """A store's clock that stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.now = datetime(2030, 1, 1, tzinfo=UTC)
+
+    def __call__(self) -> int:
+        return (self.now - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+
+    def advance(self, by: timedelta) -> None:
+        self.now += by
+
+
+def drive(verb: Coroutine[Any, Any, T]) -> T:
+    """Run a verb where no event loop runs: it may not suspend."""
+    try:
+        verb.send(None)
+    except StopIteration as finished:
+        return finished.value  # type: ignore[no-any-return]
+    verb.close()
+    raise AssertionError("a verb suspended although no event loop runs")
+
+
+def new(**options: Any) -> NewJob:
+    return NewJob(**{"task": "t", "payload": "{}", "retry": STEADY, **options})
+
+
+async def add(store: Store, *jobs: NewJob) -> list[Job]:
+    return await store.add(jobs, actor="producer")
+
+
+async def add_one(store: Store, **options: Any) -> Job:
+    [job] = await add(store, new(**options))
+    return job
+
+
+async def take(store: Store, limit: int = 100, worker: str = "w", **wanted: Any) -> list[Job]:
+    return await store.claim(Claim(worker=worker, limit=limit, **wanted))
+
+
+async def take_one(store: Store, **wanted: Any) -> Job:
+    [job] = await take(store, limit=1, **wanted)
+    return job
+
+
+async def move(store: Store, job: Job, step: Move, actor: str = "w") -> Job:
+    """Write one move that has to be accepted."""
+    [moved] = await store.transition([Change(job, step)], actor=actor)
+    assert moved is not None
+    return moved
+
+
+async def settle(store: Store, job: Job, outcome: Outcome) -> Job:
+    return await move(store, job, advance(job, outcome))
+
+
+async def look(store: Store, job: Job) -> Job:
+    [found] = await store.get([job.id])
+    return found
+
+
+async def everything(store: Store) -> list[Job]:
+    return await store.find(JobQuery(newest_first=False, limit=10_000))
+
+
+async def history(store: Store, job: Job) -> list[LogEntry]:
+    return await store.log(job.id)
+
+
+async def totals(store: Store) -> dict[tuple[str, State, Waiting | None], int]:
+    """The kept totals, without those that came down to nothing."""
+    return {place: total for place, total in (await store.count()).items() if total}
+
+
+def ids(jobs: list[Job]) -> list[int]:
+    return [job.id for job in jobs]

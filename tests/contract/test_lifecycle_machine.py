@@ -1,0 +1,483 @@
+"""Every store against a model that is too simple to be wrong, over random lives of a few jobs."""
+
+import shutil
+import tempfile
+from collections import Counter
+from copy import copy
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from penstock.core import lifecycle
+from penstock.core.errors import QueueFull, TransitionRefused
+from penstock.core.job import (
+    Change,
+    Claim,
+    Job,
+    JobId,
+    LogId,
+    NewJob,
+    QueueSettings,
+    Retention,
+    Scope,
+)
+from penstock.core.lifecycle import Event, Move, State, Waiting
+from penstock.core.retry import RetryPolicy
+from penstock.stores import open_store
+from tests.contract.support import SECOND, STORES, ManualClock, drive, everything, totals
+
+PENDING, RUNNING = State.PENDING, State.RUNNING
+UNFINISHED = {PENDING, RUNNING}
+REST = 10 * SECOND
+# Steps of the clock are whole seconds, so that no lease or retention ends on a step exactly.
+LEASE = timedelta(seconds=25.5)
+KEEP = Retention(finished=timedelta(seconds=60.25), failed=timedelta(seconds=120.25))
+
+OUTCOMES: dict[str, lifecycle.Outcome] = {
+    "done": lifecycle.Done(result="[1]"),
+    "failed": lifecycle.Failed("boom"),
+    "broken": lifecycle.Failed("boom", permanent=True),
+    "snoozed": lifecycle.Snoozed(5 * SECOND),
+    "cancelled": lifecycle.Cancelled(),
+}
+
+new_jobs = st.builds(
+    NewJob,
+    task=st.just("t"),
+    payload=st.just("{}"),
+    queue=st.sampled_from("ab"),
+    priority=st.integers(4, 6),
+    delay=st.sampled_from([None, None, 5 * SECOND, 20 * SECOND]),
+    key=st.sampled_from([None, None, "k", "l"]),
+    dedupe=st.sampled_from([None, "d", "e"]),
+    scope=st.sampled_from([Scope.PENDING, Scope.PENDING, Scope.UNFINISHED]),
+    tags=st.sampled_from([(), ("x",), ("x", "y"), ("y",)]),
+    retry=st.builds(
+        RetryPolicy,
+        attempts=st.integers(1, 3),
+        delay=st.just(REST),
+        factor=st.just(1),
+        jitter=st.just(0),
+    ),
+    lease=st.just(LEASE),
+)
+picks = st.integers(0, 1000)
+ANYTHING = Claim(worker="w", limit=1)
+
+
+@dataclass
+class Known:
+    """A job as the model has it."""
+
+    asked: NewJob
+    id: int
+    run_at: datetime
+    state: State = PENDING
+    attempt: int = 0
+    token: int = 0
+    worker: str | None = None
+    expires_at: datetime | None = None
+    stopping: bool = False
+    finished_at: datetime | None = None
+    error: str | None = None
+    result: str | None = None
+
+
+@dataclass
+class Model:
+    """The jobs in a dict, every question answered by looking at all of them."""
+
+    jobs: dict[int, Known] = field(default_factory=dict)
+    paused: set[str] = field(default_factory=set)
+    limits: dict[str, int | None] = field(default_factory=dict)
+    logged: list[tuple[int, Event, State, str]] = field(default_factory=list)
+
+    def copy(self) -> "Model":
+        jobs = {place: copy(job) for place, job in self.jobs.items()}
+        return Model(jobs, set(self.paused), dict(self.limits), list(self.logged))
+
+    def rival(self, dedupe: str | None, scope: Scope, but: int | None = None) -> Known | None:
+        same = [
+            job
+            for job in self.jobs.values()
+            if dedupe is not None and job.asked.dedupe == dedupe and job.id != but
+        ]
+        for job in same:
+            if job.state is PENDING:
+                return job
+        for job in same:
+            if job.state is RUNNING and Scope.UNFINISHED in (scope, job.asked.scope):
+                return job
+        return None
+
+    def waiting(self, job: Known, now: datetime) -> Waiting | None:
+        if job.state is not PENDING:
+            return None
+        if job.asked.key is not None:
+            line = [
+                other
+                for other in self.jobs.values()
+                if other.asked.key == job.asked.key and other.state in UNFINISHED
+            ]
+            if any(other.state is RUNNING or other.id < job.id for other in line):
+                return Waiting.BLOCKED
+        return Waiting.READY if job.run_at <= now else Waiting.SCHEDULED
+
+    def claimable(self, wanted: Claim, now: datetime) -> list[Known]:
+        fitting = [
+            job
+            for job in self.jobs.values()
+            if self.waiting(job, now) is Waiting.READY
+            and job.asked.queue not in self.paused
+            and (wanted.queues is None or job.asked.queue in wanted.queues)
+            and (not wanted.tags or set(job.asked.tags) & set(wanted.tags))
+        ]
+        fitting.sort(key=lambda job: (-job.asked.priority, job.run_at, job.id))
+        return fitting[: wanted.limit]
+
+    def log(self, job: Known, event: Event, actor: str) -> None:
+        self.logged.append((job.id, event, job.state, actor))
+
+    def end(self, job: Known, state: State, now: datetime) -> None:
+        job.state, job.finished_at = state, now
+        job.expires_at, job.stopping = None, False
+
+    def back(self, job: Known, run_at: datetime, now: datetime) -> None:
+        if job.stopping:
+            self.end(job, State.CANCELLED, now)
+        elif self.rival(job.asked.dedupe, job.asked.scope, but=job.id) is None:
+            job.state, job.run_at = PENDING, run_at
+            job.worker = job.expires_at = job.finished_at = None
+        elif job.state is RUNNING:
+            self.end(job, State.SUPERSEDED, now)
+        else:
+            raise TransitionRefused
+
+    def settle(self, job: Known, outcome: str, now: datetime) -> None:
+        """What a run came to, and so where the job goes."""
+        left = job.attempt < job.asked.retry.attempts
+        if outcome in {"failed", "broken", "expired"}:
+            job.error = (
+                f"the lease of worker {job.worker} ran out" if outcome == "expired" else "boom"
+            )
+        if outcome == "done":
+            self.end(job, State.DONE, now)
+            job.error, job.result = None, "[1]"
+        elif outcome == "cancelled" or (outcome == "broken" and job.stopping):
+            self.end(job, State.CANCELLED, now)
+        elif outcome == "snoozed":
+            job.attempt -= 1
+            self.back(job, now + 5 * SECOND, now)
+        elif outcome == "broken" or not (left or job.stopping):
+            self.end(job, State.FAILED, now)
+        else:
+            self.back(job, now + (REST if outcome == "failed" else 0 * SECOND), now)
+        event = {"broken": Event.FAILED}.get(outcome) or Event(outcome)
+        self.log(job, event, "w")
+
+
+class Life(RuleBasedStateMachine):
+    """Does everything to a store that can be done to it, and to a model."""
+
+    store_name = "memory"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = Path(tempfile.mkdtemp(prefix="penstock-machine-"))
+        self.clock = ManualClock()
+        self.store = open_store(STORES[self.store_name](self.folder), clock=self.clock)
+        self.model = Model()
+        self.claimed: list[Job] = []
+        self.highest = 0
+        self.read: LogId = LogId(0)
+        self.compared = 0
+        self.newest_entry: dict[int, int] = {}
+
+    def teardown(self) -> None:
+        drive(self.store.close())
+        shutil.rmtree(self.folder)
+
+    # What can be done
+
+    @initialize(batch=st.lists(new_jobs, min_size=2, max_size=6))
+    def begin(self, batch: list[NewJob]) -> None:
+        self.add(batch)
+
+    @rule(batch=st.lists(new_jobs, min_size=1, max_size=3))
+    def add(self, batch: list[NewJob]) -> None:
+        trial = self.model.copy()
+        asked: list[int] = []
+        for new in batch:
+            rival = trial.rival(new.dedupe, new.scope)
+            if rival is None:
+                fresh = Known(new, 10**9 + len(asked), self.now + (new.delay or 0 * SECOND))
+                trial.jobs[fresh.id] = rival = fresh
+            asked.append(rival.id)
+        full = self.over_limit(trial)
+        if full:
+            with pytest.raises(QueueFull):
+                drive(self.store.add(batch, actor="p"))
+            return
+        answer = drive(self.store.add(batch, actor="p"))
+        names: dict[int, int] = {}
+        for new, place, job in zip(batch, asked, answer, strict=True):
+            if place >= 10**9 and place not in names:
+                assert not job.duplicate
+                assert job.id > self.highest
+                self.highest = names[place] = job.id
+                known = Known(new, job.id, trial.jobs[place].run_at)
+                self.model.jobs[job.id] = known
+                self.model.log(known, Event.ENQUEUED, "p")
+            else:
+                assert job.duplicate
+                assert job.id == names.get(place, place)
+
+    @precondition(lambda self: self.of(RUNNING))
+    @rule(pick=picks, outcome=st.sampled_from(["", "failed", "snoozed"]))
+    def add_again(self, pick: int, outcome: str) -> None:
+        """What a "run again" does; and then the first run wants another attempt."""
+        self.add([self.pick(pick, RUNNING)[0].asked])
+        if outcome:
+            self.settle([(pick, outcome)])
+
+    @rule(limit=st.integers(1, 4))
+    def claim_anything(self, limit: int) -> None:
+        self.claim(None, (), limit)
+
+    @precondition(lambda self: self.model.claimable(ANYTHING, self.now))
+    @rule(outcome=st.sampled_from(sorted(OUTCOMES)))
+    def claim_and_settle(self, outcome: str) -> None:
+        self.claim(None, (), 1)
+        self.settle_as_an_old_worker(-1, outcome)
+
+    @rule(
+        queues=st.sampled_from([None, ("a",), ("b",), ("b", "a")]),
+        tags=st.sampled_from([(), (), ("x",), ("x", "y")]),
+        limit=st.integers(1, 3),
+    )
+    def claim_some(self, queues: tuple[str, ...] | None, tags: tuple[str, ...], limit: int) -> None:
+        self.claim(queues, tags, limit)
+
+    def claim(self, queues: tuple[str, ...] | None, tags: tuple[str, ...], limit: int) -> None:
+        wanted = Claim(worker="w", limit=limit, queues=queues, tags=tags)
+        expected = self.model.claimable(wanted, self.now)
+        given = drive(self.store.claim(wanted))
+        assert [job.id for job in given] == [known.id for known in expected]
+        for job, known in zip(given, expected, strict=True):
+            assert job.token > max((known.token for known in self.model.jobs.values()), default=0)
+            known.state, known.worker, known.token = RUNNING, "w", job.token
+            known.attempt, known.expires_at = known.attempt + 1, self.now + LEASE
+            self.model.log(known, Event.CLAIMED, "w")
+        self.claimed += given
+
+    @precondition(lambda self: self.of(RUNNING))
+    @rule(
+        chosen=st.lists(st.tuples(picks, st.sampled_from(sorted(OUTCOMES))), min_size=1, max_size=3)
+    )
+    def settle(self, chosen: list[tuple[int, str]]) -> None:
+        running = self.of(RUNNING)
+        outcomes = {running[pick % len(running)].id: outcome for pick, outcome in chosen}
+        jobs = drive(self.store.get([JobId(place) for place in outcomes]))
+        for place, outcome in outcomes.items():
+            self.model.settle(self.model.jobs[place], outcome, self.now)
+        moves = [lifecycle.advance(job, OUTCOMES[outcomes[job.id]]) for job in jobs]
+        assert None not in self.write(list(zip(jobs, moves, strict=True)), "w")
+
+    @precondition(lambda self: self.claimed)
+    @rule(pick=picks, outcome=st.sampled_from(sorted(OUTCOMES)))
+    def settle_as_an_old_worker(self, pick: int, outcome: str) -> None:
+        job = self.claimed[pick % len(self.claimed)]
+        found = drive(self.store.get([job.id]))
+        stale = [job.version] != [now.version for now in found]
+        if not stale:
+            self.model.settle(self.model.jobs[job.id], outcome, self.now)
+        [moved] = self.write([(job, lifecycle.advance(job, OUTCOMES[outcome]))], "w")
+        assert (moved is None) is stale
+        for now in found if stale else []:
+            self.model.log(self.model.jobs[job.id], Event.REFUSED, "late")
+            note = lifecycle.refuse(now, job.token, "w")
+            assert self.write([(now, note)], "late") != [None]
+
+    @precondition(lambda self: self.of(PENDING, RUNNING))
+    @rule(pick=picks)
+    def cancel(self, pick: int) -> None:
+        known, job = self.pick(pick, PENDING, RUNNING)
+        if known.state is RUNNING:
+            known.stopping = True
+            self.model.log(known, Event.CANCEL_REQUESTED, "me")
+        else:
+            self.model.end(known, State.CANCELLED, self.now)
+            self.model.log(known, Event.CANCELLED, "me")
+        assert self.write([(job, lifecycle.cancel(job))], "me") != [None]
+
+    @precondition(lambda self: self.of(PENDING, State.FAILED, State.CANCELLED))
+    @rule(pick=picks)
+    def reset(self, pick: int) -> None:
+        known, job = self.pick(pick, PENDING, State.FAILED, State.CANCELLED)
+        try:
+            self.model.back(known, self.now, self.now)
+        except TransitionRefused:
+            with pytest.raises(TransitionRefused):
+                self.write([(job, lifecycle.reset(job))], "me")
+            return
+        known.attempt, known.error = 0, None
+        self.model.log(known, Event.RESET, "me")
+        assert self.write([(job, lifecycle.reset(job))], "me") != [None]
+
+    @precondition(lambda self: self.of(RUNNING))
+    @rule(limit=st.integers(1, 3), silence=st.sampled_from([0, 10, 30]))
+    def expire(self, limit: int, silence: int) -> None:
+        self.clock.advance(silence * SECOND)
+        past = [job for job in self.of(RUNNING) if job.expires_at and job.expires_at <= self.now]
+        past.sort(key=lambda job: job.expires_at or self.now)
+        found = drive(self.store.expired(limit))
+        assert [job.expires_at for job in found] == [job.expires_at for job in past[:limit]]
+        assert {job.id for job in found} <= {job.id for job in past}
+        for job in found:
+            self.model.settle(self.model.jobs[job.id], "expired", self.now)
+        moves = [(job, lifecycle.advance(job, lifecycle.Expired())) for job in found]
+        assert None not in self.write(moves, "w")
+
+    @precondition(lambda self: self.claimed)
+    @rule(chosen=st.lists(picks, min_size=1, max_size=3, unique=True))
+    def renew(self, chosen: list[int]) -> None:
+        leases = {job.token: job for job in (self.claimed[n % len(self.claimed)] for n in chosen)}
+        held = [
+            self.model.jobs[job.id]
+            for token, job in leases.items()
+            if job.id in self.model.jobs
+            and (self.model.jobs[job.id].state, self.model.jobs[job.id].token) == (RUNNING, token)
+        ]
+        for known in held:
+            known.expires_at = self.now + LEASE
+        renewed = drive(self.store.renew([job.lease for job in leases.values()]))
+        assert [job.id for job in renewed] == [known.id for known in held]
+
+    @rule(queue=st.sampled_from("ab"), paused=st.sampled_from([False, False, True]))
+    def pause(self, queue: str, paused: bool) -> None:
+        (self.model.paused.add if paused else self.model.paused.discard)(queue)
+        drive(self.store.configure(QueueSettings(name=queue, paused=paused)))
+
+    @rule(queue=st.sampled_from("ab"), limit=st.sampled_from([None, None, 2, 5]))
+    def limit(self, queue: str, limit: int | None) -> None:
+        self.model.limits[queue] = limit
+        drive(self.store.configure(QueueSettings(name=queue, max_pending=limit)))
+
+    @rule(limit=st.sampled_from([1, 100]))
+    def prune(self, limit: int) -> None:
+        past = {
+            job.id
+            for job in self.model.jobs.values()
+            if job.finished_at and job.finished_at + KEEP.keeps(job.state) <= self.now
+        }
+        assert drive(self.store.prune(KEEP, limit)) == min(limit, len(past))
+        gone = self.model.jobs.keys() - {job.id for job in drive(everything(self.store))}
+        assert gone <= past
+        for place in gone:
+            del self.model.jobs[place]
+            assert drive(self.store.log(JobId(place))) == []
+
+    @rule(seconds=st.sampled_from([1, 5, 10, 30, 100]))
+    def advance_clock(self, seconds: int) -> None:
+        self.clock.advance(seconds * SECOND)
+
+    # What has to hold after each
+
+    @invariant()
+    def store_is_as_it_should_be(self) -> None:
+        found = drive(everything(self.store))
+        self.jobs_are_those_of_the_model(found)
+        self.promises_hold(found)
+        self.log_grew_by_one_entry_for_each_transition(found)
+
+    def jobs_are_those_of_the_model(self, found: list[Job]) -> None:
+        assert [job.id for job in found] == sorted(self.model.jobs)
+        for job in found:
+            known = self.model.jobs[job.id]
+            assert (job.state, job.attempt, job.token) == (known.state, known.attempt, known.token)
+            assert (job.run_at, job.expires_at) == (known.run_at, known.expires_at)
+            assert (job.worker, job.finished_at) == (known.worker, known.finished_at)
+            assert (job.error, job.result_json) == (known.error, known.result)
+            assert job.cancel_requested == known.stopping
+            waits = self.model.waiting(known, self.now)
+            # A job that fell due may stay scheduled until somebody claims.
+            late = waits is Waiting.READY and job.waiting is Waiting.SCHEDULED
+            assert job.waiting is waits or late
+        assert drive(totals(self.store)) == Counter(
+            (job.queue, job.state, job.waiting) for job in found
+        )
+
+    def promises_hold(self, found: list[Job]) -> None:
+        running = Counter(job.key for job in found if job.state is RUNNING and job.key)
+        assert all(n == 1 for n in running.values())
+        pending = Counter(job.dedupe for job in found if job.state is PENDING and job.dedupe)
+        assert all(n == 1 for n in pending.values())
+        assert all((job.expires_at is not None) == (job.state is RUNNING) for job in found)
+        unfinished = [job.id for job in found if not job.state.final]
+        left, newest = drive(self.store.backlog())
+        assert (left, newest) == (len(unfinished), max(unfinished, default=newest))
+
+    def log_grew_by_one_entry_for_each_transition(self, found: list[Job]) -> None:
+        entries = drive(self.store.log(after=self.read))
+        wrote = self.model.logged[self.compared :]
+        told = [(entry.job_id, entry.event, entry.state, entry.actor) for entry in entries]
+        assert told == wrote
+        for entry in entries:
+            assert entry.id > self.read
+            assert entry.at == self.now
+            self.read = entry.id
+            self.newest_entry[entry.job_id] = entry.id
+        self.compared = len(self.model.logged)
+        for job in found:
+            assert job.version == self.newest_entry[job.id]
+
+    # In short
+
+    @property
+    def now(self) -> datetime:
+        return self.clock.now
+
+    def of(self, *states: State) -> list[Known]:
+        return [job for job in self.model.jobs.values() if job.state in states]
+
+    def pick(self, pick: int, *states: State) -> tuple[Known, Job]:
+        jobs = self.of(*states)
+        known = jobs[pick % len(jobs)]
+        [job] = drive(self.store.get([JobId(known.id)]))
+        return known, job
+
+    def write(self, moves: list[tuple[Job, Move]], actor: str) -> list[Job | None]:
+        changes = [Change(job, move) for job, move in moves]
+        return drive(self.store.transition(changes, actor=actor))
+
+    def over_limit(self, trial: Model) -> bool:
+        before = Counter(job.asked.queue for job in self.of(PENDING))
+        after = Counter(job.asked.queue for job in trial.jobs.values() if job.state is PENDING)
+        limits = {queue: limit for queue, limit in self.model.limits.items() if limit is not None}
+        return any(after[queue] > max(limit, before[queue]) for queue, limit in limits.items())
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_random_lives_end_as_the_model_says(name: str) -> None:
+    machine = type("Life", (Life,), {"store_name": name})
+    run_state_machine_as_test(
+        machine,
+        settings=settings(
+            max_examples=200,
+            stateful_step_count=60,
+            deadline=None,
+            suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+        ),
+    )

@@ -1,0 +1,166 @@
+from penstock.core.job import Job, JobId, LogId
+from penstock.core.lifecycle import (
+    Cancelled,
+    Done,
+    Event,
+    Expired,
+    Failed,
+    Snoozed,
+    State,
+    cancel,
+    refuse,
+    reset,
+)
+from penstock.core.store import Store
+from tests.contract.support import (
+    HOUR,
+    SECOND,
+    ManualClock,
+    add,
+    add_one,
+    history,
+    move,
+    new,
+    settle,
+    take,
+    take_one,
+)
+
+
+async def test_every_transition_leaves_one_entry(store: Store, clock: ManualClock) -> None:
+    job = await add_one(store)
+    versions = [job.version]
+
+    def note(step: Job) -> Job:
+        versions.append(step.version)
+        return step
+
+    for outcome in (Snoozed(reason="later"), Failed("boom"), Expired()):
+        job = note(await take_one(store))
+        clock.advance(HOUR)
+        job = note(await settle(store, job, outcome))
+        clock.advance(HOUR)
+    job = note(await move(store, job, reset(job), actor="me"))
+    job = note(await take_one(store))
+    job = note(await move(store, job, refuse(job, 1, "late"), actor="late"))
+    job = note(await move(store, job, cancel(job, "enough"), actor="me"))
+    job = note(await settle(store, job, Cancelled()))
+    job = note(await move(store, job, reset(job), actor="me"))
+    job = note(await move(store, job, cancel(job), actor="me"))
+    entries = await history(store, job)
+    assert [entry.id for entry in entries] == versions
+    assert versions == sorted(set(versions))
+    assert [(entry.event, entry.state) for entry in entries] == [
+        (Event.ENQUEUED, State.PENDING),
+        (Event.CLAIMED, State.RUNNING),
+        (Event.SNOOZED, State.PENDING),
+        (Event.CLAIMED, State.RUNNING),
+        (Event.FAILED, State.PENDING),
+        (Event.CLAIMED, State.RUNNING),
+        (Event.EXPIRED, State.FAILED),
+        (Event.RESET, State.PENDING),
+        (Event.CLAIMED, State.RUNNING),
+        (Event.REFUSED, State.RUNNING),
+        (Event.CANCEL_REQUESTED, State.RUNNING),
+        (Event.CANCELLED, State.CANCELLED),
+        (Event.RESET, State.PENDING),
+        (Event.CANCELLED, State.CANCELLED),
+    ]
+    assert entries == await store.log()
+
+
+async def test_claim_is_logged_with_worker_and_token(store: Store, clock: ManualClock) -> None:
+    await add_one(store)
+    clock.advance(SECOND)
+    job = await take_one(store, worker="w1")
+    entry = (await history(store, job))[-1]
+    assert (entry.job_id, entry.event, entry.state) == (job.id, Event.CLAIMED, State.RUNNING)
+    assert (entry.actor, entry.token, entry.at) == ("w1", job.token, clock.now)
+    assert (entry.reason, entry.error, entry.duration) == (None, None, None)
+
+
+async def test_end_of_a_run_is_logged_with_token_duration_and_error(
+    store: Store, clock: ManualClock
+) -> None:
+    await add_one(store)
+    job = await take_one(store)
+    clock.advance(3 * SECOND)
+    await settle(store, job, Failed("boom", permanent=True))
+    entry = (await history(store, job))[-1]
+    assert (entry.token, entry.duration, entry.at) == (job.token, 3 * SECOND, clock.now)
+    assert (entry.actor, entry.error, entry.reason) == ("w", "boom", "permanent error")
+
+
+async def test_run_put_back_is_logged_with_its_token_and_duration(
+    store: Store, clock: ManualClock
+) -> None:
+    await add_one(store)
+    job = await take_one(store)
+    clock.advance(3 * SECOND)
+    await settle(store, job, Snoozed(HOUR, "rate limit"))
+    entry = (await history(store, job))[-1]
+    assert (entry.token, entry.duration) == (job.token, 3 * SECOND)
+    assert (entry.reason, entry.error) == ("rate limit", None)
+
+
+async def test_move_outside_a_run_is_logged_without_token_and_duration(
+    store: Store, clock: ManualClock
+) -> None:
+    await add_one(store)
+    ended = await settle(store, await take_one(store), Failed("no", permanent=True))
+    clock.advance(SECOND)
+    back = await move(store, ended, reset(ended, "fixed"), actor="me")
+    await move(store, back, cancel(back, "changed my mind"), actor="you")
+    entries = (await history(store, back))[-2:]
+    assert [(entry.token, entry.duration, entry.error) for entry in entries] == [(None,) * 3] * 2
+    assert [(entry.actor, entry.reason) for entry in entries] == [
+        ("me", "fixed"),
+        ("you", "changed my mind"),
+    ]
+
+
+async def test_cancel_request_is_logged_without_duration(store: Store) -> None:
+    await add_one(store)
+    job = await take_one(store)
+    await move(store, job, cancel(job, "stop"), actor="me")
+    entry = (await history(store, job))[-1]
+    assert (entry.event, entry.actor, entry.reason) == (Event.CANCEL_REQUESTED, "me", "stop")
+    assert entry.duration is None
+
+
+async def test_log_pages_oldest_first_behind_an_id(store: Store) -> None:
+    await add(store, *[new()] * 5)
+    await take(store)
+    whole = await store.log()
+    assert [entry.id for entry in whole] == sorted({entry.id for entry in whole})
+    assert len(whole) == 10
+    pages, after = [], LogId(0)
+    while page := await store.log(after=after, limit=3):
+        assert len(page) <= 3
+        pages += page
+        after = page[-1].id
+    assert pages == whole
+    assert await store.log(limit=0) == []
+
+
+async def test_log_of_one_job_pages_too(store: Store, clock: ManualClock) -> None:
+    _, job = await add(store, new(priority=0), new(priority=9))
+    for _ in range(3):
+        await settle(store, await take_one(store), Snoozed())
+    whole = await history(store, job)
+    assert [entry.job_id for entry in whole] == [job.id] * 7
+    assert await store.log(job.id, limit=2) == whole[:2]
+    assert await store.log(job.id, after=whole[1].id, limit=3) == whole[2:5]
+    assert await store.log(job.id, after=whole[-1].id) == []
+
+
+async def test_log_of_an_unknown_job_is_empty(store: Store) -> None:
+    await add_one(store)
+    assert await store.log(JobId(999)) == []
+
+
+async def test_job_ended_by_success_logs_its_end_last(store: Store) -> None:
+    await add_one(store)
+    done = await settle(store, await take_one(store), Done())
+    entry = (await history(store, done))[-1]
+    assert (entry.id, entry.event, entry.state) == (done.version, Event.DONE, State.DONE)
