@@ -143,9 +143,7 @@ class Task(Generic[P, R]):
 
     def new(self, *args: P.args, **kwargs: P.kwargs) -> NewJob:
         """A job for `Penstock.enqueue_many`; raises `InvalidJob` if the arguments do not fit."""
-        return NewJob(
-            task=self.name, payload=self.arguments.encode(args, kwargs), **self._fields
-        )
+        return NewJob(task=self.name, payload=self.arguments.encode(args, kwargs), **self._fields)
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job:
         """Store a job that calls the handler with these arguments; durable on return."""

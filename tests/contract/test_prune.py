@@ -107,10 +107,10 @@ async def test_ids_tokens_and_versions_are_never_given_again(
     ended = await settle(store, await take_one(store), Done())
     clock.advance(2 * HOUR)
     assert await store.prune(KEEP, 10) == 1
-    fresh = await add_one(store)
+    fresh, fresher = await add_one(store), await add_one(store)
     taken = await take_one(store)
-    assert fresh.id > ended.id
-    assert ended.version < fresh.version < taken.token
+    assert ended.id < fresh.id < fresher.id
+    assert ended.version < fresh.version < fresher.version < taken.token
 
 
 async def test_queue_of_removed_jobs_is_still_known(store: Store, clock: ManualClock) -> None:

@@ -337,6 +337,14 @@ async def test_superseded_head_makes_the_next_of_its_key_visible(store: Store) -
     assert (await look(store, newer)).waiting is Waiting.READY
 
 
+@pytest.mark.parametrize("scope", Scope)
+async def test_job_does_not_give_way_to_itself(store: Store, scope: Scope) -> None:
+    job = await running(store, dedupe="d", scope=scope)
+    back = await settle(store, job, Failed("no"))
+    assert back.state is State.PENDING
+    assert (await move(store, back, reset(back))).waiting is Waiting.READY
+
+
 async def test_retry_beside_a_running_job_of_scope_pending_is_allowed(store: Store) -> None:
     job, newer = await run_again(store)
     assert (await take_one(store)).id == newer.id

@@ -1,1 +1,1 @@
-"""Values, the state machine, retry rules, errors and the store protocol: pure, without I/O or clock."""
+"""Values, the state machine, retry rules, errors, the store protocol: no I/O, no clock."""

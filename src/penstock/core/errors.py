@@ -18,6 +18,7 @@ PenstockError
 """
 
 from datetime import timedelta
+from typing import Self
 
 
 class PenstockError(Exception):
@@ -54,6 +55,9 @@ class QueueFull(PenstockError):
         self.queue = queue
         self.limit = limit
 
+    def __reduce__(self) -> tuple[type[Self], tuple[str, int]]:
+        return type(self), (self.queue, self.limit)
+
 
 class TransitionRefused(PenstockError):
     """The job's state does not allow what was asked for; nothing changed."""
@@ -70,6 +74,9 @@ class LeaseLost(PenstockError):
         self.job_id = job_id
         self.token = token
 
+    def __reduce__(self) -> tuple[type[Self], tuple[int, int]]:
+        return type(self), (self.job_id, self.token)
+
 
 class StoreError(PenstockError):
     """The store cannot be used as it is."""
@@ -79,7 +86,7 @@ class StoreUnavailable(StoreError):
     """The store could not do it just now; nothing was changed and the call may be repeated."""
 
 
-class Snooze(Exception):  # noqa: N818 - a signal, not an error
+class Snooze(Exception):
     """Raised by a handler: put the job back and run it again later; no attempt is used up."""
 
     def __init__(self, delay: timedelta, reason: str = "snoozed by its handler") -> None:
@@ -87,8 +94,11 @@ class Snooze(Exception):  # noqa: N818 - a signal, not an error
         self.delay = delay
         self.reason = reason
 
+    def __reduce__(self) -> tuple[type[Self], tuple[timedelta, str]]:
+        return type(self), (self.delay, self.reason)
 
-class Cancel(Exception):  # noqa: N818 - a signal, not an error
+
+class Cancel(Exception):
     """Raised by a handler: end the job as cancelled, without another attempt."""
 
     def __init__(self, reason: str = "cancelled by its handler") -> None:

@@ -51,8 +51,11 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Lease(msgspec.Struct, frozen=True, gc=False):
-    """A worker's hold on a job. The token only ever grows, from claim to claim, in the whole
-    store: a side effect that remembers the highest token it saw can refuse a stale worker."""
+    """A worker's hold on a job.
+
+    The token only ever grows, from claim to claim, in the whole store: a side effect that
+    remembers the highest token it saw can refuse a stale worker.
+    """
 
     job_id: JobId
     token: int
@@ -175,8 +178,10 @@ class Change(msgspec.Struct, frozen=True, gc=False):
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What a worker asks for: at most `limit` jobs, of these queues (all when None), with any of
-    these tags (whatever their tags when empty)."""
+    """What a worker asks for: at most `limit` jobs.
+
+    Of these queues, all when None; with any of these tags, whatever their tags when empty.
+    """
 
     worker: str
     limit: int

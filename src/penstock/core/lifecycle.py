@@ -159,14 +159,20 @@ def advance(job: "Job", outcome: Outcome, chance: float = 0.5) -> Move:
             )
         case Failed(error=error, permanent=permanent):
             return _retry(
-                job, Event.FAILED, error, job.retry.delay_after(job.attempt, chance), permanent
+                job,
+                Event.FAILED,
+                error,
+                job.retry.delay_after(job.attempt, chance),
+                permanent=permanent,
             )
         case Expired():
             error = f"the lease of worker {job.worker} ran out"
-            return _retry(job, Event.EXPIRED, error, timedelta(0), permanent=False)
+            return _retry(job, Event.EXPIRED, error, timedelta(0))
 
 
-def _retry(job: "Job", event: Event, error: str, delay: timedelta, permanent: bool) -> Move:
+def _retry(
+    job: "Job", event: Event, error: str, delay: timedelta, *, permanent: bool = False
+) -> Move:
     if job.cancel_requested:
         return _move(job, event, State.CANCELLED, error=error, reason="cancel was requested")
     if permanent:
@@ -216,7 +222,7 @@ def refuse(job: "Job", token: int, actor: str) -> Move:
     )
 
 
-def _move(  # noqa: PLR0913 - the fields of a Move
+def _move(
     job: "Job",
     event: Event,
     state: State,

@@ -6,6 +6,9 @@ import msgspec
 
 from penstock.core.errors import ConfigurationError
 
+# Powers of a larger one overflow before the delay is capped.
+_MAX_FACTOR = 1000
+
 
 class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """How often a job runs in all, and how long it rests between two attempts.
@@ -26,8 +29,10 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
             raise ConfigurationError("a retry policy needs at least one attempt")
         if self.delay < timedelta(0) or self.max_delay < timedelta(0):
             raise ConfigurationError("a retry delay cannot be negative")
-        if self.factor < 1 or not 0 <= self.jitter <= 1:
-            raise ConfigurationError("a retry factor is 1 or more, a jitter between 0 and 1")
+        if not 1 <= self.factor <= _MAX_FACTOR or not 0 <= self.jitter <= 1:
+            raise ConfigurationError(
+                f"a retry factor is from 1 to {_MAX_FACTOR}, a jitter from 0 to 1"
+            )
 
     def delay_after(self, attempt: int, chance: float) -> timedelta:
         """The rest after that attempt; `chance` in [0, 1) picks the point within the jitter."""

@@ -93,8 +93,10 @@ class Store(Protocol):
     async def backlog(
         self, queue: str | None = None, until: JobId | None = None
     ) -> tuple[int, JobId]:
-        """How many jobs of a queue (or of all) with an id up to `until` are unfinished, and the
-        highest such id, or `until` where there is none."""
+        """How many jobs of a queue (or of all) with an id up to `until` are unfinished.
+
+        Also the highest such id, or `until` where there is none.
+        """
         ...
 
     async def queues(self) -> list[Queue]:
@@ -115,9 +117,12 @@ class Store(Protocol):
         """Remove at most `limit` finished jobs past their time, with their log; how many went."""
         ...
 
-    async def wait(self, seen: int, timeout: float) -> int:  # noqa: ASYNC109 - it is a wait
-        """Return when the store has changed since `seen`, a waiting job falls due, or after
-        `timeout` seconds; the answer is the next `seen`. Changes of other processes count."""
+    async def wait(self, seen: int, timeout: float) -> int:
+        """Return when the store has changed since `seen`, or a scheduled job falls due.
+
+        Also after `timeout` seconds. The answer is the next `seen`. Changes made by other
+        processes count.
+        """
         ...
 
     async def close(self) -> None:

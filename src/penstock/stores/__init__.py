@@ -13,35 +13,42 @@ def system_clock() -> int:
     return time.time_ns() // 1000
 
 
-def open_store(url: str, *, clock: Clock = system_clock) -> Store:
-    """Open the store that a URL names: `memory://` or `sqlite:///path/to/jobs.db`."""
+def open_store(url: str, *, clock: Clock = system_clock, create: bool = True) -> Store:
+    """Open the store that a URL names: `memory://` or `sqlite:///path/to/jobs.db`.
+
+    A store that is not there yet is created, or refused with `create=False`.
+    """
     scheme = urlsplit(url).scheme
     if scheme not in _OPENERS:
         known = ", ".join(f"{name}://" for name in _OPENERS)
         raise ConfigurationError(f"unknown store URL {url!r}: expected one of {known}")
-    return _OPENERS[scheme](url, clock)
+    return _OPENERS[scheme](url, clock, create=create)
 
 
-def _open_memory(url: str, clock: Clock) -> Store:
+def _open_memory(url: str, clock: Clock, *, create: bool) -> Store:
     from penstock.stores.memory import MemoryStore
 
     if url != "memory://":
         raise ConfigurationError(f"the in-memory store is just 'memory://', not {url!r}")
+    if not create:
+        raise ConfigurationError("an in-memory store lives inside the program that made it")
     return MemoryStore(clock)
 
 
-def _open_sqlite(url: str, clock: Clock) -> Store:
+def _open_sqlite(url: str, clock: Clock, *, create: bool) -> Store:
     from penstock.stores.sqlite.store import SqliteStore
 
     parts = urlsplit(url)
-    if parts.netloc or len(parts.path) < 2 or parts.query or parts.fragment:
+    path = unquote(parts.path[1:])
+    if parts.netloc or not path or parts.query or parts.fragment:
         raise ConfigurationError(
-            f"a SQLite store is 'sqlite:///relative/path' or 'sqlite:////absolute/path', not {url!r}"
+            "a SQLite store is 'sqlite:///relative/path' or 'sqlite:////absolute/path', "
+            f"not {url!r}"
         )
-    return SqliteStore(unquote(parts.path[1:]), clock)
+    return SqliteStore(path, clock, create=create)
 
 
-_OPENERS: dict[str, Callable[[str, Clock], Store]] = {
+_OPENERS: dict[str, Callable[..., Store]] = {
     "memory": _open_memory,
     "sqlite": _open_sqlite,
 }

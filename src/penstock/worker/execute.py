@@ -3,6 +3,7 @@
 import asyncio
 import contextvars
 import traceback
+from collections.abc import Awaitable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from functools import partial
@@ -10,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.core.errors import Cancel, Snooze
+from penstock.core.errors import Cancel, InvalidJob, Snooze
 from penstock.core.job import Job
 from penstock.core.lifecycle import Cancelled, Done, Failed, Outcome, Snoozed
 from penstock.task import Task
@@ -55,36 +56,25 @@ class Run:
         return self._in_thread and isinstance(self._ending, Failed)
 
     async def execute(self, task: Task[..., Any] | None, threads: ThreadPoolExecutor) -> Outcome:
-        """Run the handler in the current asyncio task; never raises but for a real cancellation."""
-        if self._ending is not None:
-            return self._ending
+        """Run the handler in the current asyncio task; raises only when that is cancelled."""
+        ended_before = self._ending
+        if ended_before is not None:
+            return ended_before
         if task is None:
             return Failed(f"UnknownTask: this worker has no handler called {self.job.task!r}")
-        timeout = self.job.timeout
-        timer = None
-        if timeout is not None:
-            loop = asyncio.get_running_loop()
-            timer = loop.call_later(timeout.total_seconds(), self._time_out, timeout)
+        timer = self._timer()
         self._task = current = asyncio.current_task()
         self._in_thread = not task.is_async
         try:
-            arguments = task.arguments.decode(self.job.payload)
-            if task.is_async:
-                enter(self.context)
-                return self._finished(await task.handler(**arguments))
-            return self._finished(await self._call_in_thread(task, arguments, threads))
+            return self._finished(await self._call(task, threads))
         except asyncio.CancelledError:
             if self._ending is None:
                 raise
             return self._ending
-        except Snooze as signal:
-            return Snoozed(signal.delay, signal.reason)
-        except Cancel as signal:
-            return Cancelled(signal.reason)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its outcome
-            return Failed(_described(error), permanent=isinstance(error, task.permanent))
+            return _raised(error, task)
         finally:
             self._task = None
             if timer is not None:
@@ -92,13 +82,16 @@ class Run:
             while current is not None and current.cancelling():
                 current.uncancel()
 
-    async def _call_in_thread(
-        self, task: Task[..., Any], arguments: dict[str, Any], threads: ThreadPoolExecutor
-    ) -> Any:
+    def _call(self, task: Task[..., Any], threads: ThreadPoolExecutor) -> Awaitable[Any]:
+        arguments = task.arguments.decode(self.job.payload)
+        if task.is_async:
+            enter(self.context)
+            coroutine: Awaitable[Any] = task.handler(**arguments)
+            return coroutine
         own = contextvars.copy_context()
         own.run(enter, self.context)
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(threads, own.run, partial(task.handler, **arguments))
+        handler = partial(task.handler, **arguments)
+        return asyncio.get_running_loop().run_in_executor(threads, own.run, handler)
 
     def _finished(self, result: Any) -> Outcome:
         if isinstance(self._ending, Failed):  # a thread that came back after its time
@@ -110,11 +103,30 @@ class Run:
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             return Failed(f"it ran, but its result is not JSON: {error}", permanent=True)
 
+    def _timer(self) -> asyncio.TimerHandle | None:
+        timeout = self.job.timeout
+        if timeout is None:
+            return None
+        loop = asyncio.get_running_loop()
+        return loop.call_later(timeout.total_seconds(), self._time_out, timeout)
+
     def _time_out(self, timeout: timedelta) -> None:
         self.end(Failed(f"TimeoutError: it ran longer than {timeout.total_seconds():g} s"))
 
 
 _DONE = Done()
+
+
+def _raised(error: BaseException, task: Task[..., Any]) -> Outcome:
+    match error:
+        case Snooze():
+            return Snoozed(error.delay, error.reason)
+        case Cancel():
+            return Cancelled(error.reason)
+        case InvalidJob():  # the stored arguments do not fit the handler: they never will
+            return Failed(str(error), permanent=True)
+        case _:
+            return Failed(_described(error), permanent=isinstance(error, task.permanent))
 
 
 def _described(error: BaseException) -> str:

@@ -29,7 +29,7 @@ async def run_upkeep(penstock: Penstock, sweep: timedelta, retention: Retention)
                 _log.warning("took back %d jobs whose leases ran out", reclaimed)
             if loop.time() >= prune_at:
                 while await penstock.store.prune(retention, PRUNED_AT_ONCE) == PRUNED_AT_ONCE:
-                    await asyncio.sleep(0)
+                    pass
                 prune_at = loop.time() + PRUNE_EVERY.total_seconds()
         except PenstockError as error:
             _log.warning("upkeep failed, trying again: %s", error)

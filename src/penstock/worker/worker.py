@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
-from penstock.core.errors import PenstockError
+from penstock.core.errors import ConfigurationError, PenstockError
 from penstock.core.job import Job, JobQuery, Retention
 from penstock.core.lifecycle import Cancelled, Outcome, Snoozed, State
 from penstock.engine import Penstock
@@ -28,6 +28,8 @@ _log = logging.getLogger(__name__)
 
 _RETRY_PAUSE = 0.5
 _LOOK_AGAIN = 5.0
+# How long cancelled handlers may take to clean up when the worker's grace is over.
+_LAST_WAIT = 5.0
 # Cancel requests are looked for at most this often.
 _CANCEL_PAUSE = 0.05
 
@@ -51,6 +53,8 @@ class Worker:
         sweep: timedelta = timedelta(seconds=1),
         retention: Retention = Retention(),  # noqa: B008 - immutable
     ) -> None:
+        if concurrency < 1:
+            raise ConfigurationError("a worker needs a concurrency of 1 or more")
         self.name = name or f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:6]}"
         self._penstock = penstock
         self._queues = queues
@@ -65,8 +69,10 @@ class Worker:
         self._ended: list[tuple[Run, Outcome]] = []
         self._slot_is_coming = False
         self._stir = asyncio.Event()
+        self._changed = asyncio.Event()
         self._more = True
         self._stopping = False
+        self._over = False
 
     async def run(self, *, until_empty: bool = False) -> None:
         """Work until `stop`, or with `until_empty` until nothing is ready and nothing runs."""
@@ -78,12 +84,17 @@ class Worker:
                 helpers = [group.create_task(self._slot()) for _ in range(self._concurrency)]
                 helpers += [
                     group.create_task(self._watch_store()),
-                    group.create_task(
-                        run_upkeep(self._penstock, self._sweep, self._retention)
-                    ),
+                    group.create_task(self._watch_cancels()),
+                    group.create_task(run_upkeep(self._penstock, self._sweep, self._retention)),
                 ]
-                await self._exchange_until(until_empty=until_empty)
-                await self._wind_down()
+                try:
+                    await self._exchange_until(until_empty=until_empty)
+                    await self._wind_down(self._grace)
+                except asyncio.CancelledError:
+                    await self._wind_down(timedelta(0))
+                    raise
+                finally:
+                    self._over = True
                 for helper in helpers:
                     helper.cancel()
         finally:
@@ -114,7 +125,9 @@ class Worker:
 
     async def _exchange(self) -> None:
         free = self._concurrency - len(self._runs) + len(self._ended)
-        if not self._more or self._stopping:
+        if self._ended:
+            self._more = True  # what has ended may let others begin
+        if not self._more:
             free = 0
         if free:
             self._more = False
@@ -172,14 +185,14 @@ class Worker:
     # The slots
 
     async def _slot(self) -> None:
-        while True:
+        while not self._over:
             try:
                 await self._work()
-            except Exception:
+            except Exception:  # noqa: BLE001 - a slot never ends while the worker runs
                 _log.exception("a slot of worker %s crashed; it goes on", self.name)
 
     async def _work(self) -> None:
-        while True:
+        while not self._over:
             self._slot_is_coming = False
             while self._waiting:
                 run = self._waiting.popleft()
@@ -209,14 +222,23 @@ class Worker:
         while True:
             try:
                 seen = await self._penstock.store.wait(seen, _LOOK_AGAIN)
-                self._more = True
-                self._stir.set()
-                if self._runs:
-                    await self._heed_cancels()
-                    await asyncio.sleep(_CANCEL_PAUSE)
             except PenstockError as error:
                 _log.warning("the store did not answer, trying again: %s", error)
                 await asyncio.sleep(_RETRY_PAUSE)
+            self._more = True
+            self._stir.set()
+            self._changed.set()
+
+    async def _watch_cancels(self) -> None:
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            if self._runs:
+                try:
+                    await self._heed_cancels()
+                except PenstockError as error:
+                    _log.warning("cancel requests could not be read: %s", error)
+            await asyncio.sleep(_CANCEL_PAUSE)
 
     async def _heed_cancels(self) -> None:
         query = JobQuery(
@@ -234,17 +256,17 @@ class Worker:
         elif job.cancel_requested:
             self._loop.call_soon_threadsafe(run.end, Cancelled("cancel was requested"))
 
-    async def _wind_down(self) -> None:
+    async def _wind_down(self, grace: timedelta) -> None:
         unstarted = Snoozed(reason="the worker stopped before it began")
         self._ended += [(run, unstarted) for run in self._waiting]
         self._waiting.clear()
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._grace.total_seconds()):
+            async with asyncio.timeout(grace.total_seconds()):
                 await self._settle_all()
         for run in list(self._runs.values()):
             run.end(Snoozed(reason="the worker stopped"))
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(_LAST_WAIT):
                 await self._settle_all()
         for run in self._runs.values():
             _log.error("job %d did not stop; its lease runs out by itself", run.job.id)

@@ -13,7 +13,7 @@ import select
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 # How often a listener looks at the change counter, in seconds; without pipes, more often.
@@ -88,7 +88,7 @@ class Bell:
         self._notify()
 
     @contextlib.contextmanager
-    def _waiting(self, wake: Callable[[], None]):  # type: ignore[no-untyped-def]
+    def _waiting(self, wake: Callable[[], None]) -> Iterator[None]:
         self._listen()
         with self._lock:
             self._waiters.add(wake)
@@ -148,14 +148,14 @@ class Bell:
 
     def _refresh_others(self) -> None:
         try:
-            changed_at = os.stat(self._folder).st_mtime_ns
+            changed_at = self._folder.stat().st_mtime_ns
         except FileNotFoundError:
             return
         if changed_at == self._listed_at:
             return
         if time.time_ns() - changed_at > _FRESH_NS:
             self._listed_at = changed_at
-        names = set(os.listdir(self._folder)) - {self._own}
+        names = {pipe.name for pipe in self._folder.iterdir()} - {self._own}
         for name in self._others.keys() - names:
             self._forget(name)
         for name in names - self._others.keys():

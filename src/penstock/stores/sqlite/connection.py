@@ -1,9 +1,9 @@
-"""Opens connections to the file, brings its schema up to date, and translates the driver's errors."""
+"""Opens connections, brings the file's schema up to date, translates the driver's errors."""
 
+import contextlib
 import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from penstock.core.errors import StoreError, StoreUnavailable
@@ -34,7 +34,7 @@ _BROKEN = {
 }
 
 
-@contextmanager
+@contextlib.contextmanager
 def translated(path: Path) -> Iterator[None]:
     """Turn the driver's errors into ours, with what to do next."""
     try:
@@ -76,31 +76,38 @@ def connect(path: Path, *, busy_timeout: float = BUSY_TIMEOUT) -> sqlite3.Connec
     return connection
 
 
-def prepare(connection: sqlite3.Connection, path: Path) -> None:
-    """Bring the file into WAL mode and to the current schema; safe when many start at once."""
-    _enter_wal(connection)
-    if _schema(connection) == SCHEMA:
-        return
-    connection.execute("BEGIN IMMEDIATE")
-    try:
+def prepared(path: Path, *, create: bool) -> sqlite3.Connection:
+    """A connection to a file in WAL mode with the current schema; safe when many start at once."""
+    if not create and not path.exists():
+        raise StoreError(f"there is no store at {path}")
+    with contextlib.ExitStack() as stack:
+        connection = stack.enter_context(contextlib.closing(connect(path)))
         found = _schema(connection)
-        if found > SCHEMA:
-            raise StoreError(
-                f"{path} was written by a newer Penstock (schema {found}, this one knows "
-                f"{SCHEMA}); upgrade Penstock"
-            )
-        for number, script in MIGRATIONS:
-            if number > found:
-                for statement in statements(script):
-                    connection.execute(statement)
-        connection.execute(
-            "INSERT OR REPLACE INTO penstock_meta (name, value) VALUES ('schema', ?)", (SCHEMA,)
+        if not found and not create:
+            raise StoreError(f"{path} is a file without a store in it")
+        _enter_wal(connection)
+        if found != SCHEMA:
+            _migrate(connection, path)
+        stack.pop_all()  # all went well: it stays open
+    return connection
+
+
+def _migrate(connection: sqlite3.Connection, path: Path) -> None:
+    connection.execute("BEGIN IMMEDIATE")
+    found = _schema(connection)
+    if found > SCHEMA:
+        raise StoreError(
+            f"{path} was written by a newer Penstock (schema {found}, this one knows {SCHEMA}); "
+            "upgrade Penstock"
         )
-        connection.execute("COMMIT")
-    except BaseException:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
+    for number, script in MIGRATIONS:
+        if number > found:
+            for statement in statements(script):
+                connection.execute(statement)
+    connection.execute(
+        "INSERT OR REPLACE INTO penstock_meta (name, value) VALUES ('schema', ?)", (SCHEMA,)
+    )
+    connection.execute("COMMIT")
 
 
 def statements(script: str) -> Iterator[str]:

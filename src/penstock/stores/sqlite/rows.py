@@ -37,6 +37,9 @@ STAGES: list[tuple[State, Waiting | None]] = [
 ]
 STAGE_OF = {state: stage for stage, (state, _) in enumerate(STAGES) if stage >= RUNNING}
 
+_PENDING = State.PENDING
+WAITING = (Waiting.READY, Waiting.SCHEDULED, Waiting.BLOCKED)
+
 # Measured with batches of 100 and 4 KiB pages: above this, rewriting the payload with every
 # transition costs more than fetching it from a table of its own.
 INLINE_PAYLOAD = 1_000
@@ -67,19 +70,17 @@ def _decode_retry(text: str) -> RetryPolicy:
     return _retry.decode(text)
 
 
-def added(  # noqa: PLR0913 - one call per job: half of the cost of a bulk insert is here
-    job: NewJob, job_id: int, stage: int, version: int, run_at: int, now: int, at: datetime
-) -> tuple[Sequence[Any], Job]:
-    """A new job as the parameters of the query `add_jobs`, and as a value."""
-    row = (
-        job_id,
+def options(job: NewJob, stage: int, run_at: int) -> tuple[Any, ...]:
+    """All but the arguments of a new job: the parameters of the query `add_jobs` from `stage` on.
+
+    Jobs with the same options are written together, so that this has to be cheap to compare.
+    """
+    return (
         stage,
-        version,
         run_at,
         job.queue,
         job.task,
         job.priority,
-        now,
         _DEFAULT_LEASE if job.lease is DEFAULT_LEASE else span_to_micros(job.lease),
         None if job.timeout is None else span_to_micros(job.timeout),
         job.key,
@@ -87,20 +88,23 @@ def added(  # noqa: PLR0913 - one call per job: half of the cost of a bulk inser
         None if job.dedupe is None else job.scope,
         encoded(job.tags) if job.tags else None,
         None if job.retry is DEFAULT_RETRY else encoded(job.retry),
-        job.payload if len(job.payload) <= INLINE_PAYLOAD else None,
     )
-    value = Job(
+
+
+def new_job(job: NewJob, job_id: int, version: int, waiting: Waiting, at: datetime) -> Job:
+    """The job that `add_jobs` makes of a new one that is due when it is enqueued."""
+    return Job(
         id=JobId(job_id),
         version=LogId(version),
         task=job.task,
         payload=job.payload,
         queue=job.queue,
         priority=job.priority,
-        state=State.PENDING,
-        waiting=STAGES[stage][1],
+        state=_PENDING,
+        waiting=waiting,
         attempt=0,
         enqueued_at=at,
-        run_at=at if run_at == now else from_micros(run_at),
+        run_at=at,
         key=job.key,
         dedupe=job.dedupe,
         scope=job.scope,
@@ -109,7 +113,6 @@ def added(  # noqa: PLR0913 - one call per job: half of the cost of a bulk inser
         timeout=job.timeout,
         lease_time=job.lease,
     )
-    return row, value
 
 
 def due(job: NewJob, now: int) -> int:
@@ -145,9 +148,7 @@ def job(row: Sequence[Any]) -> Job:
         tags=() if tags is None else _decode_tags(tags),
         retry=DEFAULT_RETRY if retry is None else _decode_retry(retry),
         timeout=None if timeout is None else span_from_micros(timeout),
-        lease_time=DEFAULT_LEASE
-        if lease_time == _DEFAULT_LEASE
-        else span_from_micros(lease_time),
+        lease_time=DEFAULT_LEASE if lease_time == _DEFAULT_LEASE else span_from_micros(lease_time),
         token=token,
         worker=worker,
         started_at=None if started_at is None else from_micros(started_at),
@@ -202,7 +203,11 @@ def conditions(query: JobQuery) -> tuple[list[str], list[Any]]:
         if (value := getattr(query, column)) is not None:
             clauses.append(f"j.{column} = ?")
             parameters.append(value)
-    if query.key is not None and query.states is not None and not any(s.final for s in query.states):
+    if (
+        query.key is not None
+        and query.states is not None
+        and not any(s.final for s in query.states)
+    ):
         clauses.append("j.key IS NOT NULL AND j.stage < 4")
     if query.after is not None:
         clauses.append(f"j.id {'<' if query.newest_first else '>'} ?")

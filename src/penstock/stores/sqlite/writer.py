@@ -7,52 +7,41 @@ without one do it themselves, which saves two thread switches, half of a durable
 
 import asyncio
 import contextlib
-import logging
 import os
 import queue
 import sqlite3
 import threading
-import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from penstock.core.errors import StoreError
-from penstock.stores.sqlite.connection import connect, translate, translated
+from penstock.stores.sqlite.checkpoint import Checkpointer
+from penstock.stores.sqlite.connection import connect, translate
+from penstock.stores.sqlite.transaction import Transaction
 
 try:
     import fcntl
 except ImportError:  # no file locks here: writers of several processes poll SQLite's own lock
     fcntl = None  # type: ignore[assignment]
 
-_log = logging.getLogger(__name__)
+A = TypeVar("A")
+C = TypeVar("C")
 
 _MAX_REQUESTS = 1_000
-# Measured: below, checkpoints cost claims more than they save; a fresh WAL is the fastest.
-CHECKPOINT_BYTES = 8 * 1024 * 1024
+_GO_ON, _STOP = True, False
 
 
-class Transaction:
-    """An open write transaction; verbs note here what has to happen after the commit."""
-
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self.execute = connection.execute
-        self.executemany = connection.executemany
-        self.written = False
-        self.ring = False
-        self.ring_others = False
-
-
-Verb = Callable[[Transaction, Sequence[Any]], Sequence[Any]]
-"""Does several calls of one kind at once; an answer that is an exception is raised to its caller."""
+Verb = Callable[[Transaction, Sequence[C]], Sequence[A | Exception]]
+"""Does several calls of one kind at once; an answer that is an exception is raised."""
 
 
 class _Request:
     __slots__ = ("answer", "call", "done", "future", "verb")
 
-    def __init__(self, verb: Verb, call: Any, future: asyncio.Future[Any] | None) -> None:
+    def __init__(self, verb: Verb[Any, Any], call: Any, future: asyncio.Future[Any] | None) -> None:
         self.verb = verb
         self.call = call
         self.future = future
@@ -75,17 +64,17 @@ class Writer:
         self._thread: threading.Thread | None = None
         self._closed = False
 
-    async def run(self, verb: Verb, call: Any) -> Any:
+    async def run(self, verb: Verb[C, A], call: C) -> A:
         """Do `call` with the next transaction; returns or raises when that is durable."""
         loop = asyncio._get_running_loop()  # noqa: SLF001 - the public one raises: 2 µs a call
         if loop is None:
             return self._run_here(verb, call)
-        request = _Request(verb, call, loop.create_future())
-        self._enter(request)
+        future: asyncio.Future[A] = loop.create_future()
+        self._enter(_Request(verb, call, future))
         if self._thread is None:
             self._start()
-        self._wakeups.put(True)
-        return await request.future  # type: ignore[misc]
+        self._wakeups.put(_GO_ON)
+        return await future
 
     def close(self) -> None:
         """Finish what was accepted, then let go of the file."""
@@ -95,13 +84,13 @@ class Writer:
             self._flush()
             self._closed = True
         if self._thread is not None:
-            self._wakeups.put(False)
+            self._wakeups.put(_STOP)
             self._thread.join()
         self._checkpointer.close()
         self._connection.close()
         self._turn.close()
 
-    def _run_here(self, verb: Verb, call: Any) -> Any:
+    def _run_here(self, verb: Verb[C, A], call: C) -> A:
         request = _Request(verb, call, None)
         self._enter(request)
         with self._lock:
@@ -110,7 +99,8 @@ class Writer:
                 self._flush()
         if isinstance(request.answer, Exception):
             raise request.answer
-        return request.answer
+        answer: A = request.answer
+        return answer
 
     def _enter(self, request: _Request) -> None:
         if self._closed:
@@ -132,7 +122,7 @@ class Writer:
                     self._flush()
 
     def _flush(self) -> None:
-        requests = []
+        requests: list[_Request] = []
         while self._waiting and len(requests) < _MAX_REQUESTS:
             requests.append(self._waiting.popleft())
         if not requests:
@@ -224,63 +214,3 @@ class _Turn:
         """Let go of the lock file; it stays, because another process may hold it."""
         if self._fd is not None:
             os.close(self._fd)
-
-
-class Checkpointer:
-    """Keeps the WAL small, from a thread and a connection of its own."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._wal = os.fspath(path) + "-wal"
-        self._wakeups: queue.SimpleQueue[bool] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
-        self._busy = False
-
-    def consider(self) -> None:
-        """Start a checkpoint if the WAL has grown; returns at once."""
-        if self._busy or os.stat(self._wal).st_size < CHECKPOINT_BYTES:
-            return
-        self._busy = True
-        if self._thread is None:
-            self._thread = threading.Thread(
-                target=self._run_forever, name="penstock-checkpoint", daemon=True
-            )
-            self._thread.start()
-        self._wakeups.put(True)
-
-    def close(self) -> None:
-        """Wait for a checkpoint that runs."""
-        if self._thread is not None:
-            self._wakeups.put(False)
-            self._thread.join()
-
-    def _run_forever(self) -> None:
-        # Truncating waits for readers while it keeps writers out: rather try again.
-        connection = connect(self._path, busy_timeout=0.02)
-        with contextlib.closing(connection):
-            while self._wakeups.get():
-                try:
-                    # Passive copies nearly all without stopping anyone; what was written
-                    # meanwhile is little, so that truncating is short.
-                    connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
-                    busy, _, _ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-                    if busy:
-                        time.sleep(0.05)
-                except sqlite3.Error as error:
-                    _log.warning("checkpoint of %s failed: %s", self._path, error)
-                    time.sleep(0.5)
-                self._busy = False
-
-
-@contextlib.contextmanager
-def reading(path: Path, pool: "deque[sqlite3.Connection]") -> Iterator[sqlite3.Connection]:
-    """A read connection from the pool, or a new one."""
-    with translated(path):
-        try:
-            connection = pool.pop()
-        except IndexError:
-            connection = connect(path)
-        try:
-            yield connection
-        finally:
-            pool.append(connection)

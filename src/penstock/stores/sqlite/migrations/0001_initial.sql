@@ -88,9 +88,9 @@ CREATE TABLE penstock_ready_tag (
 CREATE TRIGGER penstock_tags_added AFTER INSERT ON penstock_job
 WHEN NEW.tags IS NOT NULL
 BEGIN
-    INSERT INTO penstock_tag
+    INSERT OR IGNORE INTO penstock_tag
     SELECT value, NEW.id FROM json_each(NEW.tags);
-    INSERT INTO penstock_ready_tag
+    INSERT OR IGNORE INTO penstock_ready_tag
     SELECT NEW.queue, value, NEW.priority, NEW.run_at, NEW.id
     FROM json_each(NEW.tags) WHERE NEW.stage = 0;
 END;
@@ -98,9 +98,8 @@ END;
 CREATE TRIGGER penstock_tags_ready AFTER UPDATE OF stage ON penstock_job
 WHEN NEW.tags IS NOT NULL AND NEW.stage = 0
 BEGIN
-    INSERT INTO penstock_ready_tag
-    SELECT NEW.queue, value, NEW.priority, NEW.run_at, NEW.id FROM json_each(NEW.tags) WHERE true
-    ON CONFLICT DO NOTHING;
+    INSERT OR IGNORE INTO penstock_ready_tag
+    SELECT NEW.queue, value, NEW.priority, NEW.run_at, NEW.id FROM json_each(NEW.tags);
 END;
 
 CREATE TRIGGER penstock_tags_taken BEFORE UPDATE OF stage ON penstock_job

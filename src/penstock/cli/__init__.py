@@ -1,0 +1,1 @@
+"""The command line: run workers, look at jobs and queues, steer them."""

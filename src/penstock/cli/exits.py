@@ -1,0 +1,100 @@
+"""How a command ends: every exit code in one table, and errors as one line each."""
+
+import contextlib
+import json
+import logging
+import os
+import sys
+import traceback
+from enum import IntEnum
+from typing import NoReturn, Self
+
+import click
+
+from penstock.core.errors import (
+    ConfigurationError,
+    InvalidJob,
+    JobNotFound,
+    PenstockError,
+    StoreError,
+)
+
+
+class QueueNotFound(PenstockError, LookupError):
+    """No queue has that name: it has held neither a job nor a setting."""
+
+
+class Exit(IntEnum):
+    """The exit codes; each with its meaning and the errors that lead to it."""
+
+    meaning: str
+    errors: tuple[type[Exception], ...]
+
+    def __new__(cls, code: int, meaning: str, *errors: type[Exception]) -> Self:
+        """Give a code its meaning and its errors."""
+        member = int.__new__(cls, code)
+        member._value_ = code
+        member.meaning = meaning
+        member.errors = errors
+        return member
+
+    OK = 0, "it worked; a worker: it was stopped gracefully"
+    UNEXPECTED = 1, "an error that nobody foresaw"
+    USAGE = 2, "the command line or a setting is wrong", ConfigurationError, InvalidJob
+    NOT_FOUND = 3, "there is no such job or queue", JobNotFound, QueueNotFound
+    REFUSED = 4, "the job's state does not allow it; nothing changed", PenstockError
+    STORE = 5, "the store is missing or cannot be used", StoreError
+    NOT_DRAINED = 6, "drain ended before the jobs did: out of time, or paused"
+    ABANDONED = 7, "a worker stopped without jobs that outlasted their grace"
+    INTERRUPTED = 130, "stopped at once by Ctrl-C (SIGINT)"
+    TERMINATED = 143, "stopped at once by SIGTERM"
+
+    @classmethod
+    def of(cls, error: BaseException) -> "Exit":
+        """The code for an error: that of the nearest class in the table."""
+        if isinstance(error, click.UsageError):
+            return cls.USAGE
+        if isinstance(error, click.Abort | KeyboardInterrupt):
+            return cls.INTERRUPTED
+        codes = {kind: member for member in cls for kind in member.errors}
+        return next((codes[kind] for kind in type(error).__mro__ if kind in codes), cls.UNEXPECTED)
+
+
+def report(error: BaseException, *, as_json: bool) -> None:
+    """Say on stderr what happened, and what to try next as far as the error's notes know it."""
+    if isinstance(error, click.Abort | KeyboardInterrupt):
+        error = KeyboardInterrupt("interrupted")
+    elif not as_json and not isinstance(error, PenstockError | click.ClickException):
+        traceback.print_exception(error)
+        return
+    message = error.format_message() if isinstance(error, click.ClickException) else str(error)
+    message = " ".join(message.split()).removesuffix(".")
+    step = _next_step(error)
+    if as_json:
+        kind = type(error).__name__
+        fields = {"error": message, "type": kind, **({"try": step} if step else {})}
+        click.echo(json.dumps(fields), err=True)
+    else:
+        click.echo(f"penstock: {message}" + (f"; try: {step}" if step else ""), err=True)
+
+
+def _next_step(error: BaseException) -> str | None:
+    if isinstance(error, click.UsageError) and error.ctx is not None:
+        return f"{error.ctx.command_path} --help"
+    return next(iter(getattr(error, "__notes__", ())), None)
+
+
+def is_json(args: list[str]) -> bool:
+    """Whether a command line asks for JSON, also when it cannot be parsed."""
+    options = args[: args.index("--")] if "--" in args else args
+    return "--json" in options
+
+
+def leave(code: int) -> NoReturn:
+    """End the process here and now, whatever its threads do; what was logged is written."""
+    with contextlib.suppress(Exception):
+        logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    os._exit(code)

@@ -1,0 +1,284 @@
+"""Commands on jobs: `jobs`, `explain`, `cancel`, `retry`."""
+
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import UTC, datetime
+
+import click
+
+from penstock.cli.exits import Exit, report
+from penstock.cli.output import (
+    Column,
+    decoded,
+    emit,
+    last_line,
+    plain,
+    show_table,
+    show_text,
+    shown,
+    span,
+    when,
+)
+from penstock.cli.store import on_store, opened, suggest
+from penstock.core.errors import PenstockError, TransitionRefused
+from penstock.core.job import DEFAULT_QUEUE, Job, JobId, JobQuery, LogEntry
+from penstock.core.lifecycle import State, Waiting
+from penstock.engine import Explanation, Penstock, run_sync
+
+JOB_ID = click.IntRange(1, 2**63 - 1)
+# Entries of one job's log that are shown: a job that is snoozed for ever has many.
+_LOG_LIMIT = 1_000
+
+_COLUMNS = (
+    Column("id", right=True),
+    Column("task", bends=True),
+    Column("state"),
+    Column("tries", right=True),
+    Column("when"),
+    Column("queue", bends=True),
+    Column("key", bends=True),
+    Column("error", bends=True),
+)
+_LOG_COLUMNS = (
+    Column("when"),
+    Column("event"),
+    Column("state"),
+    Column("took", right=True),
+    Column("by", bends=True),
+    Column("reason", bends=True),
+    Column("error", bends=True),
+)
+
+
+@click.command("jobs")
+@click.argument("job_id", metavar="[ID]", type=JOB_ID, required=False)
+@click.option(
+    "--state",
+    "states",
+    multiple=True,
+    type=click.Choice([state.value for state in State]),
+    help="Only jobs in this state; may be repeated.",
+)
+@click.option("--queue", help="Only jobs of this queue.")
+@click.option("--task", help="Only jobs of this task.")
+@click.option("--key", help="Only jobs with this key.")
+@click.option("--tag", help="Only jobs with this tag.")
+@click.option(
+    "--limit",
+    type=click.IntRange(1, 10_000),
+    default=20,
+    show_default=True,
+    help="At most this many jobs.",
+)
+@click.option("--after", type=JOB_ID, metavar="ID", help="Go on after this job of the last page.")
+@on_store
+def list_jobs(
+    *,
+    job_id: int | None,
+    states: tuple[str, ...],
+    queue: str | None,
+    task: str | None,
+    key: str | None,
+    tag: str | None,
+    limit: int,
+    after: int | None,
+    store: str,
+    as_json: bool,
+) -> None:
+    """List jobs, newest first; with an ID, show that job in full."""
+    if job_id is not None:
+        if states or any(option is not None for option in (queue, task, key, tag, after)):
+            raise click.UsageError(
+                "filters choose among jobs: leave them out, or the ID", click.get_current_context()
+            )
+        show_job(job_id, store, as_json=as_json)
+        return
+    query = JobQuery(
+        states=frozenset(map(State, states)) or None,
+        queue=queue,
+        task=task,
+        key=key,
+        tag=tag,
+        after=None if after is None else JobId(after),
+        limit=limit + 1,  # one more tells whether there is another page
+    )
+    with opened(store) as app:
+        found = run_sync(app.find(query))
+    page, more = found[:limit], len(found) > limit
+    if as_json:
+        emit({"jobs": page, "after": page[-1].id if more else None})
+        return
+    _print_jobs(page, datetime.now(UTC))
+    if more:
+        click.echo(f"There are more: add --after {page[-1].id}")
+
+
+def _print_jobs(jobs: Sequence[Job], now: datetime) -> None:
+    if not jobs:
+        click.echo("There are no such jobs.")
+        return
+    plain_queue = all(job.queue == DEFAULT_QUEUE for job in jobs)
+    show_table(_COLUMNS, [_row(job, now, plain_queue=plain_queue) for job in jobs])
+
+
+def _row(job: Job, now: datetime, *, plain_queue: bool) -> list[str]:
+    return [
+        str(job.id),
+        job.task,
+        standing(job),
+        f"{job.attempt}/{job.retry.attempts}",
+        when(_latest(job), now),
+        "" if plain_queue else job.queue,
+        job.key or "",
+        last_line(job.error),
+    ]
+
+
+def standing(job: Job) -> str:
+    """A job's state and, when pending, what it waits for."""
+    if job.cancel_requested:
+        return f"{job.state} (asked to stop)"
+    return f"{job.state} ({job.waiting})" if job.waiting else str(job.state)
+
+
+def _latest(job: Job) -> datetime:
+    """The instant that says most about a job in its state."""
+    if job.state is State.PENDING:
+        return job.run_at if job.waiting is Waiting.SCHEDULED else job.enqueued_at
+    return job.finished_at or job.started_at or job.enqueued_at
+
+
+def show_job(job_id: int, store: str, *, as_json: bool) -> None:
+    """Print all that is known about one job."""
+    with opened(store) as app:
+        job = run_sync(app.get(job_id))
+        explanation = run_sync(app.explain(job_id))
+        log = run_sync(app.log(job_id, limit=_LOG_LIMIT))
+    if as_json:
+        emit({**plain(job), "explanation": explanation, "log": log})
+        return
+    now = datetime.now(UTC)
+    _print_fields(job, explanation, now)
+    for title, value in (("Arguments", job.payload), ("Result", job.result_json)):
+        if value is not None:
+            show_text(title, json.dumps(decoded(value), indent=2, ensure_ascii=False))
+    if job.error:
+        show_text("Error", job.error)
+    _print_log(log, now)
+
+
+def _print_fields(job: Job, explanation: Explanation, now: datetime) -> None:
+    click.echo(click.style(shown(f"Job {job.id}: {job.task}, {standing(job)}"), bold=True))
+    click.echo(shown(f"{explanation.text[:1].upper()}{explanation.text[1:]}.\n"))
+    for name, value in _fields(job, now):
+        if value:
+            click.echo(f"  {name:<9} {shown(value)}")
+
+
+def _fields(job: Job, now: datetime) -> list[tuple[str, str]]:
+    lease = f"token {job.token}, {span(job.lease_time)} long"
+    return [
+        ("queue", f"{job.queue}, priority {job.priority}"),
+        ("key", job.key or ""),
+        ("dedupe", f"{job.dedupe} (among {job.scope})" if job.dedupe else ""),
+        ("tags", ", ".join(job.tags)),
+        ("attempt", f"{job.attempt} of {job.retry.attempts}"),
+        ("timeout", span(job.timeout) if job.timeout else ""),
+        ("enqueued", _at(job.enqueued_at, now)),
+        ("due", _at(job.run_at, now)),
+        ("started", _at(job.started_at, now)),
+        ("finished", _at(job.finished_at, now)),
+        ("worker", job.worker or ""),
+        ("lease", lease if job.state is State.RUNNING else ""),
+    ]
+
+
+def _at(instant: datetime | None, now: datetime) -> str:
+    return f"{instant:%Y-%m-%d %H:%M:%S} UTC, {when(instant, now)}" if instant else ""
+
+
+def _print_log(log: Sequence[LogEntry], now: datetime) -> None:
+    click.echo(click.style("\nLog", bold=True))
+    show_table(
+        _LOG_COLUMNS,
+        [
+            [
+                when(entry.at, now),
+                entry.event,
+                entry.state,
+                "" if entry.duration is None else span(entry.duration),
+                entry.actor,
+                entry.reason or "",
+                last_line(entry.error),
+            ]
+            for entry in log
+        ],
+    )
+    if len(log) == _LOG_LIMIT:
+        click.echo(f"Only the first {_LOG_LIMIT} entries of its log are shown.")
+
+
+@click.command("explain")
+@click.argument("job_id", metavar="ID", type=JOB_ID)
+@on_store
+def explain_job(*, job_id: int, store: str, as_json: bool) -> None:
+    """Say why a job is not running, or what became of it."""
+    with opened(store) as app:
+        explanation = run_sync(app.explain(job_id))
+    if as_json:
+        emit(explanation)
+    else:
+        click.echo(shown(f"Job {job_id}: {explanation.text}"))
+
+
+@click.command("cancel")
+@click.argument("job_ids", metavar="ID...", type=JOB_ID, nargs=-1, required=True)
+@click.option("--reason", help="Why, for the log.")
+@on_store
+def cancel_jobs(*, job_ids: tuple[int, ...], reason: str | None, store: str, as_json: bool) -> None:
+    """End pending jobs; ask running ones to stop."""
+    _steer(job_ids, lambda app, job_id: app.cancel(job_id, reason), store, as_json=as_json)
+
+
+@click.command("retry")
+@click.argument("job_ids", metavar="ID...", type=JOB_ID, nargs=-1, required=True)
+@click.option("--reason", help="Why, for the log.")
+@on_store
+def retry_jobs(*, job_ids: tuple[int, ...], reason: str | None, store: str, as_json: bool) -> None:
+    """Run failed, cancelled or waiting jobs now.
+
+    They have all their attempts again.
+    """
+    _steer(job_ids, lambda app, job_id: app.retry(job_id, reason), store, as_json=as_json)
+
+
+def _steer(
+    job_ids: Sequence[int],
+    move: Callable[[Penstock, int], Awaitable[Job]],
+    store: str,
+    *,
+    as_json: bool,
+) -> None:
+    """Move each job; one that is refused does not keep the others from moving."""
+    moved: list[Job] = []
+    errors: list[PenstockError] = []
+    with opened(store) as app:
+        for job_id in dict.fromkeys(job_ids):
+            try:
+                moved.append(run_sync(move(app, job_id)))
+            except PenstockError as error:
+                refused = isinstance(error, TransitionRefused)
+                error.add_note(suggest(f"explain {job_id}" if refused else "jobs"))
+                errors.append(error)
+    if as_json:
+        emit({"jobs": moved})
+    else:
+        for job in moved:
+            click.echo(f"Job {job.id} is {standing(job)}.")
+    for refusal in errors:
+        report(refusal, as_json=as_json)
+    if errors:
+        click.get_current_context().exit(max(map(Exit.of, errors)))
+
+
+COMMANDS: Sequence[click.Command] = (list_jobs, explain_job, cancel_jobs, retry_jobs)

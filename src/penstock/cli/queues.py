@@ -1,0 +1,201 @@
+"""Commands on queues: `status`, `pause`, `resume`, `limit`, `drain`."""
+
+import shlex
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+import click
+
+from penstock.cli.exits import Exit, QueueNotFound
+from penstock.cli.output import Column, emit, jobs_of, number, show_table, shown, span
+from penstock.cli.store import on_store, opened, parse_seconds, suggest
+from penstock.core.job import Counts, Queue
+from penstock.core.lifecycle import State, Waiting
+from penstock.engine import Drained, Penstock, run_sync
+
+queue_argument = click.argument("queue")
+_MAX_LIMIT = 10**12
+_PENDING = State.PENDING
+_RARE = (Waiting.SCHEDULED, Waiting.BLOCKED, State.CANCELLED, State.SUPERSEDED)
+
+
+def _parse_limit(ctx: click.Context, param: click.Parameter, value: str) -> int | None:
+    if value == "none":
+        return None
+    if not value.isdecimal() or int(value) > _MAX_LIMIT:
+        raise click.BadParameter(f"{value!r} is neither a whole number nor 'none'.", ctx, param)
+    return int(value)
+
+
+@click.command("status")
+@on_store
+def show_status(*, store: str, as_json: bool) -> None:
+    """Count the jobs of each queue by state.
+
+    Pending jobs are also counted by what they wait for: ready for a worker, scheduled for later,
+    or blocked by an earlier job of their key.
+    """
+    with opened(store) as app:
+        queues = run_sync(app.queues())
+        counts = run_sync(app.count())
+    if as_json:
+        emit({"store": store, "queues": [_summary(queue, counts) for queue in queues]})
+    elif queues:
+        _print_status([_summary(queue, counts) for queue in queues])
+    else:
+        click.echo("No queue has held a job yet.")
+
+
+def _summary(queue: Queue, counts: Counts) -> dict[str, Any]:
+    """A queue with its counts by state, and of the pending by what they wait for."""
+    own = {
+        (state, waiting): n for (name, state, waiting), n in counts.items() if name == queue.name
+    }
+    return {
+        "name": queue.name,
+        "paused": queue.paused,
+        "max_pending": queue.max_pending,
+        "states": {
+            state.value: sum(n for (found, _), n in own.items() if found is state)
+            for state in State
+        },
+        "waiting": {waiting.value: own.get((State.PENDING, waiting), 0) for waiting in Waiting},
+    }
+
+
+def _print_status(summaries: Sequence[Mapping[str, Any]]) -> None:
+    counted = [{**summary["states"], **summary["waiting"]} for summary in summaries]
+    # Rare ones take their place only where there are any.
+    titles = [
+        title
+        for title in (_PENDING, *Waiting, *(state for state in State if state is not _PENDING))
+        if title not in _RARE or any(counts[title] for counts in counted)
+    ]
+    columns = [Column("queue", bends=True), Column(""), Column("limit", right=True)]
+    columns += [Column(title.value, right=True) for title in titles]
+    rows = [
+        [
+            summary["name"],
+            "paused" if summary["paused"] else "",
+            "" if summary["max_pending"] is None else f"{summary['max_pending']:,}",
+            *(number(counts[title]) for title in titles),
+        ]
+        for summary, counts in zip(summaries, counted, strict=True)
+    ]
+    show_table(columns, rows)
+
+
+@click.command("pause")
+@queue_argument
+@on_store
+def pause_queue(*, queue: str, store: str, as_json: bool) -> None:
+    """Start no more jobs of a queue, in any process.
+
+    Jobs that are running go on. A queue may be paused before its first job.
+    """
+    with opened(store) as app:
+        known = _is_known(app, queue)
+        paused = run_sync(app.pause(queue))
+    _print_queue(
+        paused,
+        f"is paused; to go on: {suggest(f'resume {shlex.quote(queue)}')}",
+        as_json=as_json,
+        known=known,
+    )
+
+
+@click.command("resume")
+@queue_argument
+@on_store
+def resume_queue(*, queue: str, store: str, as_json: bool) -> None:
+    """Start jobs of a queue again."""
+    with opened(store) as app:
+        _require_queue(app, queue)
+        resumed = run_sync(app.resume(queue))
+    _print_queue(resumed, "goes on.", as_json=as_json)
+
+
+@click.command("limit")
+@queue_argument
+@click.argument("max_pending", metavar="N|none", callback=_parse_limit)
+@on_store
+def limit_queue(*, queue: str, max_pending: int | None, store: str, as_json: bool) -> None:
+    """Refuse new jobs while a queue has N pending ones.
+
+    Whoever enqueues then gets `QueueFull`. The word none lifts the limit.
+    """
+    with opened(store) as app:
+        known = _is_known(app, queue)
+        limited = run_sync(app.limit(queue, max_pending))
+    text = (
+        "has no limit." if max_pending is None else f"takes at most {max_pending:,} pending jobs."
+    )
+    _print_queue(limited, text, as_json=as_json, known=known)
+
+
+def _print_queue(queue: Queue, text: str, *, as_json: bool, known: bool = True) -> None:
+    if as_json:
+        emit(queue)
+        return
+    click.echo(shown(f"Queue {queue.name} {text}"))
+    if not known:  # allowed, and a likely slip of the fingers
+        click.echo(shown(f"No job has ever been in {queue.name}; is that its name?"), err=True)
+
+
+@click.command("drain")
+@click.argument("queue", required=False)
+@click.option(
+    "--timeout",
+    metavar="SECONDS",
+    default="60",
+    show_default=True,
+    callback=parse_seconds,
+    help="How long to wait at most.",
+)
+@on_store
+def drain_queue(*, queue: str | None, timeout: timedelta, store: str, as_json: bool) -> None:
+    """Wait until the jobs that are unfinished now have finished.
+
+    All queues count unless one is named; jobs that come later do not. It ends early when what is
+    left lies in paused queues.
+    """
+    with opened(store) as app:
+        if queue is not None:
+            _require_queue(app, queue)
+        drained = run_sync(app.drain(queue, timeout=timeout))
+    if as_json:
+        emit(drained)
+    else:
+        click.echo(_drain_text(drained))
+    if drained.status != "drained":
+        click.get_current_context().exit(Exit.NOT_DRAINED)
+
+
+def _drain_text(drained: Drained) -> str:
+    if drained.status == "drained":
+        return f"Drained after {span(drained.elapsed)}."
+    left = f"{jobs_of(drained.remaining)} left after {span(drained.elapsed)}"
+    if drained.status == "paused":
+        return f"Not drained: {left}, in paused queues; to see which: {suggest('status')}"
+    return f"Not drained: {left}; is a worker running? To see them: {suggest('jobs')}"
+
+
+def _is_known(app: Penstock, name: str) -> bool:
+    return any(queue.name == name for queue in run_sync(app.queues()))
+
+
+def _require_queue(app: Penstock, name: str) -> None:
+    if not _is_known(app, name):
+        error = QueueNotFound(f"there is no queue {name!r}")
+        error.add_note(suggest("status"))
+        raise error
+
+
+COMMANDS: Sequence[click.Command] = (
+    show_status,
+    pause_queue,
+    resume_queue,
+    limit_queue,
+    drain_queue,
+)

@@ -1,0 +1,85 @@
+"""Options that commands share, and the opening of the store that they work on."""
+
+import contextlib
+import getpass
+import os
+import shlex
+import socket
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import click
+from click.core import ParameterSource
+
+from penstock.core.errors import ConfigurationError, JobNotFound, StoreError
+from penstock.engine import Penstock, run_sync
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+DEFAULT_STORE = "sqlite:///penstock.db"
+_LONGEST = 1e9
+
+json_option = click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON document; errors as JSON on stderr."
+)
+
+
+def parse_seconds(ctx: click.Context, param: click.Parameter, value: str) -> timedelta:
+    """A callback for options that take a number of seconds."""
+    try:
+        seconds = float(value)
+    except ValueError:
+        seconds = -1
+    if not 0 <= seconds <= _LONGEST:
+        raise click.BadParameter(f"{value!r} is not a number of seconds.", ctx, param)
+    return timedelta(seconds=seconds)
+
+
+def on_store(command: F) -> F:
+    """Give a command the options `--store` and `--json`."""
+    store_option = click.option(
+        "--store",
+        metavar="URL",
+        envvar="PENSTOCK_STORE",
+        default=DEFAULT_STORE,
+        show_default=True,
+        show_envvar=True,
+        help="The store to work on.",
+    )
+    return store_option(json_option(command))
+
+
+@contextlib.contextmanager
+def opened(url: str) -> Iterator[Penstock]:
+    """The Penstock of a store that exists; nothing is created for a command that only looks."""
+    app = Penstock(url, actor=_actor(), create=False)
+    try:
+        _ = app.store
+    except (StoreError, ConfigurationError) as error:
+        error.add_note("another --store URL, or set PENSTOCK_STORE")
+        raise
+    try:
+        yield app
+    except JobNotFound as error:
+        error.add_note(suggest("jobs"))
+        raise
+    finally:
+        run_sync(app.close())
+
+
+def suggest(command: str) -> str:
+    """A command to try next, on the same store as the current one."""
+    context = click.get_current_context()
+    if context.get_parameter_source("store") is ParameterSource.COMMANDLINE:
+        command += f" --store {shlex.quote(context.params['store'])}"
+    return f"penstock {command}"
+
+
+def _actor() -> str:
+    """Who the log will name: the person, not the short-lived process."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # an id without a name, as containers have
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"

@@ -1,0 +1,313 @@
+"""The command `worker`: runs the jobs of an app until it is told to stop."""
+
+import asyncio
+import contextlib
+import importlib
+import json
+import logging
+import os
+import queue
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from types import FrameType, ModuleType
+from typing import Any
+
+import click
+
+from penstock.cli.exits import Exit, leave
+from penstock.cli.output import emit, plain, shown, span
+from penstock.cli.store import json_option, parse_seconds
+from penstock.core.errors import ConfigurationError
+from penstock.engine import Penstock
+from penstock.worker.worker import Worker
+
+_log = logging.getLogger("penstock.worker")
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+# After its grace a worker still cancels what runs, and settles it: it may take this long.
+_WIND_DOWN = 10.0
+# Once the worker has ended, other threads may take this long.
+_LAST_BREATH = 2.0
+
+
+def _parse_names(
+    ctx: click.Context, param: click.Parameter, value: str | None
+) -> tuple[str, ...] | None:
+    if value is None:
+        return None
+    names = tuple(dict.fromkeys(name.strip() for name in value.split(",")))
+    if not all(names):
+        raise click.BadParameter(f"{value!r} has an empty name in it.", ctx, param)
+    return names
+
+
+@click.command("worker")
+@click.argument("target", metavar="MODULE:APP")
+@click.option(
+    "--queues",
+    metavar="A,B",
+    callback=_parse_names,
+    help="Only jobs of these queues.  [default: all]",
+)
+@click.option(
+    "--tags",
+    metavar="A,B",
+    callback=_parse_names,
+    help="Only jobs with any of these tags.",
+)
+@click.option(
+    "--concurrency",
+    type=click.IntRange(min=1),
+    metavar="N",
+    default=20,
+    show_default=True,
+    help="Run this many jobs at a time.",
+)
+@click.option(
+    "--grace",
+    metavar="SECONDS",
+    default="30",
+    show_default=True,
+    callback=parse_seconds,
+    help="When stopping, let running jobs go on for this long.",
+)
+@json_option
+def run_worker(
+    *,
+    target: str,
+    queues: tuple[str, ...] | None,
+    tags: tuple[str, ...] | None,
+    concurrency: int,
+    grace: timedelta,
+    as_json: bool,
+) -> None:
+    """Run the jobs of APP, a Penstock in the Python module MODULE.
+
+    The module is looked for in the current folder first. SIGTERM or Ctrl-C stops gracefully: no
+    more jobs are started and running ones get their grace; a second one stops at once. A job that
+    did not finish runs again.
+    """
+    app = load_app(target)
+    set_up_logging(as_json=as_json)
+    worker = Worker(
+        app,
+        queues=queues,
+        tags=tags or (),
+        concurrency=concurrency,
+        grace=grace,
+    )
+    start = {
+        "worker": worker.name,
+        "store": app.url,
+        "queues": queues,
+        "tags": tags or (),
+        "concurrency": concurrency,
+        "grace": grace,
+        "tasks": sorted(app.tasks),
+    }
+    asyncio.run(_work(app, worker, start, as_json=as_json))
+
+
+async def _work(app: Penstock, worker: Worker, start: dict[str, Any], *, as_json: bool) -> None:
+    watchdog = Watchdog()
+    async with app:
+        Stopper(worker, start["grace"], watchdog, as_json=as_json).install()
+        _announce(start, as_json=as_json)
+        await worker.run()
+    _log.info("worker %s has stopped", worker.name)
+    watchdog.allow(_LAST_BREATH)
+
+
+def _announce(start: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        emit(start)
+    else:
+        queues = "queues " + ", ".join(start["queues"]) if start["queues"] else "all queues"
+        tags = ", tags " + ", ".join(start["tags"]) if start["tags"] else ""
+        click.echo(
+            shown(
+                f"Worker {start['worker']} on {start['store']}: {queues}{tags}, "
+                f"{start['concurrency']} at a time; tasks: {', '.join(start['tasks'])}"
+            )
+        )
+    sys.stdout.flush()
+
+
+# Stopping
+
+
+class Watchdog:
+    """Ends the process when it takes longer than it may.
+
+    A thread cannot be stopped, and a handler may block the event loop: neither may keep a worker
+    alive that was told to stop. Its thread exists from the start, because a signal handler that
+    makes one may meet a lock that the interrupted code holds.
+    """
+
+    def __init__(self) -> None:
+        self._allowed: queue.SimpleQueue[float] = queue.SimpleQueue()
+        threading.Thread(target=self._watch, name="penstock-watchdog", daemon=True).start()
+
+    def allow(self, seconds: float) -> None:
+        """From now on, the process may live this long. Safe in a signal handler."""
+        self._allowed.put(seconds)
+
+    def _watch(self) -> None:
+        seconds = self._allowed.get()
+        while True:
+            try:
+                seconds = self._allowed.get(timeout=seconds)
+            except queue.Empty:
+                _log.error("leaving jobs behind that did not stop; they run again")
+                leave(Exit.ABANDONED)
+
+
+class Stopper:
+    """Handles signals: the first stops the worker gracefully, the second at once.
+
+    Asyncio's own signal handlers wait for the event loop; these also work while it is blocked.
+    """
+
+    def __init__(
+        self, worker: Worker, grace: timedelta, watchdog: Watchdog, *, as_json: bool
+    ) -> None:
+        text = "stopped at once; unfinished jobs run again"
+        line = json.dumps({"error": text, "type": "Stopped"}) if as_json else f"penstock: {text}"
+        self._last_words = f"{line}\n".encode()
+        self._worker = worker
+        self._grace = grace
+        self._watchdog = watchdog
+        self._loop = asyncio.get_running_loop()
+        self._told = False
+
+    def install(self) -> None:
+        """Handle the signals of this process from now on."""
+        for number in _SIGNALS:
+            signal.signal(number, self._handle)
+
+    def _handle(self, number: int, _frame: FrameType | None) -> None:
+        if self._told:
+            self._stop_at_once(number)
+        self._told = True
+        self._watchdog.allow(self._grace.total_seconds() + _WIND_DOWN)
+        with contextlib.suppress(RuntimeError):  # the loop is closed: it ends anyway
+            self._loop.call_soon_threadsafe(self._stop, signal.Signals(number).name)
+
+    def _stop(self, name: str) -> None:
+        _log.info(
+            "%s: stopping; running jobs have %s, a second signal stops at once",
+            name,
+            span(self._grace),
+        )
+        self._worker.stop()
+
+    def _stop_at_once(self, number: int) -> None:
+        for each in _SIGNALS:  # should even leaving hang, a third one kills
+            signal.signal(each, signal.SIG_DFL)
+        with contextlib.suppress(OSError):  # a logger might be the very thing interrupted
+            os.write(2, self._last_words)
+        leave(128 + number)
+
+
+# Logging
+
+
+def set_up_logging(*, as_json: bool) -> None:
+    """Log to stderr, unless the app has set up its own logging."""
+    handler = logging.StreamHandler()
+    if as_json:
+        handler.setFormatter(JsonFormatter())
+    else:
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+
+
+class JsonFormatter(logging.Formatter):
+    """A record as one line of JSON."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line."""
+        fields = {
+            "at": plain(datetime.fromtimestamp(record.created, UTC)),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        for name in ("job_id", "task", "attempt"):  # what `context().logger` adds
+            if hasattr(record, name):
+                fields[name] = getattr(record, name)
+        if record.exc_info:
+            fields["error"] = self.formatException(record.exc_info)
+        return json.dumps(fields, default=str)
+
+
+# Finding the app
+
+
+def load_app(target: str) -> Penstock:
+    """The Penstock that `module:name` stands for; raises `ConfigurationError` with advice."""
+    module_name, _, name = target.partition(":")
+    if not module_name or not name:
+        guess = target.strip(":").removesuffix(".py").replace("/", ".").strip(".") or "tasks"
+        raise _advised(
+            f"{target!r} does not name an app: expected MODULE:APP, a module and a Penstock in it",
+            f"penstock worker {guess}:app",
+        )
+    module = _import(module_name)
+    try:
+        app: Any = module
+        for part in name.split("."):
+            app = getattr(app, part)
+    except AttributeError:
+        raise _advised(f"module {module_name!r} has no {name!r}", _others(module)) from None
+    if not isinstance(app, Penstock):
+        kind = type(app).__name__
+        raise _advised(f"{target} is a {kind}, not a Penstock", _others(module))
+    if not app.tasks:
+        raise _advised(
+            f"{target} has no tasks, so this worker could run nothing",
+            f"import the modules with its tasks from {module_name}",
+        )
+    return app
+
+
+def _import(name: str) -> ModuleType:
+    sys.path.insert(0, os.getcwd())  # noqa: PTH109 - sys.path holds strings
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise _import_failed(name, error) from error
+        path = name.replace(".", "/") + ".py"
+        message = f"there is no module {error.name!r} in this folder or among the installed ones"
+        raise _advised(message, f"it in the folder that holds {path}") from error
+    except (Exception, SystemExit) as error:
+        raise _import_failed(name, error) from error
+
+
+def _import_failed(name: str, error: BaseException) -> ConfigurationError:
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
+    text = f"importing {name!r} failed: {type(error).__name__}: {error}{place}"
+    return _advised(text, f'python -c "import {name}"')
+
+
+def _others(module: ModuleType) -> str:
+    """The first app that is there, as a command to try."""
+    names = [name for name, value in vars(module).items() if isinstance(value, Penstock)]
+    if names:
+        return f"penstock worker {module.__name__}:{names[0]}"
+    return f'app = Penstock("sqlite:///penstock.db") in {module.__name__}'
+
+
+def _advised(message: str, step: str) -> ConfigurationError:
+    error = ConfigurationError(message)
+    error.add_note(step)
+    return error
+
+
+COMMANDS: Sequence[click.Command] = (run_worker,)

@@ -1,0 +1,68 @@
+"""Keeps the write-ahead log small without making writers wait for it."""
+
+import contextlib
+import logging
+import queue
+import sqlite3
+import threading
+from pathlib import Path
+
+from penstock.stores.sqlite.connection import connect
+
+_log = logging.getLogger(__name__)
+
+# At full speed this is some 10 MiB of new pages: few enough for a small file, many enough that
+# a page that changes often is copied once.
+_PAUSE = 0.1
+# From here on the log is started anew, which keeps writers out for a moment.
+_RESTART_FRAMES = 1_000
+_GO_ON, _STOP = True, False
+
+
+class Checkpointer:
+    """Keeps the WAL small, from a thread and a connection of its own."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._wakeups: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._coming = False
+        self._stop = threading.Event()
+
+    def consider(self) -> None:
+        """Something was written: a checkpoint will follow; returns at once."""
+        if self._coming:
+            return
+        self._coming = True
+        if self._thread is None:
+            self._thread = threading.Thread(
+                target=self._run_forever, name="penstock-checkpoint", daemon=True
+            )
+            self._thread.start()
+        self._wakeups.put(_GO_ON)
+
+    def close(self) -> None:
+        """Wait for a checkpoint that runs."""
+        if self._thread is not None:
+            self._stop.set()
+            self._wakeups.put(_STOP)
+            self._thread.join()
+
+    def _run_forever(self) -> None:
+        # Starting anew waits for readers while it keeps writers out: rather try again.
+        with contextlib.closing(connect(self._path, busy_timeout=0.02)) as connection:
+            while self._wakeups.get():
+                self._stop.wait(_PAUSE)
+                self._coming = False
+                try:
+                    self._checkpoint(connection)
+                except sqlite3.Error as error:
+                    _log.warning("checkpoint of %s failed: %s", self._path, error)
+
+    def _checkpoint(self, connection: sqlite3.Connection) -> None:
+        # Passive copies nearly all without stopping anyone; what was written meanwhile is
+        # little, so that starting anew is short. The file keeps its length: a commit into it
+        # is twice as fast as one that makes it longer.
+        frames = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()[1]
+        if frames > _RESTART_FRAMES:
+            connection.execute("PRAGMA wal_checkpoint(RESTART)").fetchone()

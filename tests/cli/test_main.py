@@ -1,0 +1,185 @@
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from penstock import Penstock, run_sync
+from penstock.cli.exits import Exit
+from penstock.cli.main import cli
+from tests.cli.support import COMMAND, SOON, Shell
+
+
+def test_help_lists_commands_and_exit_codes(shell: Shell) -> None:
+    printed = shell("--help").stdout
+    for name in cli.commands:
+        assert f"\n  {name} " in printed
+    for code in Exit:
+        assert f"\n  {code.value:<5}{code.meaning}\n" in printed
+
+
+def test_no_command_is_help(shell: Shell) -> None:
+    assert shell().stdout == shell("--help").stdout
+
+
+def test_version(shell: Shell) -> None:
+    assert shell("--version").stdout == f"penstock {version('penstock')}\n"
+
+
+def test_every_command_takes_json() -> None:
+    for command in cli.commands.values():
+        assert any("--json" in parameter.opts for parameter in command.params)
+
+
+def test_wrong_command_line_is_one_line(shell: Shell) -> None:
+    assert shell.error("job", code=2).startswith("penstock: No such command 'job'")
+    assert shell.error("explain", code=2) == (
+        "penstock: Missing argument 'ID'; try: penstock explain --help"
+    )
+
+
+def test_wrong_command_line_as_json(shell: Shell) -> None:
+    error = json.loads(shell.error("explain", "--json", "--nope", code=2))
+    assert error["type"] == "NoSuchOption"
+    assert error["try"] == "penstock explain --help"
+
+
+def test_unexpected_error_is_code_1(
+    app: Penstock, shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken(_: Penstock) -> None:
+        raise ZeroDivisionError("nobody foresaw this")
+
+    monkeypatch.setattr(Penstock, "count", broken)
+    assert "Traceback" in shell("status", code=1).stderr
+    error = json.loads(shell.error("status", "--json", code=1))
+    assert error == {"error": "nobody foresaw this", "type": "ZeroDivisionError"}
+
+
+def test_interrupted_command_is_code_130(
+    app: Penstock, shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def interrupted(_: Penstock) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Penstock, "count", interrupted)
+    assert "penstock: interrupted" in shell("status", code=130).stderr
+
+
+def test_commands_work_as_a_process(app: Penstock, url: str, tmp_path: Path) -> None:
+    run_sync(app.tasks["greet"].enqueue("Ada"))
+    command = [*COMMAND, "jobs", "--json", "--store", url]
+    found = subprocess.run(command, capture_output=True, check=True, timeout=SOON, cwd=tmp_path)
+    assert json.loads(found.stdout)["jobs"][0]["task"] == "greet"
+    assert found.stderr == b""
+
+
+def test_reader_that_goes_away_is_no_error(app: Penstock, url: str) -> None:
+    for _ in range(300):
+        run_sync(app.tasks["greet"].enqueue("x" * 1000))
+    command = [*COMMAND, "jobs", "--limit", "300", "--json", "--store", url]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
+
+
+def test_terminal_gets_colour(app: Penstock, url: str) -> None:
+    run_sync(app.tasks["greet"].enqueue("Ada"))
+    main, terminal = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "80"}
+    environment.pop("NO_COLOR", None)
+    subprocess.run(
+        [*COMMAND, "jobs", "--store", url],
+        stdout=terminal,
+        env=environment,
+        check=True,
+        timeout=SOON,
+    )
+    os.close(terminal)
+    assert b"\x1b[33mpending (ready)" in os.read(main, 10_000)
+    os.close(main)
+
+
+def test_help_and_json_do_not_load_rich(app: Penstock, url: str) -> None:
+    for arguments in (["--help"], ["jobs", "--json", "--store", url]):
+        program = (
+            "import sys\n"
+            "from penstock.cli.main import cli\n"
+            "try:\n"
+            f"    cli.main({arguments})\n"
+            "finally:\n"
+            "    assert 'rich' not in sys.modules\n"
+        )
+        subprocess.run(
+            [sys.executable, "-c", program], check=True, capture_output=True, timeout=SOON
+        )
+
+
+def test_drain_ends_on_ctrl_c(app: Penstock, url: str, tmp_path: Path) -> None:
+    run_sync(app.tasks["greet"].enqueue("Ada"))
+    program = (
+        "import os, signal, threading\n"
+        "from penstock.cli.main import cli\n"
+        "from penstock.stores.sqlite.bell import Bell\n"
+        "wait = Bell.wait_blocking\n"
+        "def interrupted(self, seen, timeout):\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "    return wait(self, seen, timeout)\n"
+        "Bell.wait_blocking = interrupted\n"
+        f"cli.main(['drain', '--store', {url!r}])\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, check=False, timeout=SOON, text=True
+    )
+    assert ended.returncode == 128 + signal.SIGINT
+    assert ended.stderr.strip() == "penstock: interrupted"
+
+
+def options(command: click.Command) -> list[str]:
+    return [
+        option
+        for parameter in command.params
+        if isinstance(parameter, click.Option)
+        for option in parameter.opts
+    ]
+
+
+REFERENCE = (Path(__file__).parents[2] / "docs/reference/cli.md").read_text()
+
+
+@pytest.mark.parametrize("name", sorted(cli.commands))
+def test_reference_describes_command_and_options(name: str) -> None:
+    _, found, section = REFERENCE.partition(f"\n### `penstock {name}")
+    assert found
+    section = section.partition("\n##")[0]
+    for option in options(cli.commands[name]):
+        assert f"`{option}" in section, f"{option} of {name} is not described"
+
+
+def test_reference_describes_no_other_commands() -> None:
+    headings = [line for line in REFERENCE.splitlines() if line.startswith("### ")]
+    described = {line.split("`")[1].split()[1] for line in headings}
+    assert described == cli.commands.keys()
+
+
+def test_reference_has_the_exit_codes() -> None:
+    for code in Exit:
+        assert f"| {code.value} | {code.meaning} |\n" in REFERENCE
+
+
+@pytest.mark.parametrize("name", sorted(cli.commands))
+def test_every_command_and_option_has_help(name: str) -> None:
+    command = cli.commands[name]
+    assert CliRunner().invoke(cli, [name, "--help"]).exit_code == 0
+    assert command.help
+    for parameter in command.params:
+        assert not isinstance(parameter, click.Option) or parameter.help

@@ -1,0 +1,131 @@
+from datetime import timedelta
+
+import pytest
+
+from penstock import Done, Penstock, run_sync
+from tests.cli.support import Shell, run_one
+
+
+def fill(app: Penstock) -> None:
+    """In `mail` one job that is done, one running, one ready, one scheduled, one blocked."""
+    greet = app.tasks["greet"].using(queue="mail")
+    for _ in range(2):
+        run_sync(greet.enqueue("Ada"))
+    run_one(app, Done())
+    run_sync(app.claim(worker="w"))
+    for _ in range(2):
+        run_sync(greet.using(key="k").enqueue("Ada"))
+    run_sync(greet.using(delay=timedelta(hours=1)).enqueue("Ada"))
+
+
+def test_status_counts_by_state_and_reason(app: Penstock, shell: Shell) -> None:
+    fill(app)
+    head, row = shell("status").stdout.splitlines()
+    assert dict(zip(head.split(), row.split(), strict=True)) == {
+        "queue": "mail",
+        "pending": "3",
+        "ready": "1",
+        "scheduled": "1",
+        "blocked": "1",
+        "running": "1",
+        "done": "1",
+        "failed": "·",
+    }
+
+
+def test_status_as_json_has_every_count(app: Penstock, shell: Shell) -> None:
+    fill(app)
+    run_sync(app.limit("mail", 9))
+    assert shell.json("status") == {
+        "store": shell.url,
+        "queues": [
+            {
+                "name": "mail",
+                "paused": False,
+                "max_pending": 9,
+                "states": {
+                    "pending": 3,
+                    "running": 1,
+                    "done": 1,
+                    "failed": 0,
+                    "cancelled": 0,
+                    "superseded": 0,
+                },
+                "waiting": {"ready": 1, "scheduled": 1, "blocked": 1},
+            }
+        ],
+    }
+
+
+def test_status_shows_pauses_and_limits(app: Penstock, shell: Shell) -> None:
+    run_sync(app.pause("mail"))
+    run_sync(app.limit("mail", 1000))
+    _, row = shell("status").stdout.splitlines()
+    assert row.split()[:3] == ["mail", "paused", "1,000"]
+
+
+def test_status_of_an_unused_store(app: Penstock, shell: Shell) -> None:
+    assert shell("status").stdout == "No queue has held a job yet.\n"
+
+
+def test_pause_and_resume(app: Penstock, shell: Shell) -> None:
+    fill(app)
+    assert shell("pause", "mail").stdout == (
+        "Queue mail is paused; to go on: penstock resume mail\n"
+    )
+    assert run_sync(app.claim(worker="w")) == []
+    assert shell.json("resume", "mail") == {"name": "mail", "paused": False, "max_pending": None}
+    assert len(run_sync(app.claim(worker="w"))) == 1
+
+
+def test_pause_of_a_queue_without_jobs_is_doubted(app: Penstock, shell: Shell) -> None:
+    result = shell("pause", "mial")
+    assert result.stderr == "No job has ever been in mial; is that its name?\n"
+    assert shell("pause", "mial").stderr == ""
+
+
+@pytest.mark.parametrize("command", ["resume", "drain"])
+def test_unknown_queue_is_not_found(command: str, app: Penstock, shell: Shell) -> None:
+    assert shell.error(command, "mial", code=3) == (
+        "penstock: there is no queue 'mial'; try: penstock status"
+    )
+    assert run_sync(app.queues()) == []
+
+
+def test_limit_is_set_and_lifted(app: Penstock, shell: Shell) -> None:
+    fill(app)
+    assert shell("limit", "mail", "1000").stdout == "Queue mail takes at most 1,000 pending jobs.\n"
+    assert run_sync(app.queues())[0].max_pending == 1000
+    assert shell("limit", "mail", "none").stdout == "Queue mail has no limit.\n"
+    assert run_sync(app.queues())[0].max_pending is None
+
+
+@pytest.mark.parametrize("limit", ["many", "1.5", "9" * 40])
+def test_limit_that_is_no_number_is_refused(limit: str, app: Penstock, shell: Shell) -> None:
+    assert "neither a whole number nor 'none'" in shell.error("limit", "mail", limit, code=2)
+
+
+def test_queue_name_is_checked(app: Penstock, shell: Shell) -> None:
+    assert "printable" in shell.error("pause", "a\nb", code=2)
+
+
+def test_drain_of_nothing_is_done(app: Penstock, shell: Shell) -> None:
+    assert shell("drain").stdout.startswith("Drained after ")
+    drained = shell.json("drain")
+    assert (drained["status"], drained["remaining"]) == ("drained", 0)
+    assert isinstance(drained["elapsed"], float)
+
+
+def test_drain_that_runs_out_of_time_has_its_own_code(app: Penstock, shell: Shell) -> None:
+    fill(app)
+    result = shell("drain", "mail", "--timeout", "0", code=6)
+    assert result.stdout.startswith("Not drained: 4 jobs left after")
+    assert '"status": "timeout"' in shell("drain", "--timeout", "0", "--json", code=6).stdout
+
+
+def test_drain_of_a_paused_queue_ends_at_once(app: Penstock, shell: Shell) -> None:
+    run_sync(app.tasks["greet"].enqueue("Ada"))
+    run_sync(app.pause("default"))
+    result = shell("drain", code=6)
+    assert "1 job left" in result.stdout
+    assert "in paused queues; to see which: penstock status" in result.stdout

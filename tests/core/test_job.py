@@ -1,0 +1,75 @@
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.core.job import Job, JobId, Lease, LogId, NewJob, Retention, Scope
+from penstock.core.lifecycle import FINAL, State, Waiting
+from penstock.core.times import from_micros, span_from_micros, span_to_micros, to_micros
+
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
+JOB = Job(
+    id=JobId(1),
+    version=LogId(2),
+    task="t",
+    payload='{"n":1,"text":"zoë"}',
+    queue="q",
+    priority=5,
+    state=State.PENDING,
+    waiting=Waiting.READY,
+    attempt=0,
+    enqueued_at=NOW,
+    run_at=NOW,
+    tags=("x",),
+)
+
+
+def test_values_cannot_be_changed() -> None:
+    with pytest.raises(AttributeError):
+        JOB.state = State.DONE  # type: ignore[misc]
+
+
+def test_new_job_defaults() -> None:
+    new = NewJob(task="t", payload="{}")
+    assert (new.queue, new.priority, new.scope) == ("default", 5, Scope.UNFINISHED)
+    assert (new.delay, new.run_at, new.key, new.dedupe, new.tags) == (None, None, None, None, ())
+    assert (new.timeout, new.lease) == (None, timedelta(seconds=30))
+
+
+def test_arguments_are_decoded() -> None:
+    assert JOB.args == {"n": 1, "text": "zoë"}
+
+
+def test_result_is_none_until_there_is_one() -> None:
+    assert JOB.result is None
+    assert msgspec.structs.replace(JOB, result_json='{"rows":3}').result == {"rows": 3}
+    assert msgspec.structs.replace(JOB, result_json="null").result is None
+
+
+def test_lease_names_job_token_and_worker() -> None:
+    held = msgspec.structs.replace(JOB, token=9, worker="w")
+    assert held.lease == Lease(JobId(1), 9, "w")
+
+
+def test_job_survives_json() -> None:
+    assert msgspec.json.decode(msgspec.json.encode(JOB), type=Job) == JOB
+
+
+@pytest.mark.parametrize("state", sorted(FINAL))
+def test_failed_jobs_are_kept_longer(state: State) -> None:
+    days = 7 if state is State.FAILED else 1
+    assert Retention().keeps(state) == timedelta(days=days)
+
+
+@given(st.datetimes(datetime(1900, 1, 1), datetime(3000, 1, 1)))  # noqa: DTZ001 - made aware below
+def test_instants_survive_counting(naive: datetime) -> None:
+    instant = naive.replace(tzinfo=UTC)
+    assert from_micros(to_micros(instant)) == instant
+    assert from_micros(to_micros(instant)).utcoffset() == timedelta(0)
+
+
+@given(st.timedeltas(timedelta(days=-400), timedelta(days=400)))
+def test_durations_survive_counting(span: timedelta) -> None:
+    assert span_from_micros(span_to_micros(span)) == span

@@ -1,0 +1,322 @@
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from penstock.core.errors import TransitionRefused
+from penstock.core.job import Job, JobId, LogId, moved
+from penstock.core.lifecycle import (
+    FINAL,
+    TRANSITIONS,
+    UNFINISHED,
+    Cancelled,
+    Done,
+    Event,
+    Expired,
+    Failed,
+    Move,
+    Outcome,
+    Snoozed,
+    State,
+    Waiting,
+    advance,
+    cancel,
+    give_way,
+    refuse,
+    reset,
+)
+from penstock.core.retry import RetryPolicy
+
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
+SECOND = timedelta(seconds=1)
+P, R = State.PENDING, State.RUNNING
+DONE, FAILED, CANCELLED, SUPERSEDED = State.DONE, State.FAILED, State.CANCELLED, State.SUPERSEDED
+
+ALLOWED: dict[Event, dict[State, set[State]]] = {
+    Event.ENQUEUED: {},
+    Event.CLAIMED: {P: {R}},
+    Event.DONE: {R: {DONE}},
+    Event.FAILED: {R: {P, FAILED, CANCELLED, SUPERSEDED}},
+    Event.SNOOZED: {R: {P, CANCELLED, SUPERSEDED}},
+    Event.EXPIRED: {R: {P, FAILED, CANCELLED, SUPERSEDED}},
+    Event.CANCEL_REQUESTED: {R: {R}},
+    Event.CANCELLED: {P: {CANCELLED}, R: {CANCELLED}},
+    Event.SUPERSEDED: {P: {SUPERSEDED}},
+    Event.RESET: {P: {P}, FAILED: {P}, CANCELLED: {P}},
+    Event.REFUSED: {state: {state} for state in State},
+}
+
+OUTCOMES: list[tuple[Outcome, Event]] = [
+    (Done(), Event.DONE),
+    (Failed("boom"), Event.FAILED),
+    (Failed("boom", permanent=True), Event.FAILED),
+    (Snoozed(SECOND), Event.SNOOZED),
+    (Cancelled(), Event.CANCELLED),
+    (Expired(), Event.EXPIRED),
+]
+
+
+def job(state: State = R, *, attempt: int = 1, attempts: int = 3, stopping: bool = False) -> Job:
+    running = state is R
+    return Job(
+        id=JobId(7),
+        version=LogId(20),
+        task="t",
+        payload="{}",
+        queue="q",
+        priority=5,
+        state=state,
+        waiting=Waiting.READY if state is P else None,
+        attempt=attempt,
+        enqueued_at=NOW - 60 * SECOND,
+        run_at=NOW - 50 * SECOND,
+        dedupe="d",
+        retry=RetryPolicy(attempts=attempts, delay=10 * SECOND, factor=2, jitter=0),
+        token=19,
+        worker="w" if running else None,
+        started_at=NOW - 40 * SECOND if running else None,
+        expires_at=NOW + 40 * SECOND if running else None,
+        cancel_requested=stopping,
+        finished_at=NOW - 30 * SECOND if state in FINAL else None,
+        error="earlier",
+        result_json="[1]" if state is DONE else None,
+    )
+
+
+# The table
+
+
+@pytest.mark.parametrize("event", Event)
+@pytest.mark.parametrize("state", State)
+def test_every_state_and_event_leads_where_the_drawing_says(state: State, event: Event) -> None:
+    assert TRANSITIONS.get((state, event), frozenset()) == ALLOWED[event].get(state, set())
+
+
+def test_states_are_unfinished_or_final() -> None:
+    assert {P, R} == UNFINISHED
+    assert {DONE, FAILED, CANCELLED, SUPERSEDED} == FINAL
+    assert [state for state in State if state.final] == [DONE, FAILED, CANCELLED, SUPERSEDED]
+
+
+def test_no_event_but_a_reset_or_a_note_leaves_a_final_state() -> None:
+    leaving = {event for state, event in TRANSITIONS if state.final}
+    assert leaving == {Event.RESET, Event.REFUSED}
+
+
+# Outcomes of a run
+
+
+@pytest.mark.parametrize(("outcome", "event"), OUTCOMES)
+@pytest.mark.parametrize("state", State)
+def test_only_a_running_job_has_an_outcome(state: State, outcome: Outcome, event: Event) -> None:
+    # A pending job can be cancelled, by whoever.
+    if state is R or (state is P and event is Event.CANCELLED):
+        assert advance(job(state), outcome).event is event
+    else:
+        with pytest.raises(TransitionRefused, match=f"job 7 is {state}"):
+            advance(job(state), outcome)
+
+
+def test_success_keeps_the_result() -> None:
+    move = advance(job(), Done(result='{"n":1}'))
+    assert (move.state, move.result, move.attempt, move.error) == (DONE, '{"n":1}', 1, None)
+
+
+def test_failure_is_tried_again_after_the_policys_delay() -> None:
+    move = advance(job(attempt=2), Failed("boom"))
+    assert (move.state, move.delay, move.attempt) == (P, 20 * SECOND, 2)
+    assert (move.error, move.reason) == ("boom", None)
+
+
+def test_chance_reaches_the_policy() -> None:
+    held = replace(job(), retry=RetryPolicy(delay=10 * SECOND, jitter=0.5))
+    assert advance(held, Failed("boom"), chance=0.0).delay == 5 * SECOND
+    assert advance(held, Failed("boom")).delay == 10 * SECOND
+
+
+def fields(held: Job) -> dict[str, object]:
+    return {name: getattr(held, name) for name in held.__struct_fields__}
+
+
+@pytest.mark.parametrize("outcome", [Failed("boom"), Expired()])
+def test_last_attempt_ends_the_job(outcome: Outcome) -> None:
+    assert advance(job(attempt=2), outcome).state is P
+    move = advance(job(attempt=3), outcome)
+    assert (move.state, move.reason) == (FAILED, "attempt 3 of 3")
+    assert advance(job(attempt=4), outcome).state is FAILED
+
+
+def test_permanent_error_ends_the_job_whatever_attempts_are_left() -> None:
+    move = advance(job(attempt=1), Failed("boom", permanent=True))
+    assert (move.state, move.error, move.reason) == (FAILED, "boom", "permanent error")
+
+
+def test_snooze_gives_the_attempt_back() -> None:
+    move = advance(job(attempt=3), Snoozed(5 * SECOND, "rate limit"))
+    assert (move.state, move.attempt, move.delay) == (P, 2, 5 * SECOND)
+    assert (move.reason, move.error) == ("rate limit", None)
+
+
+def test_expiry_returns_the_job_at_once_and_names_the_worker() -> None:
+    move = advance(job(), Expired())
+    assert (move.state, move.delay, move.attempt) == (P, timedelta(0), 1)
+    assert move.error == "the lease of worker w ran out"
+
+
+def test_cancelled_run_ends_the_job() -> None:
+    move = advance(job(), Cancelled("told to"))
+    assert (move.state, move.reason) == (CANCELLED, "told to")
+
+
+@pytest.mark.parametrize(("outcome", "event"), OUTCOMES)
+def test_cancel_request_wins_over_another_attempt_never_over_a_finished_one(
+    outcome: Outcome, event: Event
+) -> None:
+    move = advance(job(stopping=True), outcome)
+    assert (move.event, move.state) == (event, DONE if event is Event.DONE else CANCELLED)
+    assert not move.cancel_requested
+
+
+def test_cancelled_by_request_keeps_the_error_of_the_run() -> None:
+    move = advance(job(stopping=True), Failed("boom"))
+    assert (move.error, move.reason) == ("boom", "cancel was requested")
+
+
+@given(
+    attempt=st.integers(1, 50),
+    attempts=st.integers(1, 50),
+    stopping=st.booleans(),
+    outcome=st.sampled_from([outcome for outcome, _ in OUTCOMES]),
+    chance=st.floats(0, 1, exclude_max=True),
+)
+def test_every_outcome_leads_along_the_table_and_never_past_the_attempts(
+    attempt: int, attempts: int, stopping: bool, outcome: Outcome, chance: float
+) -> None:
+    held = job(attempt=attempt, attempts=attempts, stopping=stopping)
+    move = advance(held, outcome, chance)
+    assert move.state in TRANSITIONS[R, move.event]
+    assert move.delay >= timedelta(0)
+    if move.state is P:
+        assert move.attempt < attempts or attempt > attempts
+        assert not stopping
+
+
+# What others ask for
+
+
+def test_pending_job_is_cancelled_at_once() -> None:
+    move = cancel(job(P), "not wanted")
+    assert (move.event, move.state, move.reason) == (Event.CANCELLED, CANCELLED, "not wanted")
+    assert not move.cancel_requested
+
+
+def test_running_job_is_asked_to_stop() -> None:
+    move = cancel(job(R), "not wanted")
+    assert (move.event, move.state) == (Event.CANCEL_REQUESTED, R)
+    assert (move.cancel_requested, move.attempt, move.reason) == (True, 1, "not wanted")
+    assert move.stays
+
+
+@pytest.mark.parametrize("state", sorted(FINAL))
+def test_finished_job_cannot_be_cancelled(state: State) -> None:
+    with pytest.raises(TransitionRefused, match=f"job 7 is {state}"):
+        cancel(job(state))
+
+
+@pytest.mark.parametrize("state", [P, FAILED, CANCELLED])
+def test_reset_starts_over_from_the_first_attempt(state: State) -> None:
+    move = reset(job(state, attempt=3), "fixed")
+    assert (move.event, move.state, move.attempt) == (Event.RESET, P, 0)
+    assert (move.delay, move.reason) == (timedelta(0), "fixed")
+
+
+@pytest.mark.parametrize("state", [R, DONE, SUPERSEDED])
+def test_running_done_or_superseded_job_cannot_be_reset(state: State) -> None:
+    with pytest.raises(TransitionRefused, match=f"job 7 is {state}"):
+        reset(job(state))
+
+
+@pytest.mark.parametrize("stopping", [False, True])
+@pytest.mark.parametrize("state", State)
+def test_refusal_notes_who_came_late_and_changes_nothing(state: State, stopping: bool) -> None:
+    move = refuse(job(state, attempt=2, stopping=stopping), 11, "w9")
+    assert (move.event, move.state, move.attempt) == (Event.REFUSED, state, 2)
+    assert (move.cancel_requested, move.reason) == (stopping, "stale token 11 from w9")
+    assert move.stays
+
+
+# Giving way
+
+
+@pytest.mark.parametrize("outcome", [Failed("boom"), Snoozed(SECOND, "later"), Expired()])
+def test_run_that_would_be_tried_again_gives_way(outcome: Outcome) -> None:
+    move = advance(job(), outcome)
+    ended = give_way(job(), move, rival=9)
+    assert (ended.state, ended.delay, ended.reason) == (
+        SUPERSEDED,
+        timedelta(0),
+        "superseded by job 9",
+    )
+    assert (ended.event, ended.error, ended.attempt) == (move.event, move.error, move.attempt)
+    assert ended.state in TRANSITIONS[R, ended.event]
+
+
+@pytest.mark.parametrize("state", [P, FAILED, CANCELLED])
+def test_reset_does_not_push_itself_beside_another(state: State) -> None:
+    with pytest.raises(TransitionRefused, match="job 9 holds its dedupe key 'd'"):
+        give_way(job(state), reset(job(state)), rival=9)
+
+
+# The job after a move
+
+
+def after(held: Job, move: Move) -> Job:
+    waiting = Waiting.READY if move.state is P else None
+    return moved(held, move, at=NOW, version=LogId(30), waiting=waiting)
+
+
+@pytest.mark.parametrize(("outcome", "event"), OUTCOMES)
+def test_move_writes_what_it_says_and_keeps_the_rest(outcome: Outcome, event: Event) -> None:
+    held, move = job(), advance(job(), outcome)
+    now = after(held, move)
+    assert (now.state, now.attempt, now.version) == (move.state, move.attempt, 30)
+    assert (now.expires_at, now.cancel_requested) == (None, False)
+    assert (now.id, now.task, now.payload, now.queue) == (7, "t", "{}", "q")
+    assert (now.enqueued_at, now.token, now.dedupe) == (held.enqueued_at, 19, "d")
+    assert (now.priority, now.retry, now.scope) == (held.priority, held.retry, held.scope)
+
+
+def test_job_put_back_has_no_worker_and_a_new_due_time() -> None:
+    now = after(job(), advance(job(), Failed("boom")))
+    assert (now.worker, now.started_at, now.finished_at) == (None, None, None)
+    assert (now.run_at, now.error) == (NOW + 10 * SECOND, "boom")
+
+
+def test_job_that_ended_has_its_end_and_the_same_due_time() -> None:
+    now = after(job(), advance(job(), Cancelled()))
+    assert (now.finished_at, now.run_at, now.error) == (NOW, job().run_at, "earlier")
+
+
+def test_success_replaces_the_error_by_a_result() -> None:
+    now = after(job(), advance(job(), Done(result="[2]")))
+    assert (now.error, now.result) == (None, [2])
+
+
+def test_reset_forgets_how_it_ended() -> None:
+    now = after(job(FAILED), reset(job(FAILED)))
+    assert (now.finished_at, now.error, now.result_json) == (None, None, None)
+    assert (now.attempt, now.run_at) == (0, NOW)
+
+
+@pytest.mark.parametrize("state", State)
+def test_note_leaves_all_but_the_version(state: State) -> None:
+    held = job(state)
+    now = moved(held, refuse(held, 1, "late"), at=NOW, version=LogId(30), waiting=held.waiting)
+    assert fields(now) == {**fields(held), "version": 30}
+
+
+def test_cancel_request_leaves_all_but_version_and_request() -> None:
+    now = after(job(), cancel(job()))
+    assert fields(now) == {**fields(job()), "version": 30, "cancel_requested": True}

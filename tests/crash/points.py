@@ -1,0 +1,92 @@
+"""Dies by SIGKILL at a named point: at the n-th statement of a kind, or between two steps.
+
+A point reads `before COMMIT 3`: a time (before, after, during), a statement (the name of a query,
+the first words of any other, or `*` for all), and which one, from 1. Between statements a client
+dies `at claimed 1`, `at handling 1`, `at handled 1` or `at settled 1`.
+"""
+
+import os
+import random
+import signal
+import sqlite3
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from penstock.stores.sqlite.transaction import SQL
+
+
+def die() -> NoReturn:
+    os.kill(os.getpid(), signal.SIGKILL)
+    while True:
+        signal.pause()
+
+
+class Point:
+    """Counts what passes by and dies when it is this point's turn."""
+
+    def __init__(self, text: str) -> None:
+        self._when, rest = text.split(" ", 1)
+        self._what, nth = rest.rsplit(" ", 1)
+        self._left = int(nth)
+        self.statements = 0
+        self.commits = 0
+
+    def pass_by(self, what: str, step: Callable[[], Any]) -> Any:
+        """Run a statement, unless this is the moment to die."""
+        self.statements += 1
+        self.commits += what == "COMMIT"
+        if not self._is(what):
+            return step()
+        self._left -= 1
+        if self._left:
+            return step()
+        if self._when == "during":
+            threading.Thread(target=_die_soon, daemon=True).start()
+        if self._when == "before":
+            die()
+        answer = step()
+        if self._when == "after":
+            die()
+        return answer
+
+    def step(self, what: str) -> None:
+        """A step between two calls, for the time `at`."""
+        if self._when == "at" and what == self._what:
+            self._left -= 1
+            if not self._left:
+                die()
+
+    def _is(self, what: str) -> bool:
+        if self._what in SQL:
+            return what == SQL[self._what]
+        return self._what == "*" or what.startswith(self._what)
+
+
+def _die_soon() -> NoReturn:
+    time.sleep(random.Random().uniform(0, 0.004))
+    die()
+
+
+def arm(point: Point) -> None:
+    """Let every statement of every connection in this process pass by the point."""
+    real = sqlite3.connect
+
+    class Connection(sqlite3.Connection):
+        def execute(self, sql: str, *parameters: Any) -> sqlite3.Cursor:
+            cursor: sqlite3.Cursor = point.pass_by(
+                sql, lambda: super(Connection, self).execute(sql, *parameters)
+            )
+            return cursor
+
+        def executemany(self, sql: str, *parameters: Any) -> sqlite3.Cursor:
+            cursor: sqlite3.Cursor = point.pass_by(
+                sql, lambda: super(Connection, self).executemany(sql, *parameters)
+            )
+            return cursor
+
+    def connect(*args: Any, **options: Any) -> sqlite3.Connection:
+        return real(*args, **{"factory": Connection, **options})
+
+    sqlite3.connect = connect

@@ -1,0 +1,271 @@
+"""What clients asked for and were told: each writes its own file, one line per event.
+
+A line is written by one call, without fsync: it survives the death of its process, which is all
+that these tests bring about. The last line of a killed client may be torn.
+"""
+
+import fcntl
+import itertools
+import os
+import secrets
+import struct
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from penstock.core.errors import PenstockError
+from penstock.core.job import Job, Lease, NewJob, Queue
+from penstock.core.lifecycle import Outcome
+from penstock.core.store import Clock
+from penstock.engine import Penstock
+from penstock.stores import system_clock
+
+
+class Note(msgspec.Struct, frozen=True, kw_only=True, tag=True, gc=False):
+    """One event: `at` is CLOCK_MONOTONIC, which the processes of a machine share."""
+
+    client: str
+    at: int
+    wall: int
+
+
+class AskedJob(msgspec.Struct, frozen=True, gc=False):
+    mark: str
+    queue: str
+    key: str | None
+    dedupe: str | None
+
+
+class Asked(Note, frozen=True, gc=False):
+    """An enqueue begins: all of these jobs, or none."""
+
+    call: int
+    jobs: list[AskedJob]
+
+
+class Told(Note, frozen=True, gc=False):
+    """An enqueue was acknowledged: for each job its id, and whether it is another's."""
+
+    call: int
+    jobs: list[tuple[int, bool]]
+
+
+class Refused(Note, frozen=True, gc=False):
+    """An enqueue was answered with an error: nothing was changed."""
+
+    call: int
+    error: str
+
+
+class Claimed(Note, frozen=True, gc=False):
+    """These jobs were given, as (id, token)."""
+
+    runs: list[tuple[int, int]]
+
+
+class Started(Note, frozen=True, gc=False):
+    """A handler begins."""
+
+    job: int
+    token: int
+    attempt: int
+
+
+class Effect(Note, frozen=True, gc=False):
+    """A handler acted on something that refuses tokens lower than the highest it saw."""
+
+    job: int
+    token: int
+    applied: bool
+
+
+class Ended(Note, frozen=True, gc=False):
+    """A handler came to its end, well or not."""
+
+    job: int
+    token: int
+    well: bool
+
+
+class Settled(Note, frozen=True, gc=False):
+    """The answer to a settle: as (id, token, whether it was taken)."""
+
+    runs: list[tuple[int, int, bool]]
+
+
+class Steering(Note, frozen=True, gc=False):
+    """A pause or a resume begins."""
+
+    call: int
+    queue: str
+    paused: bool
+
+
+class Steered(Note, frozen=True, gc=False):
+    """A pause or a resume was acknowledged."""
+
+    call: int
+
+
+class Trouble(Note, frozen=True, gc=False):
+    """An error that no client should ever meet."""
+
+    error: str
+
+
+Event = (
+    Asked
+    | Told
+    | Refused
+    | Claimed
+    | Started
+    | Effect
+    | Ended
+    | Settled
+    | Steering
+    | Steered
+    | Trouble
+)
+
+_decoder = msgspec.json.Decoder(Event)
+
+
+class Recorder:
+    """Appends the events of one client to a file of its own."""
+
+    def __init__(self, folder: Path, role: str) -> None:
+        self.client = f"{role}-{os.getpid()}-{secrets.token_hex(3)}"
+        self.calls = itertools.count()
+        (folder / "history").mkdir(exist_ok=True)
+        path = folder / "history" / f"{self.client}.jsonl"
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+
+    def note(self, kind: type[Note], **facts: Any) -> None:
+        event = kind(client=self.client, at=time.monotonic_ns(), wall=time.time_ns(), **facts)
+        os.write(self._fd, msgspec.json.encode(event) + b"\n")
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+def read_history(folder: Path) -> list[Event]:
+    """What all clients of a folder wrote, by time."""
+    events: list[Event] = []
+    for path in (folder / "history").iterdir():
+        for line in path.read_bytes().splitlines(keepends=True):
+            if line.endswith(b"\n"):  # else its client was killed while it wrote
+                events.append(_decoder.decode(line))  # noqa: PERF401 - reads better so
+    return sorted(events, key=lambda event: event.at)
+
+
+class Recorded(Penstock):
+    """A Penstock that notes what it is asked for and what it answers.
+
+    The payload of every job has a `mark`, unique for each asking: it tells which of the jobs that
+    were asked for are in the store, also when no answer came.
+    """
+
+    def __init__(self, folder: Path, recorder: Recorder, clock: Clock = system_clock) -> None:
+        super().__init__(f"sqlite:///{folder}/jobs.db", actor=recorder.client, clock=clock)
+        self.recorder = recorder
+
+    async def enqueue_many(self, jobs: Sequence[NewJob], *, connection: Any = None) -> list[Job]:
+        call = self.note_asked(jobs)
+        try:
+            stored = await super().enqueue_many(jobs, connection=connection)
+        except PenstockError as error:
+            self.recorder.note(Refused, call=call, error=f"{type(error).__name__}: {error}")
+            raise
+        if connection is None:  # else it holds when the caller has committed
+            self.note_told(call, stored)
+        return stored
+
+    def note_asked(self, jobs: Sequence[NewJob]) -> int:
+        call = next(self.recorder.calls)
+        asked = [AskedJob(mark_of(job.payload), job.queue, job.key, job.dedupe) for job in jobs]
+        self.recorder.note(Asked, call=call, jobs=asked)
+        return call
+
+    def note_told(self, call: int, stored: Sequence[Job]) -> None:
+        self.recorder.note(Told, call=call, jobs=[(job.id, job.duplicate) for job in stored])
+
+    async def claim(self, **wanted: Any) -> list[Job]:
+        jobs = await super().claim(**wanted)
+        if jobs:
+            self.recorder.note(Claimed, runs=[(job.id, job.token) for job in jobs])
+        return jobs
+
+    async def settle_held(self, results: Sequence[tuple[Job | Lease, Outcome]]) -> list[Job | None]:
+        answers = await super().settle_held(results)
+        leases = [job.lease if isinstance(job, Job) else job for job, _ in results]
+        self.recorder.note(
+            Settled,
+            runs=[
+                (lease.job_id, lease.token, answer is not None)
+                for lease, answer in zip(leases, answers, strict=True)
+            ],
+        )
+        return answers
+
+    async def pause(self, queue: str) -> Queue:
+        with self._steering(queue, paused=True):
+            return await super().pause(queue)
+
+    async def resume(self, queue: str) -> Queue:
+        with self._steering(queue, paused=False):
+            return await super().resume(queue)
+
+    @contextmanager
+    def _steering(self, queue: str, *, paused: bool) -> Iterator[None]:
+        call = next(self.recorder.calls)
+        self.recorder.note(Steering, call=call, queue=queue, paused=paused)
+        yield
+        self.recorder.note(Steered, call=call)
+
+
+def mark_of(payload: str) -> str:
+    return str(msgspec.json.decode(payload)["mark"])
+
+
+class Fence:
+    """Something outside the queue that handlers act on, once per token, never behind a newer one.
+
+    It keeps the highest token per job in a file that all processes share.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._fd = os.open(folder / "fence", os.O_RDWR | os.O_CREAT, 0o644)
+        self._lock = threading.Lock()
+
+    def act(self, job: Job, recorder: Recorder) -> None:
+        with self._lock:
+            fcntl.flock(self._fd, fcntl.LOCK_EX)
+            try:
+                highest = os.pread(self._fd, 8, 8 * job.id)
+                applied = not highest or struct.unpack("q", highest)[0] <= job.token
+                if applied:
+                    os.pwrite(self._fd, struct.pack("q", job.token), 8 * job.id)
+                recorder.note(Effect, job=job.id, token=job.token, applied=applied)
+            finally:
+                fcntl.flock(self._fd, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+@contextmanager
+def recorded_run(job: Job, recorder: Recorder, fence: Fence) -> Iterator[None]:
+    """The run of a handler: its begin, its effect and its end are noted."""
+    recorder.note(Started, job=job.id, token=job.token, attempt=job.attempt)
+    well = False
+    try:
+        yield
+        fence.act(job, recorder)
+        well = True
+    finally:
+        recorder.note(Ended, job=job.id, token=job.token, well=well)

@@ -1,0 +1,96 @@
+"""Short scenes in which a broken variant has to show itself, and a whole Penstock must not."""
+
+from typing import Any
+
+from penstock.core.errors import LeaseLost, QueueFull
+from penstock.core.lifecycle import Done, Failed
+from penstock.core.retry import RetryPolicy
+from penstock.engine import run_sync
+from tests.crash.client import MOMENT, Client
+
+
+def stale_settle(app: Client, options: dict[str, Any]) -> None:
+    """A lease runs out, another one begins, and both settle."""
+    run_sync(app.enqueue_many([app.new()]))
+    (first,) = run_sync(app.claim(worker=app.actor))
+    app.offset += 1
+    run_sync(app.reclaim())
+    (second,) = run_sync(app.claim(worker=app.actor))
+    for job in (first, second):
+        try:
+            run_sync(app.settle([(app.handle(job), Done())]))
+        except LeaseLost:
+            continue
+
+
+def two_by_turns(app: Client, options: dict[str, Any]) -> None:
+    for _ in range(2):
+        run_sync(app.enqueue_many([app.new()]))
+        (job,) = run_sync(app.claim(worker=app.actor))
+        run_sync(app.settle([(app.handle(job), Done())]))
+
+
+def enqueues(app: Client, options: dict[str, Any]) -> None:
+    for _ in range(10):
+        run_sync(app.enqueue_many([app.new()]))
+
+
+def batches(app: Client, options: dict[str, Any]) -> None:
+    for _ in range(10):
+        run_sync(app.enqueue_many([app.new() for _ in range(5)]))
+
+
+def works(app: Client, options: dict[str, Any]) -> None:
+    run_sync(app.enqueue_many([app.new() for _ in range(3)]))
+    for job in run_sync(app.claim(worker=app.actor, limit=3)):
+        run_sync(app.settle([(app.handle(job), Done())]))
+
+
+def jobs_of_a_key(app: Client, options: dict[str, Any]) -> None:
+    """The first fails once; priorities speak for the last."""
+    for priority in (2, 3, 4, 5):
+        run_sync(app.enqueue_many([app.new(key="k", priority=priority)]))
+    for n in range(10):
+        if n > 2:
+            app.offset += 1
+        for job in run_sync(app.claim(worker=app.actor, limit=9)):
+            outcome = Failed("the first time") if n == 0 else Done()
+            run_sync(app.settle([(app.handle(job), outcome)]))
+
+
+def race(app: Client, options: dict[str, Any]) -> None:
+    run_sync(app.limit("limited", 1))
+    try:
+        run_sync(app.enqueue_many([app.new(**options["job"])]))
+    except QueueFull:
+        return
+
+
+def silent_worker(app: Client, options: dict[str, Any]) -> None:
+    """A worker begins one job again and again, and is never heard of."""
+    run_sync(app.enqueue_many([app.new(retry=RetryPolicy(attempts=2, delay=MOMENT))]))
+    for _ in range(4):
+        run_sync(app.claim(worker=app.actor))
+        app.offset += 1
+        run_sync(app.reclaim())
+
+
+def pause(app: Client, options: dict[str, Any]) -> None:
+    run_sync(app.enqueue_many([app.new() for _ in range(4)]))
+    for steer in (app.pause, app.resume):
+        run_sync(steer("default"))
+        for job in run_sync(app.claim(worker=app.actor, limit=4)):
+            run_sync(app.settle([(app.handle(job), Done())]))
+
+
+SCENES = (
+    stale_settle,
+    two_by_turns,
+    enqueues,
+    batches,
+    works,
+    jobs_of_a_key,
+    race,
+    silent_worker,
+    pause,
+)

@@ -1,0 +1,64 @@
+"""What the crash tests share: recovering a store, and holding its history against the promises."""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from penstock.core.lifecycle import Done
+from penstock.engine import run_sync
+from tests.crash.clients import Client
+from tests.crash.history import check, read_store
+from tests.crash.processes import Zygote, until
+from tests.crash.recording import read_history
+
+QUEUES = ("default", "limited", "valve")
+
+
+@contextmanager
+def client(folder: Path, role: str = "test", **options: object) -> Iterator[Client]:
+    """A client in the process of the test."""
+    app = Client(role, folder, options)
+    try:
+        yield app
+    finally:
+        run_sync(app.close())
+        app.recorder.close()
+        app.fence.close()
+
+
+def finish_by_hand(folder: Path) -> None:
+    """Recover a store and do all that is left, with a clock that is always past every lease."""
+    with client(folder, "finisher") as app:
+        for queue in QUEUES:
+            run_sync(app.resume(queue))
+        while run_sync(app.store.backlog())[0]:
+            app.offset += 10
+            run_sync(app.reclaim())
+            for job in run_sync(app.claim(worker=app.actor, limit=100)):
+                run_sync(app.settle([(app.handle(job), Done())]))
+
+
+def drain(zygote: Zygote, folder: Path) -> None:
+    """Recover a store and do all that is left, by a healthy worker."""
+    with client(folder) as app:
+        for queue in QUEUES:
+            run_sync(app.resume(queue))
+        healthy = zygote.start("worker", folder)
+        until(
+            lambda: healthy.ended or not run_sync(app.store.backlog())[0],
+            "a healthy worker does not finish the jobs",
+        )
+        healthy.stop()
+
+
+def assert_promises_kept(folder: Path, context: object = "", **options: object) -> None:
+    """Nothing was lost, doubled, misordered, stuck or forgotten, and the file is sound."""
+    violations = check(read_history(folder), read_store(folder), **options)  # type: ignore[arg-type]
+    assert not violations, (context, *violations)
+    connection = sqlite3.connect(folder / "jobs.db")
+    assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)], context
+    ready = connection.execute("SELECT count(*) FROM penstock_ready_tag").fetchone()
+    connection.close()
+    if options.get("drained", True):
+        assert ready == (0,), (context, "finished jobs could be claimed by their tags")

@@ -1,0 +1,115 @@
+"""Kill -9 at named points, and before and after every single statement of a scripted client."""
+
+from pathlib import Path
+
+import pytest
+
+from penstock.core.lifecycle import FINAL
+from penstock.engine import run_sync
+from tests.crash.history import read_store
+from tests.crash.processes import Zygote
+from tests.crash.support import assert_promises_kept, client, drain, finish_by_hand
+
+# The first transactions of the script: 2 the schema and 1 limit, then enqueues, a pause, a claim.
+SCRIPTED = [
+    "after BEGIN IMMEDIATE 5",
+    "before COMMIT 6",
+    "after COMMIT 6",
+    "before log_added 2",
+    "before log_claimed 1",
+    "before start 1",
+    "at claimed 1",
+    "at handling 1",
+    "at handled 1",
+    "at settled 1",
+    "before log_moved 1",
+    "before move 1",
+    "before move 2",
+    "before unblock 1",
+    "after unblock 1",
+    "before note 1",
+]
+MIGRATING = [
+    "before PRAGMA journal_mode 1",
+    "after PRAGMA journal_mode 1",
+    "after BEGIN IMMEDIATE 1",
+    "before COMMIT 1",
+    "after COMMIT 1",
+]
+WORKING = ["at claimed 2", "at handling 4", "at handled 3", "at settled 2", "before move 3"]
+PRUNING = [
+    "after BEGIN IMMEDIATE 1",
+    "before prune_log 1",
+    "before prune_payloads 1",
+    "before prune_jobs 1",
+    "after prune_jobs 1",
+    "before COMMIT 1",
+    "after COMMIT 1",
+]
+CHECKPOINTING = [
+    f"{when} PRAGMA wal_checkpoint({kind}) {nth}"
+    for when in ("before", "during", "after")
+    for kind in ("PASSIVE", "TRUNCATE")
+    for nth in (1, 3)
+]
+
+
+@pytest.mark.parametrize("point", MIGRATING + SCRIPTED)
+def test_client_dies_at(point: str, zygote: Zygote, folder: Path) -> None:
+    zygote.start("script", folder, point=point).die()
+    finish_by_hand(folder)
+    assert_promises_kept(folder, point)
+
+
+# After a statement is before the next one, except where a client is told in between.
+@pytest.mark.parametrize("every", ["before * odd", "before * even", "after COMMIT"])
+def test_client_dies_at_every_statement(every: str, zygote: Zygote, tmp_path: Path) -> None:
+    unharmed = tmp_path / "unharmed"
+    unharmed.mkdir()
+    zygote.start("script", unharmed).succeed()
+    statements, commits = map(int, (unharmed / "passed").read_text().split())
+    assert statements > 100 < 9 * commits
+    when, what, *_ = every.split()
+    for n in {
+        "before * odd": range(1, statements + 1, 2),
+        "before * even": range(2, statements + 1, 2),
+        "after COMMIT": range(1, commits + 1),
+    }[every]:
+        folder = tmp_path / str(n)
+        folder.mkdir()
+        point = f"{when} {what} {n}"
+        zygote.start("script", folder, point=point).die()
+        finish_by_hand(folder)
+        assert_promises_kept(folder, point)
+
+
+@pytest.mark.parametrize("point", WORKING)
+def test_worker_dies_at(point: str, zygote: Zygote, folder: Path) -> None:
+    with client(folder, seed=1) as app:
+        for _ in range(20):
+            run_sync(app.enqueue_many([app.any_job()]))
+    zygote.start("worker", folder, point=point, concurrency=2).die()
+    drain(zygote, folder)
+    assert_promises_kept(folder, point)
+
+
+@pytest.mark.parametrize("point", CHECKPOINTING)
+def test_client_dies_at_checkpoint(point: str, zygote: Zygote, folder: Path) -> None:
+    zygote.start("checkpointed", folder, point=point).die()
+    finish_by_hand(folder)
+    assert_promises_kept(folder, point)
+
+
+@pytest.mark.parametrize("point", PRUNING)
+def test_client_dies_while_pruning(point: str, zygote: Zygote, folder: Path) -> None:
+    zygote.start("script", folder).succeed()
+    finished = frozenset(
+        job.id for job in read_store(folder).jobs.values() if job.state in FINAL
+    )
+    assert finished
+    zygote.start("pruner", folder, point=point).die()
+    assert_promises_kept(folder, point, drained=False, removable=finished)
+    left = finished & read_store(folder).jobs.keys()
+    assert left == (frozenset() if point == "after COMMIT 1" else finished)
+    finish_by_hand(folder)
+    assert_promises_kept(folder, point, removable=finished)

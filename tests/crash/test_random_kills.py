@@ -1,0 +1,83 @@
+"""Kill -9 at random moments, over and over on one file, while producers and workers are at it.
+
+The number of kills is that of the environment variable PENSTOCK_CRASH_ROUNDS, per seed.
+"""
+
+import os
+import random
+import signal
+import sqlite3
+import time
+from pathlib import Path
+
+import pytest
+
+from penstock.engine import run_sync
+from tests.crash.clients import LEASE, Client
+from tests.crash.processes import Child, Zygote
+from tests.crash.recording import mark_of
+from tests.crash.history import read_store
+from tests.crash.support import assert_promises_kept, client, drain
+
+KILLS = int(os.environ.get("PENSTOCK_CRASH_ROUNDS", "200"))
+CAST = ("producer", "plain_producer", "worker", "worker")
+LIMIT = 40
+
+
+@pytest.mark.timeout(120 + KILLS)
+@pytest.mark.parametrize("seed", [1, 2])
+def test_nothing_is_lost_doubled_or_stuck(seed: int, zygote: Zygote, folder: Path) -> None:
+    rng = random.Random(seed)
+    with client(folder) as app:
+        run_sync(app.limit("limited", LIMIT))
+        play(rng, zygote, app)
+    drain(zygote, folder)
+    assert_promises_kept(folder, f"seed {seed}")
+    assert_own_rows_and_jobs_agree(folder)
+    with client(folder) as app:
+        assert run_sync(app.claim(worker="w", limit=9, tags=["red", "green", "blue"])) == []
+
+
+def play(rng: random.Random, zygote: Zygote, app: Client) -> None:
+    def start(role: str) -> Child:
+        return zygote.start(role, app.folder, seed=rng.getrandbits(32))
+
+    actors = [start(role) for role in CAST]
+    kills = 0
+    while kills < KILLS:
+        time.sleep(rng.uniform(0, 0.06))
+        if rng.random() < 0.3:
+            run_sync(rng.choice([app.pause, app.resume])("valve"))
+        if rng.random() < 0.05:
+            oversleep(rng.choice(actors))
+        fallen = [rng.randrange(len(CAST))]
+        if rng.random() < 0.15:  # all at once, as when the power goes: nobody keeps the file open
+            fallen = list(range(len(CAST)))
+            run_sync(app.close())
+        for n in fallen:
+            actors[n].signal(signal.SIGKILL)
+        for n in fallen:
+            actors[n].die()
+        for n in fallen:
+            actors[n] = start(CAST[n])
+        kills += len(fallen)
+    for actor in actors:
+        actor.kill()
+        actor.die()
+
+
+def oversleep(actor: Child) -> None:
+    """Stop a client for longer than a lease; the others go on, unless it stopped in their way."""
+    actor.signal(signal.SIGSTOP)
+    time.sleep(1.5 * LEASE.total_seconds())
+    actor.signal(signal.SIGCONT)
+
+
+def assert_own_rows_and_jobs_agree(folder: Path) -> None:
+    """What was enqueued in an application's own transaction is there just as its rows are."""
+    connection = sqlite3.connect(folder / "jobs.db")
+    orders = {mark for (mark,) in connection.execute("SELECT mark FROM orders")}
+    connection.close()
+    jobs = {mark_of(job.payload) for job in read_store(folder).jobs.values()}
+    assert orders
+    assert orders <= jobs

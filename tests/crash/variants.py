@@ -1,0 +1,202 @@
+"""Broken variants of Penstock: each takes one care away that a promise rests on.
+
+They are applied in client processes only. A statement that a variant changes has to read as
+expected, so that no variant heals in silence when the source changes.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from penstock.core import lifecycle
+from penstock.core.job import Change, Job, Lease, NewJob
+from penstock.core.lifecycle import Done, Move, Outcome
+from penstock.engine import Penstock
+from penstock.stores.sqlite.adding import Adding
+from penstock.stores.sqlite.moving import Moving
+from penstock.stores.sqlite.store import SqliteStore
+from penstock.stores.sqlite.transaction import SQL, Totals, Transaction
+from penstock.stores.sqlite.writer import Writer
+
+
+def apply(name: str | None) -> None:
+    if name is not None:
+        VARIANTS[name]()
+
+
+def rewrite(query: str, old: str, new: str) -> None:
+    assert SQL[query].count(old) == 1, f"{query} reads otherwise now: {SQL[query]}"
+    SQL[query] = SQL[query].replace(old, new)
+
+
+def acknowledges_before_commit() -> None:
+    def commit(self: Any, requests: Sequence[Any]) -> None:
+        if self._connection.in_transaction:
+            self._connection.execute("COMMIT")
+        transaction = Transaction(self._connection)
+        self._connection.execute("BEGIN IMMEDIATE")
+        for request in requests:
+            (request.answer,) = request.verb(transaction, [request.call])
+
+    Writer._commit = commit  # type: ignore[method-assign]
+
+
+def deletes_what_it_gives_out() -> None:
+    real = SqliteStore._claim_one
+
+    def claim_one(self: SqliteStore, tx: Transaction, *rest: Any) -> list[Job]:
+        jobs = real(self, tx, *rest)
+        tx.executemany("DELETE FROM penstock_job WHERE id = ?", [(job.id,) for job in jobs])
+        return jobs
+
+    SqliteStore._claim_one = claim_one  # type: ignore[method-assign]
+
+
+def settles_what_it_gives_out() -> None:
+    real = Penstock.claim
+
+    async def claim(self: Penstock, **wanted: Any) -> list[Job]:
+        jobs = await real(self, **wanted)
+        await Penstock.settle_held(self, [(job, Done()) for job in jobs])
+        return jobs
+
+    Penstock.claim = claim  # type: ignore[method-assign, assignment]
+
+
+def settles_by_any_token() -> None:
+    def settling(self: Penstock, job: Job, lease: Lease, outcome: Outcome) -> Move:
+        return lifecycle.advance(job, outcome)
+
+    Penstock._settling = settling  # type: ignore[method-assign]
+
+
+def moves_any_version() -> None:
+    real = Moving.call
+
+    def call(self: Moving, changes: Sequence[Change], actor: str) -> Any:
+        blind = [
+            Change(
+                msgspec.structs.replace(change.job, version=self._current[change.job.id][0]),
+                change.move,
+            )
+            for change in changes
+        ]
+        return real(self, blind, actor)
+
+    Moving.call = call  # type: ignore[method-assign]
+
+
+def gives_tokens_again() -> None:
+    rewrite("start", "token = ?1 + p.key", "token = attempt + 1")
+    rewrite("log_claimed", "?3, ?1 + p.key", "?3, j.attempt + 1")
+
+
+def gives_out_more_than_heads() -> None:
+    rewrite("held_keys", "stage < 4", "stage > 4")
+
+
+def promotes_the_newest() -> None:
+    rewrite("unblock", "SELECT min(id)", "SELECT max(id)")
+
+
+def promotes_by_priority() -> None:
+    rewrite("unblock", "SELECT min(id)", "SELECT id")
+    rewrite("unblock", "stage = 2\n    )", "stage = 2 ORDER BY priority DESC LIMIT 1\n    )")
+
+
+def forgets_the_key_of_a_retry() -> None:
+    real = Moving._target
+
+    def target(self: Moving, job: Job, move: Move) -> Any:
+        return real(self, msgspec.structs.replace(job, key=None), move)
+
+    Moving._target = target  # type: ignore[method-assign]
+    rewrite("move", "attempt = ", "key = CASE WHEN ?3 < 3 THEN NULL ELSE key END, attempt = ")
+
+
+def does_not_count_attempts() -> None:
+    rewrite("start", "attempt = attempt + 1", "attempt = attempt")
+
+
+def takes_nothing_back() -> None:
+    rewrite("expired", "stage = 3 AND", "stage = 3 AND false AND")
+
+
+def checks_then_acts() -> None:
+    """Both the dedupe key and the room in the queue are looked up before the transaction."""
+    real = SqliteStore.add
+
+    async def add(self: SqliteStore, jobs: Sequence[NewJob], **options: Any) -> list[Job]:
+        if any(job.dedupe is not None or job.queue == "limited" for job in jobs):
+            assert (await self.backlog("limited"))[0] == 0
+            await self._read(lambda file: file.execute("DROP INDEX IF EXISTS penstock_job_dedupe"))
+            meet(self._path.parent)
+        return await real(self, jobs, **options)
+
+    SqliteStore.add = add  # type: ignore[method-assign]
+    Transaction.dedupe_holder = lambda *_, **__: None  # type: ignore[method-assign]
+    Adding._room = room  # type: ignore[method-assign]
+
+
+def room(self: Any, queue: str) -> None:
+    self._rooms[queue] = None
+
+
+def meet(folder: Path) -> None:
+    """Wait until two processes are here."""
+    (folder / f"here-{time.monotonic_ns()}").touch()
+    while len(list(folder.glob("here-*"))) < 2:
+        time.sleep(0.001)
+
+
+def stores_a_batch_in_pieces() -> None:
+    real = SqliteStore.add
+
+    async def add(self: SqliteStore, jobs: Sequence[NewJob], **options: Any) -> list[Job]:
+        return [stored for job in jobs for stored in await real(self, [job], **options)]
+
+    SqliteStore.add = add  # type: ignore[method-assign]
+
+
+def forgets_to_log_expiry() -> None:
+    rewrite("log_moved", "ON j.id = p.value", "ON j.id = p.value AND ?4 <> 'expired'")
+
+
+def counts_only_what_comes() -> None:
+    real = Transaction.add_totals
+
+    def add_totals(self: Transaction, totals: Totals) -> None:
+        real(self, {place: n for place, n in totals.items() if n > 0})
+
+    Transaction.add_totals = add_totals  # type: ignore[method-assign]
+
+
+def is_deaf_to_pauses() -> None:
+    rewrite("queues_with_ready", "AND NOT q.paused", "")
+
+
+VARIANTS: dict[str, Callable[[], None]] = {
+    variant.__name__: variant
+    for variant in (
+        acknowledges_before_commit,
+        deletes_what_it_gives_out,
+        settles_what_it_gives_out,
+        settles_by_any_token,
+        moves_any_version,
+        gives_tokens_again,
+        gives_out_more_than_heads,
+        promotes_the_newest,
+        promotes_by_priority,
+        forgets_the_key_of_a_retry,
+        does_not_count_attempts,
+        takes_nothing_back,
+        checks_then_acts,
+        stores_a_batch_in_pieces,
+        forgets_to_log_expiry,
+        counts_only_what_comes,
+        is_deaf_to_pauses,
+    )
+}

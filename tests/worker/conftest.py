@@ -1,0 +1,20 @@
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock import Penstock, run_sync
+from tests.contract.support import STORES, ManualClock
+
+
+@pytest.fixture(params=STORES)
+def app(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -> Iterator[Penstock]:
+    """A Penstock on every store in turn, whose time stands still."""
+    penstock = Penstock(STORES[request.param](tmp_path), clock=clock)
+    yield penstock
+    run_sync(penstock.close())
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/jobs.db"

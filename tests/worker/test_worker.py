@@ -1,0 +1,726 @@
+"""The worker: what it takes, how much at once, how it stops, and what it survives."""
+
+import asyncio
+import logging
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from penstock import (
+    ConfigurationError,
+    Event,
+    Job,
+    NewJob,
+    Outcome,
+    Penstock,
+    State,
+    StoreUnavailable,
+    Task,
+    Waiting,
+    Worker,
+    context,
+)
+from penstock.core.job import Change, Claim
+from penstock.worker import worker as worker_module
+from penstock.worker.execute import Run
+from tests.contract.support import HOUR, SOON, ManualClock
+from tests.worker.support import AT_ONCE, ONCE, ended, eventually, soon, work_off, working
+
+AT_NO_TIME = timedelta(0)
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests need not wait as long as users do for a store that fails or a handler that hangs."""
+    monkeypatch.setattr(worker_module, "_RETRY_PAUSE", 0.01)
+    monkeypatch.setattr(worker_module, "_LAST_WAIT", 0.2)
+
+
+class Hold:
+    """A handler that says that it runs, and goes on when it is told to."""
+
+    def __init__(self, app: Penstock, **options: Any) -> None:
+        self.running = 0
+        self.peak = 0
+        self.started = asyncio.Semaphore(0)
+        self.finish = asyncio.Event()
+        self.task: Task[[], Any] = app.task("hold", self._handle, **options)
+
+    async def _handle(self) -> None:
+        self.running += 1
+        self.peak = max(self.peak, self.running)
+        self.started.release()
+        try:
+            await self.finish.wait()
+        finally:
+            self.running -= 1
+
+    async def begun(self, n: int = 1) -> None:
+        async with asyncio.timeout(SOON):
+            for _ in range(n):
+                await self.started.acquire()
+
+
+async def count(app: Penstock, state: State) -> int:
+    return sum(n for (_, found, _), n in (await app.count()).items() if found is state)
+
+
+async def counted(app: Penstock, state: State, n: int) -> bool:
+    return await count(app, state) == n
+
+
+async def state_of(app: Penstock, job: Job) -> State:
+    return (await app.get(job.id)).state
+
+
+async def has(app: Penstock, job: Job, state: State) -> bool:
+    return await state_of(app, job) is state
+
+
+async def events_of(app: Penstock, job: Job) -> list[Event]:
+    return [entry.event for entry in await app.log(job.id)]
+
+
+# What it takes, and how much at once
+
+
+async def test_no_more_coroutines_run_than_the_concurrency_allows(app: Penstock) -> None:
+    hold = Hold(app)
+    await app.enqueue_many([hold.task.new()] * 10)
+    async with working(app, concurrency=3):
+        await hold.begun(3)
+        assert await count(app, State.RUNNING) == 3
+        hold.finish.set()
+        await eventually(lambda: counted(app, State.DONE, 10))
+    assert hold.peak == 3
+
+
+async def test_no_more_threads_run_than_the_concurrency_allows(app: Penstock) -> None:
+    running = threading.Semaphore(3)
+    together = threading.Barrier(3, timeout=SOON)
+
+    @app.task
+    def hold() -> bool:
+        alone = running.acquire(blocking=False)
+        together.wait()
+        running.release()
+        return alone
+
+    jobs = await app.enqueue_many([hold.new()] * 9)
+    await work_off(app, concurrency=3)
+    assert [(await app.get(job.id)).result for job in jobs] == [True] * 9
+
+
+async def test_concurrency_below_one_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="concurrency"):
+        Worker(Penstock("memory://"), concurrency=0)
+
+
+async def test_free_slot_takes_the_next_job_while_others_still_run(app: Penstock) -> None:
+    hold = Hold(app)
+
+    @app.task
+    async def quick() -> None:
+        pass
+
+    await hold.task.enqueue()
+    async with working(app, concurrency=2):
+        await hold.begun()
+        await app.enqueue_many([quick.new()] * 5)
+        await eventually(lambda: counted(app, State.DONE, 5))
+        assert hold.running == 1
+        hold.finish.set()
+
+
+async def test_coroutine_that_waits_lets_the_rest_of_its_batch_run(app: Penstock) -> None:
+    others_are_done = asyncio.Event()
+    done: list[int] = []
+
+    @app.task
+    async def first() -> None:
+        await others_are_done.wait()
+
+    @app.task
+    async def other() -> None:
+        done.append(1)
+        if len(done) == 3:
+            others_are_done.set()
+
+    await app.enqueue_many([first.new(), other.new(), other.new(), other.new()])
+    await work_off(app, concurrency=4)
+    assert await count(app, State.DONE) == 4
+
+
+async def test_higher_priority_runs_first_then_first_in_first_out(app: Penstock) -> None:
+    order: list[str] = []
+
+    @app.task
+    async def note(name: str) -> None:
+        order.append(name)
+
+    await note.enqueue("a")
+    await note.using(priority=0).enqueue("b")
+    await note.using(priority=9).enqueue("c")
+    await note.enqueue("d")
+    await work_off(app, concurrency=1)
+    assert order == ["c", "a", "d", "b"]
+
+
+async def test_jobs_of_one_key_run_in_order_one_at_a_time_also_across_retries(
+    app: Penstock,
+) -> None:
+    inside: Counter[str] = Counter()
+    order: list[tuple[str, int, int]] = []
+
+    @app.task(retry=AT_ONCE)
+    async def step(key: str, n: int) -> None:
+        assert not inside[key]
+        inside[key] += 1
+        await asyncio.sleep(0)
+        inside[key] -= 1
+        order.append((key, n, context().attempt))
+        if n == 1 and context().attempt < 3:
+            raise ValueError("again")
+
+    await app.enqueue_many([step.using(key=key).new(key, n) for n in range(4) for key in "xyz"])
+    await work_off(app, concurrency=8)
+    steps = [(0, 1), (1, 1), (1, 2), (1, 3), (2, 1), (3, 1)]
+    for key in "xyz":
+        assert [(n, attempt) for found, n, attempt in order if found == key] == steps
+
+
+async def test_only_the_queues_asked_for_are_worked(app: Penstock) -> None:
+    @app.task
+    async def nothing() -> None:
+        pass
+
+    ours = await nothing.using(queue="ours").enqueue()
+    theirs = await nothing.using(queue="theirs").enqueue()
+    await work_off(app, queues=["ours", "empty"])
+    assert (await state_of(app, ours), await state_of(app, theirs)) == (State.DONE, State.PENDING)
+
+
+async def test_only_the_tags_asked_for_are_worked(app: Penstock) -> None:
+    @app.task
+    async def nothing() -> None:
+        pass
+
+    ours = await nothing.using(tags=["gpu", "eu"]).enqueue()
+    theirs = await nothing.using(tags=["us"]).enqueue()
+    untagged = await nothing.enqueue()
+    await work_off(app, tags=["eu", "asia"])
+    states = [await state_of(app, job) for job in (ours, theirs, untagged)]
+    assert states == [State.DONE, State.PENDING, State.PENDING]
+
+
+async def test_paused_queue_starts_nothing_until_it_is_resumed(app: Penstock) -> None:
+    @app.task
+    async def nothing() -> None:
+        pass
+
+    await app.pause("default")
+    job = await nothing.enqueue()
+    await work_off(app)
+    assert await state_of(app, job) is State.PENDING
+    async with working(app):
+        await app.resume("default")
+        await eventually(lambda: has(app, job, State.DONE))
+
+
+async def test_idle_worker_finds_a_job_that_is_enqueued(app: Penstock) -> None:
+    ran = asyncio.Event()
+
+    @app.task
+    async def note() -> None:
+        ran.set()
+
+    async with working(app):
+        await eventually(lambda: _idle(app))
+        await note.enqueue()
+        await soon(ran)
+
+
+async def _idle(app: Penstock) -> bool:
+    return not await app.claim(worker="looking")
+
+
+async def test_idle_worker_runs_a_job_when_its_time_comes(url: str) -> None:
+    app = Penstock(url)
+    ran = asyncio.Event()
+
+    @app.task
+    async def note() -> None:
+        ran.set()
+
+    async with working(app):
+        await note.using(delay=timedelta(milliseconds=50)).enqueue()
+        assert not ran.is_set()
+        await soon(ran)
+    await app.close()
+
+
+async def test_idle_worker_finds_a_job_of_another_program(url: str) -> None:
+    app, other = Penstock(url), Penstock(url)
+    ran = asyncio.Event()
+
+    @app.task
+    async def note() -> None:
+        ran.set()
+
+    async with working(app):
+        await other.enqueue_many([NewJob(task="note", payload="{}")])
+        await soon(ran)
+    await app.close()
+    await other.close()
+
+
+# Until it is empty
+
+
+async def test_until_empty_ends_at_once_without_jobs(app: Penstock) -> None:
+    await work_off(app)
+
+
+async def test_until_empty_runs_what_handlers_enqueue(app: Penstock) -> None:
+    @app.task
+    async def shrink(n: int) -> None:
+        if n:
+            await shrink.enqueue(n - 1)
+
+    await shrink.enqueue(5)
+    await work_off(app)
+    assert await count(app, State.DONE) == 6
+
+
+@pytest.mark.parametrize("concurrency", [1, 7])
+async def test_until_empty_runs_every_job_of_a_key(app: Penstock, concurrency: int) -> None:
+    @app.task
+    async def nothing() -> None:
+        pass
+
+    await app.enqueue_many([nothing.using(key="k").new()] * 20)
+    await work_off(app, concurrency=concurrency)
+    assert await count(app, State.DONE) == 20
+
+
+@pytest.mark.parametrize("concurrency", [1, 7])
+async def test_until_empty_runs_retries_without_delay(app: Penstock, concurrency: int) -> None:
+    @app.task(retry=AT_ONCE)
+    async def flaky() -> None:
+        if context().attempt < 3:
+            raise ValueError("again")
+
+    await app.enqueue_many([flaky.new()] * 5)
+    await work_off(app, concurrency=concurrency)
+    assert await count(app, State.DONE) == 5
+
+
+async def test_until_empty_leaves_what_is_not_due(app: Penstock, clock: ManualClock) -> None:
+    @app.task
+    async def nothing() -> None:
+        pass
+
+    job = await nothing.using(delay=HOUR).enqueue()
+    await work_off(app)
+    assert (await app.get(job.id)).waiting is Waiting.SCHEDULED
+    clock.advance(HOUR)
+    await work_off(app)
+    assert await state_of(app, job) is State.DONE
+
+
+async def test_threads_and_coroutines_are_worked_off_together(app: Penstock) -> None:
+    @app.task
+    def plain() -> None:
+        pass
+
+    @app.task
+    async def loop() -> None:
+        await asyncio.sleep(0)
+
+    await app.enqueue_many([plain.new(), loop.new()] * 25)
+    await work_off(app, concurrency=4)
+    assert await count(app, State.DONE) == 50
+
+
+async def test_two_workers_of_one_process_share_the_jobs(app: Penstock) -> None:
+    runs: Counter[int] = Counter()
+
+    @app.task
+    async def note() -> None:
+        await asyncio.sleep(0)
+        runs[context().job.id] += 1
+
+    jobs = await app.enqueue_many([note.new()] * 500)
+    async with asyncio.timeout(SOON):
+        await asyncio.gather(
+            *(Worker(app, concurrency=10).run(until_empty=True) for _ in range(2))
+        )
+    assert runs == {job.id: 1 for job in jobs}
+    workers = {entry.actor for entry in await app.log(limit=10_000) if entry.event == "claimed"}
+    assert len(workers) == 2
+
+
+async def test_workers_of_two_programs_run_every_job_once(url: str) -> None:
+    apps = Penstock(url), Penstock(url)
+    runs: Counter[int] = Counter()
+
+    async def note() -> None:
+        runs[context().job.id] += 1
+
+    tasks = [app.task("note", note) for app in apps]
+    jobs = await apps[0].enqueue_many([tasks[0].new()] * 1000)
+    async with asyncio.timeout(3 * SOON):
+        await asyncio.gather(*(Worker(app).run(until_empty=True) for app in apps))
+    assert runs == {job.id: 1 for job in jobs}
+    assert [len(await apps[0].log(job.id)) for job in jobs] == [3] * 1000
+    for app in apps:
+        await app.close()
+
+
+# Cancelling
+
+
+async def test_running_coroutine_is_cancelled_by_another_program(url: str) -> None:
+    app, other = Penstock(url), Penstock(url)
+    hold = Hold(app)
+    job = await hold.task.enqueue()
+    async with working(app):
+        await hold.begun()
+        asked = await other.cancel(job.id, "changed my mind")
+        assert (asked.state, asked.cancel_requested) == (State.RUNNING, True)
+        await eventually(lambda: has(app, job, State.CANCELLED))
+    assert hold.running == 0
+    assert await events_of(app, job) == [
+        Event.ENQUEUED, Event.CLAIMED, Event.CANCEL_REQUESTED, Event.CANCELLED,
+    ]  # fmt: skip
+    await app.close()
+    await other.close()
+
+
+async def test_cancelled_run_lets_the_others_run_on(app: Penstock) -> None:
+    hold = Hold(app)
+    jobs = await app.enqueue_many([hold.task.new()] * 3)
+    async with working(app):
+        await hold.begun(3)
+        await app.cancel(jobs[1].id)
+        await eventually(lambda: has(app, jobs[1], State.CANCELLED))
+        assert hold.running == 2
+        hold.finish.set()
+    assert [await state_of(app, job) for job in jobs] == [
+        State.DONE, State.CANCELLED, State.DONE,
+    ]  # fmt: skip
+
+
+async def test_running_thread_sees_that_it_is_cancelled(app: Penstock) -> None:
+    started = threading.Event()
+
+    @app.task
+    def poll() -> None:
+        started.set()
+        pause = threading.Event()
+        for _ in range(SOON * 100):
+            if context().cancelled:
+                raise InterruptedError("stopped half way")
+            pause.wait(0.01)
+
+    job = await poll.enqueue()
+    async with working(app):
+        assert await asyncio.to_thread(started.wait, SOON)
+        await app.cancel(job.id)
+        await eventually(lambda: has(app, job, State.CANCELLED))
+    assert "half way" in ((await app.get(job.id)).error or "")
+
+
+async def test_thread_that_finishes_in_spite_of_a_cancel_request_is_done(app: Penstock) -> None:
+    started, finish = threading.Event(), threading.Event()
+
+    @app.task
+    def deaf() -> str:
+        started.set()
+        finish.wait(SOON)
+        return "finished"
+
+    job = await deaf.enqueue()
+    async with working(app):
+        assert await asyncio.to_thread(started.wait, SOON)
+        await app.cancel(job.id)
+        finish.set()
+        await eventually(lambda: has(app, job, State.DONE))
+    assert (await app.get(job.id)).result == "finished"
+
+
+# Stopping
+
+
+async def test_stop_lets_running_jobs_finish_and_claims_no_more(app: Penstock) -> None:
+    hold = Hold(app)
+    worker = Worker(app, concurrency=1)
+    running = asyncio.create_task(worker.run())
+    first, second = await app.enqueue_many([hold.task.new()] * 2)
+    await hold.begun()
+    worker.stop()
+    hold.finish.set()
+    await ended(running)
+    assert [await state_of(app, job) for job in (first, second)] == [State.DONE, State.PENDING]
+    assert (await app.get(second.id)).attempt == 0
+
+
+async def test_stop_releases_what_is_not_finished_within_its_grace(app: Penstock) -> None:
+    hold = Hold(app, retry=ONCE)
+    job = await hold.task.enqueue()
+    async with working(app, grace=AT_NO_TIME):
+        await hold.begun()
+    job = await app.get(job.id)
+    assert (job.state, job.waiting, job.attempt) == (State.PENDING, Waiting.READY, 0)
+    *_, entry = await app.log(job.id)
+    assert (entry.event, entry.reason) == (Event.SNOOZED, "the worker stopped")
+    assert hold.running == 0
+
+
+async def test_cancelling_the_worker_releases_its_jobs(app: Penstock) -> None:
+    hold = Hold(app, retry=ONCE)
+    jobs = await app.enqueue_many([hold.task.new()] * 3)
+    running = asyncio.create_task(Worker(app, grace=HOUR).run())
+    await hold.begun(3)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await ended(running)
+    assert [(await app.get(job.id)).attempt for job in jobs] == [0, 0, 0]
+    assert await count(app, State.PENDING) == 3
+
+
+async def test_job_asked_to_stop_is_not_released_but_cancelled(app: Penstock) -> None:
+    started = asyncio.Event()
+
+    @app.task
+    async def slow_to_stop() -> None:
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0.01)
+
+    job = await slow_to_stop.enqueue()
+    async with working(app, grace=AT_NO_TIME):
+        await soon(started)
+        await app.cancel(job.id)
+    assert await state_of(app, job) is State.CANCELLED
+
+
+async def test_thread_that_does_not_end_keeps_no_worker_from_stopping(
+    app: Penstock, caplog: pytest.LogCaptureFixture
+) -> None:
+    started, finish = threading.Event(), threading.Event()
+
+    @app.task
+    def stuck() -> None:
+        started.set()
+        finish.wait(2 * SOON)
+
+    job = await stuck.enqueue()
+    worker = Worker(app, grace=AT_NO_TIME)
+    running = asyncio.create_task(worker.run())
+    assert await asyncio.to_thread(started.wait, SOON)
+    worker.stop()
+    try:
+        await ended(running)
+    finally:
+        finish.set()
+    assert await state_of(app, job) is State.RUNNING  # until its lease runs out
+    assert f"job {job.id} did not stop" in caplog.text
+
+
+async def test_coroutine_that_does_not_end_keeps_no_worker_from_stopping(app: Penstock) -> None:
+    started = asyncio.Event()
+
+    @app.task
+    async def stuck() -> None:
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.Event().wait()
+
+    job = await stuck.enqueue()
+    worker = Worker(app, grace=AT_NO_TIME)
+    running = asyncio.create_task(worker.run())
+    await soon(started)
+    worker.stop()
+    await ended(running)
+    assert await state_of(app, job) is State.RUNNING  # until its lease runs out
+
+
+async def test_stop_before_the_start_ends_at_once(app: Penstock) -> None:
+    worker = Worker(app)
+    worker.stop()
+    await ended(asyncio.create_task(worker.run()))
+
+
+async def test_stopped_worker_leaves_no_threads_behind(app: Penstock) -> None:
+    @app.task
+    def nothing() -> None:
+        pass
+
+    await nothing.enqueue()
+    await work_off(app, name="leaves-nothing")
+
+    async def gone() -> bool:
+        names = [thread.name for thread in threading.enumerate()]
+        return not any("leaves-nothing" in name or "leases" in name for name in names)
+
+    await eventually(gone)
+
+
+# What it survives
+
+
+async def test_crashed_slot_is_replaced_and_its_job_is_not_stuck(
+    app: Penstock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    execute, crashes = Run.execute, iter([RuntimeError("a bug in the worker")])
+
+    async def crashing(
+        self: Run, task: Task[..., Any] | None, threads: ThreadPoolExecutor
+    ) -> Outcome:
+        for crash in crashes:
+            raise crash
+        return await execute(self, task, threads)
+
+    @app.task(retry=AT_ONCE)
+    async def nothing() -> None:
+        pass
+
+    monkeypatch.setattr(Run, "execute", crashing)
+    await app.enqueue_many([nothing.new()] * 3)
+    with caplog.at_level(logging.ERROR):
+        await work_off(app, concurrency=1)
+    assert "a bug in the worker" in caplog.text
+    assert await count(app, State.DONE) == 3
+
+
+async def test_claim_is_tried_again_when_the_store_does_not_answer(
+    app: Penstock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    claim, failures = app.store.claim, iter([StoreUnavailable("locked")] * 3)
+
+    async def failing(wanted: Claim) -> list[Job]:
+        for failure in failures:
+            raise failure
+        return await claim(wanted)
+
+    @app.task
+    async def nothing() -> None:
+        pass
+
+    await app.enqueue_many([nothing.new()] * 3)
+    monkeypatch.setattr(app.store, "claim", failing)
+    with caplog.at_level(logging.WARNING):
+        await work_off(app)
+    assert caplog.text.count("locked") == 3
+    assert await count(app, State.DONE) == 3
+
+
+async def test_outcome_is_kept_until_the_store_takes_it(
+    app: Penstock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transition, failures = app.store.transition, iter([StoreUnavailable("full")] * 3)
+    runs: list[int] = []
+
+    async def failing(changes: Sequence[Change], *, actor: str) -> list[Job | None]:
+        for failure in failures:
+            raise failure
+        return await transition(changes, actor=actor)
+
+    @app.task
+    async def note() -> int:
+        runs.append(1)
+        return len(runs)
+
+    await app.enqueue_many([note.new()] * 3)
+    monkeypatch.setattr(app.store, "transition", failing)
+    await work_off(app, concurrency=3)
+    assert (await count(app, State.DONE), len(runs)) == (3, 3)
+
+
+async def test_jobs_claimed_while_settling_failed_are_run(
+    app: Penstock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Settling and claiming go out together; one may fail without the other."""
+    transition, failures = app.store.transition, iter([StoreUnavailable("full")])
+
+    async def failing(changes: Sequence[Change], *, actor: str) -> list[Job | None]:
+        for failure in failures:
+            raise failure
+        return await transition(changes, actor=actor)
+
+    @app.task
+    async def nothing() -> None:
+        pass
+
+    jobs = await app.enqueue_many([nothing.new()] * 5)
+    monkeypatch.setattr(app.store, "transition", failing)
+    await work_off(app, concurrency=1)
+    assert [(await app.get(job.id)).state for job in jobs] == [State.DONE] * 5
+    assert [(await app.get(job.id)).attempt for job in jobs] == [1] * 5
+
+
+async def test_outcome_is_settled_when_the_store_answers_again_during_the_stop(
+    app: Penstock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transition, failures = app.store.transition, iter([StoreUnavailable("full")] * 3)
+    hold = Hold(app)
+
+    async def failing(changes: Sequence[Change], *, actor: str) -> list[Job | None]:
+        for failure in failures:
+            raise failure
+        return await transition(changes, actor=actor)
+
+    job = await hold.task.enqueue()
+    async with working(app):
+        await hold.begun()
+        monkeypatch.setattr(app.store, "transition", failing)
+        hold.finish.set()
+    assert await state_of(app, job) is State.DONE
+
+
+async def test_wait_is_tried_again_when_the_store_does_not_answer(
+    app: Penstock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wait, failures = app.store.wait, iter([StoreUnavailable("locked")] * 3)
+
+    async def failing(seen: int, timeout: float) -> int:
+        for failure in failures:
+            raise failure
+        return await wait(seen, timeout)
+
+    @app.task
+    async def nothing() -> None:
+        pass
+
+    monkeypatch.setattr(app.store, "wait", failing)
+    async with working(app):
+        await eventually(lambda: _idle(app))
+        job = await nothing.enqueue()
+        await eventually(lambda: has(app, job, State.DONE))
+
+
+async def test_worker_names_itself_in_the_log(app: Penstock) -> None:
+    @app.task
+    async def nothing() -> None:
+        pass
+
+    job = await nothing.enqueue()
+    await work_off(app, name="mill")
+    by = [entry.actor for entry in await app.log(job.id)]
+    assert by == [app.actor, "mill", "mill"]
+    assert (await app.get(job.id)).worker == "mill"
+
+
+async def test_workers_of_one_process_have_names_of_their_own() -> None:
+    app = Penstock("memory://")
+    assert Worker(app).name != Worker(app).name
