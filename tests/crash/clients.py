@@ -1,180 +1,30 @@
 """The clients of the crash tests: each function of `ROLES` is the life of one process."""
 
 import asyncio
+import contextlib
 import logging
-import random
+import os
 import resource
 import signal
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
-from penstock.core.errors import Cancel, LeaseLost, PenstockError, QueueFull, Snooze, StoreUnavailable
-from penstock.core.job import Job, JobQuery, Lease, NewJob, Retention, Scope
-from penstock.core.lifecycle import Done, Failed, Outcome, Snoozed
-from penstock.core.retry import RetryPolicy
+from penstock.core.errors import LeaseLost, PenstockError, QueueFull, StoreUnavailable
+from penstock.core.job import JobQuery, NewJob, Retention
+from penstock.core.lifecycle import Done, Failed, Snoozed
 from penstock.engine import run_sync
-from penstock.stores import system_clock
 from penstock.stores.sqlite import checkpoint
-from penstock.worker.context import context
 from penstock.worker.worker import Worker
 from tests.crash import variants
-from tests.crash.points import Point, arm, die
-from tests.crash.recording import Fence, Recorded, Recorder, Trouble, recorded_run
-
-LEASE = timedelta(seconds=0.3)
-MOMENT = timedelta(seconds=0.01)
-RETRY = RetryPolicy(attempts=4, delay=MOMENT, factor=1)
-KEYS = [None, None, None, "k1", "k2", "k3", "k4"]
-ORDERS = "CREATE TABLE IF NOT EXISTS orders (mark TEXT PRIMARY KEY)"
-
-# What a handler does at its first attempt, its second, and so on; the last holds for the rest.
-DEEDS = [
-    ["done"],
-    ["done"],
-    ["slow"],
-    ["fail", "done"],
-    ["fail", "slow", "fail", "done"],
-    ["snooze"],
-    ["fail"],
-    ["permanent"],
-    ["cancel"],
-]
-
-
-class Hopeless(Exception):  # noqa: N818 - what the handler says
-    """An error that no further attempt can mend."""
-
-
-class Client(Recorded):
-    """A recorded Penstock with the tasks of these tests, that can die between two steps."""
-
-    def __init__(self, role: str, folder: Path, options: dict[str, Any]) -> None:
-        self.offset = options.get("offset", 0)
-        super().__init__(folder, Recorder(folder, role), self._shifted_clock)
-        self.folder = folder
-        self.fence = Fence(folder)
-        self.rng = random.Random(options.get("seed", 0))
-        self.point = Point(options.get("point", "at never 1"))
-        self._marks = 0
-        self.task("work", self.work, permanent=(Hopeless,))
-        self.task("plain", self.plain, permanent=(Hopeless,))
-
-    def _shifted_clock(self) -> int:
-        return system_clock() + int(self.offset * 1e6)
-
-    def mark(self) -> str:
-        self._marks += 1
-        return f"{self.actor}/{self._marks}"
-
-    async def claim(self, **wanted: Any) -> list[Job]:
-        jobs = await super().claim(**wanted)
-        if jobs:
-            self.point.step("claimed")
-        return jobs
-
-    async def settle_held(self, results: Sequence[tuple[Job | Lease, Outcome]]) -> list[Job | None]:
-        self.point.step("handled")
-        answers = await super().settle_held(results)
-        self.point.step("settled")
-        return answers
-
-    async def work(self, mark: str, does: list[str]) -> str:
-        job = context().job
-        with recorded_run(job, self.recorder, self.fence):
-            self.point.step("handling")
-            deed = does[min(job.attempt, len(does)) - 1]
-            if deed == "slow":
-                await asyncio.sleep(0.015)
-            act(deed, job)
-        return mark
-
-    def plain(self, mark: str, does: list[str]) -> str:
-        job = context().job
-        with recorded_run(job, self.recorder, self.fence):
-            self.point.step("handling")
-            deed = does[min(job.attempt, len(does)) - 1]
-            if deed == "slow":
-                time.sleep(0.015)
-            if deed == "wait":
-                while not (self.folder / "go").exists():
-                    time.sleep(0.005)
-            act(deed, job)
-        return self.actor
-
-    def handle(self, job: Job) -> Job:
-        """Do a job by hand, without a worker."""
-        with recorded_run(job, self.recorder, self.fence):
-            self.point.step("handling")
-        return job
-
-    def new(self, **options: Any) -> NewJob:
-        does = options.pop("does", ["done"])
-        task = self.tasks[options.pop("task", "work")]
-        return task.using(**{"lease": LEASE, "retry": RETRY, **options}).new(
-            mark=self.mark(), does=does
-        )
-
-    def any_job(self) -> NewJob:
-        """A job of any kind."""
-        rng = self.rng
-        options: dict[str, Any] = {
-            "task": rng.choice(["work", "work", "plain"]),
-            "does": rng.choice(DEEDS),
-            "queue": rng.choice(["default", "default", "limited", "valve"]),
-            "priority": rng.randrange(11),
-            "retry": RetryPolicy(attempts=rng.randint(1, 6), delay=MOMENT, factor=1, jitter=1),
-        }
-        if (key := rng.choice(KEYS)) is not None:
-            options["key"] = key
-        if rng.random() < 0.2:
-            options["delay"] = rng.uniform(0, 0.1) * timedelta(seconds=1)
-        if rng.random() < 0.2:
-            options |= {"dedupe": f"d{rng.randrange(5)}", "scope": rng.choice(list(Scope))}
-        if rng.random() < 0.2:
-            options["tags"] = tuple(rng.sample(["red", "green", "blue"], rng.randint(1, 3)))
-        return self.new(**options)
-
-    def some_jobs(self) -> list[NewJob]:
-        return [self.any_job() for _ in range(self.rng.randint(2, 8))]
-
-    def enqueue_within(self, connection: sqlite3.Connection, job: NewJob) -> None:
-        """Enqueue together with a row of one's own, in one's own transaction."""
-        connection.execute("BEGIN IMMEDIATE")
-        call = self.note_asked([job])
-        try:
-            stored = run_sync(self.store.add([job], actor=self.actor, connection=connection))
-            if not stored[0].duplicate:
-                mark = msgspec.json.decode(job.payload)["mark"]
-                connection.execute("INSERT INTO orders VALUES (?)", (mark,))
-            connection.execute("COMMIT")
-        except QueueFull:
-            connection.execute("ROLLBACK")
-            raise
-        self.note_told(call, stored)
-
-
-def act(deed: str, job: Job) -> None:
-    match deed:
-        case "fail":
-            raise RuntimeError("as it was told")
-        case "permanent":
-            raise Hopeless
-        case "cancel":
-            raise Cancel
-        case "snooze" if job.token % 3:
-            raise Snooze(MOMENT)
-        case "die":
-            die()
-
-
-# The roles
+from tests.crash.client import LEASE, MOMENT, ORDERS, Client
+from tests.crash.points import arm
+from tests.crash.recording import Recorder, Trouble, recorded_run
+from tests.crash.scenes import SCENES
 
 
 def producer(app: Client, options: dict[str, Any]) -> None:
@@ -295,10 +145,8 @@ def script(app: Client, options: dict[str, Any]) -> None:
     (late,) = run_sync(app.claim(worker=app.actor, limit=1))
     app.offset += 1
     run_sync(app.reclaim())
-    try:
+    with contextlib.suppress(LeaseLost):
         run_sync(app.settle([(app.handle(late), Done())]))
-    except LeaseLost:
-        pass
     for job in run_sync(app.claim(worker=app.actor, limit=9)):
         run_sync(app.settle([(app.handle(job), Snoozed(MOMENT))]))
     connection.close()
@@ -315,7 +163,8 @@ def pruner(app: Client, options: dict[str, Any]) -> None:
 
 def checkpointed(app: Client, options: dict[str, Any]) -> None:
     """Enqueues and works with a checkpoint after nearly every commit, until it dies."""
-    checkpoint.CHECKPOINT_BYTES = 50_000
+    checkpoint._PAUSE = 0
+    checkpoint._RESTART_FRAMES = 10
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         run_sync(app.enqueue_many([app.new(key="k"), *(app.new() for _ in range(20))]))
@@ -334,6 +183,17 @@ def hand(app: Client, options: dict[str, Any]) -> None:
     except LeaseLost as lost:
         (app.folder / "lost").write_text(str(lost.token))
     run_sync(app.close())
+
+
+def parent(app: Client, options: dict[str, Any]) -> None:
+    """Forks a process, as handlers may, and dies in the middle of a write; the other lives on."""
+    run_sync(app.enqueue_many([app.new()]))
+    if os.fork() == 0:
+        deadline = time.monotonic() + 60
+        while not (app.folder / "go").exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        os._exit(0)
+    run_sync(app.enqueue_many([app.new()]))
 
 
 def crowd_producer(app: Client, options: dict[str, Any]) -> None:
@@ -391,22 +251,24 @@ async def _work_off(app: Client) -> None:
     async with asyncio.TaskGroup() as group:
         group.create_task(working.run())
         async with asyncio.timeout(60):
-            while not refusals.seen:
-                await asyncio.sleep(0.01)
-            limit_files(resource.RLIM_INFINITY)
-            while (await app.store.backlog())[0]:
-                await asyncio.sleep(0.01)
+            await refusals.seen.wait()
+        limit_files(resource.RLIM_INFINITY)
+        assert (await app.drain(timeout=timedelta(seconds=60))).status == "drained"
         working.stop()
     await app.close()
 
 
 class _Refusals(logging.Handler):
+    """Tells that a worker met a store that does not answer."""
+
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
-        self.seen = False
+        self.seen = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.seen = self.seen or "did not answer" in record.getMessage()
+        if "did not answer" in record.getMessage():
+            self._loop.call_soon_threadsafe(self.seen.set)
 
 
 def limit_files(size: int) -> None:
@@ -425,9 +287,11 @@ ROLES: dict[str, Callable[[Client, dict[str, Any]], None]] = {
         pruner,
         checkpointed,
         hand,
+        parent,
         crowd_producer,
         limited_writer,
         limited_worker,
+        *SCENES,
     )
 }
 

@@ -99,19 +99,24 @@ def check(
     facts = _Facts(history, stored, removable)
     found = itertools.chain(
         _acknowledged_is_kept(facts),
+        _what_was_asked_once_is_stored_once(facts),
         _one_lease(facts),
+        _workers_hold_what_they_were_given(facts),
+        _settles_are_true(facts),
         _effects_follow_tokens(facts),
         _enqueue_order_is_kept(facts),
         _key_order_is_kept(facts),
         _handlers_of_a_key_take_turns(facts),
         _nothing_is_stuck(facts, drained=drained),
+        _attempts_are_limited(facts),
+        _waits_for_a_reason(facts),
         _dedupe_and_limits_hold(facts),
         _batches_are_whole(facts),
         _log_is_whole(facts),
         _totals_agree(facts),
         _pause_holds(facts),
         _done_means_done(facts),
-        (Violation(1, f"{note.client}: {note.error}") for note in facts.all_of(Trouble)),
+        (Violation(0, f"{note.client}: {note.error}") for note in facts.all_of(Trouble)),
     )
     return sorted(set(found))
 
@@ -187,6 +192,9 @@ def _acknowledged_is_kept(facts: _Facts) -> Iterator[Violation]:
                 yield Violation(5, f"{job.mark} was answered with job {job_id} of other dedupe")
             elif not duplicate and mark_of(stored.payload) != job.mark:
                 yield Violation(1, f"job {job_id} was acknowledged as {job.mark} and is another")
+
+
+def _what_was_asked_once_is_stored_once(facts: _Facts) -> Iterator[Violation]:
     for mark, ids in facts.marks.items():
         if len(ids) > 1:
             yield Violation(1, f"{mark} was enqueued once and stored as jobs {ids}")
@@ -210,15 +218,19 @@ def _one_lease(facts: _Facts) -> Iterator[Violation]:
         job = facts.stored.jobs.get(run.claim.job_id)
         if run.end is None and job is not None and job.token != run.claim.token:
             yield Violation(2, f"job {job.id} was claimed again while token {run.claim.token} held")
-        if run.end is not None and run.end.event is Happened.EXPIRED and job is not None:
-            if run.end.at < run.claim.at + job.lease_time:
-                yield Violation(2, f"lease {run.claim.token} was taken back before its time")
+        early = (
+            job is not None and run.end is not None and run.end.at - run.claim.at < job.lease_time
+        )
+        if early and run.end is not None and run.end.event is Happened.EXPIRED:
+            yield Violation(2, f"lease {run.claim.token} was taken back before its time")
+
+
+def _workers_hold_what_they_were_given(facts: _Facts) -> Iterator[Violation]:
     for given in facts.all_of(Claimed):
         for job_id, token in given.runs:
             yield from _known_claim(facts, job_id, token, given.client)
     for started in facts.all_of(Started):
         yield from _known_claim(facts, started.job, started.token, started.client)
-    yield from _settles_are_true(facts)
 
 
 def _known_claim(facts: _Facts, job_id: int, token: int, client: str) -> Iterator[Violation]:
@@ -336,6 +348,9 @@ def _nothing_is_stuck(facts: _Facts, *, drained: bool) -> Iterator[Violation]:
             yield Violation(4, f"job {job.id} is left {job.state} ({job.waiting})")
         if job.state is State.RUNNING and job.expires_at is None:
             yield Violation(4, f"job {job.id} runs without a deadline")
+
+
+def _attempts_are_limited(facts: _Facts) -> Iterator[Violation]:
     for job_id in facts.logged:
         job_or_none = facts.stored.jobs.get(job_id)
         if job_or_none is None:
@@ -351,7 +366,6 @@ def _nothing_is_stuck(facts: _Facts, *, drained: bool) -> Iterator[Violation]:
         job_or_none = facts.stored.jobs.get(started.job)
         if job_or_none is not None and started.attempt > job_or_none.retry.attempts:
             yield Violation(4, f"job {started.job} ran attempt {started.attempt}")
-    yield from _waits_for_a_reason(facts)
 
 
 def _waits_for_a_reason(facts: _Facts) -> Iterator[Violation]:
@@ -512,4 +526,3 @@ def _done_means_done(facts: _Facts) -> Iterator[Violation]:
     for job in facts.stored.jobs.values():
         if job.state is State.DONE and job.id not in finished:
             yield Violation(8, f"job {job.id} is done and never ran")
-

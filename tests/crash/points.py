@@ -87,6 +87,6 @@ def arm(point: Point) -> None:
             return cursor
 
     def connect(*args: Any, **options: Any) -> sqlite3.Connection:
-        return real(*args, **{"factory": Connection, **options})
+        return real(*args, **options, factory=Connection)
 
-    sqlite3.connect = connect
+    sqlite3.connect = connect  # type: ignore[assignment]

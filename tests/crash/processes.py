@@ -106,9 +106,11 @@ class Zygote:
         return msgspec.json.decode(stdout.readline(), type=Answer)
 
 
-def until(condition: Callable[[], bool], otherwise: str, *, pause: float = 0.01) -> None:
+def until(
+    condition: Callable[[], bool], otherwise: str, *, pause: float = 0.01, within: float = SOON
+) -> None:
     """Wait for something that other processes bring about."""
-    deadline = time.monotonic() + SOON
+    deadline = time.monotonic() + within
     while not condition():
         assert time.monotonic() < deadline, otherwise
         time.sleep(pause)

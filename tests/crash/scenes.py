@@ -1,12 +1,21 @@
 """Short scenes in which a broken variant has to show itself, and a whole Penstock must not."""
 
+import contextlib
 from typing import Any
 
-from penstock.core.errors import LeaseLost, QueueFull
-from penstock.core.lifecycle import Done, Failed
+from penstock.core.errors import LeaseLost, QueueFull, TransitionRefused
+from penstock.core.job import Job
+from penstock.core.lifecycle import Done, Failed, Outcome
 from penstock.core.retry import RetryPolicy
 from penstock.engine import run_sync
 from tests.crash.client import MOMENT, Client
+
+
+def run_one(app: Client, job: Job, outcome: Outcome | None = None) -> None:
+    """Run a job and settle it; a refusal is noted by the client, and by the log."""
+    app.handle(job)
+    with contextlib.suppress(LeaseLost, TransitionRefused):
+        run_sync(app.settle([(job, outcome or Done())]))
 
 
 def stale_settle(app: Client, options: dict[str, Any]) -> None:
@@ -16,18 +25,15 @@ def stale_settle(app: Client, options: dict[str, Any]) -> None:
     app.offset += 1
     run_sync(app.reclaim())
     (second,) = run_sync(app.claim(worker=app.actor))
-    for job in (first, second):
-        try:
-            run_sync(app.settle([(app.handle(job), Done())]))
-        except LeaseLost:
-            continue
+    run_one(app, first)
+    run_one(app, second)
 
 
 def two_by_turns(app: Client, options: dict[str, Any]) -> None:
     for _ in range(2):
         run_sync(app.enqueue_many([app.new()]))
         (job,) = run_sync(app.claim(worker=app.actor))
-        run_sync(app.settle([(app.handle(job), Done())]))
+        run_one(app, job)
 
 
 def enqueues(app: Client, options: dict[str, Any]) -> None:
@@ -43,7 +49,7 @@ def batches(app: Client, options: dict[str, Any]) -> None:
 def works(app: Client, options: dict[str, Any]) -> None:
     run_sync(app.enqueue_many([app.new() for _ in range(3)]))
     for job in run_sync(app.claim(worker=app.actor, limit=3)):
-        run_sync(app.settle([(app.handle(job), Done())]))
+        run_one(app, job)
 
 
 def jobs_of_a_key(app: Client, options: dict[str, Any]) -> None:
@@ -54,16 +60,13 @@ def jobs_of_a_key(app: Client, options: dict[str, Any]) -> None:
         if n > 2:
             app.offset += 1
         for job in run_sync(app.claim(worker=app.actor, limit=9)):
-            outcome = Failed("the first time") if n == 0 else Done()
-            run_sync(app.settle([(app.handle(job), outcome)]))
+            run_one(app, job, Failed("the first time") if n == 0 else Done())
 
 
 def race(app: Client, options: dict[str, Any]) -> None:
     run_sync(app.limit("limited", 1))
-    try:
+    with contextlib.suppress(QueueFull):
         run_sync(app.enqueue_many([app.new(**options["job"])]))
-    except QueueFull:
-        return
 
 
 def silent_worker(app: Client, options: dict[str, Any]) -> None:
@@ -80,7 +83,7 @@ def pause(app: Client, options: dict[str, Any]) -> None:
     for steer in (app.pause, app.resume):
         run_sync(steer("default"))
         for job in run_sync(app.claim(worker=app.actor, limit=4)):
-            run_sync(app.settle([(app.handle(job), Done())]))
+            run_one(app, job)
 
 
 SCENES = (

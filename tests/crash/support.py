@@ -7,7 +7,7 @@ from pathlib import Path
 
 from penstock.core.lifecycle import Done
 from penstock.engine import run_sync
-from tests.crash.clients import Client
+from tests.crash.client import Client
 from tests.crash.history import check, read_store
 from tests.crash.processes import Zygote, until
 from tests.crash.recording import read_history

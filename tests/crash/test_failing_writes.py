@@ -16,7 +16,7 @@ from penstock.core.lifecycle import Done
 from penstock.engine import run_sync
 from penstock.stores.sqlite import checkpoint, writer
 from penstock.stores.sqlite.connection import connect
-from tests.crash.clients import Client
+from tests.crash.client import Client
 from tests.crash.processes import Zygote
 from tests.crash.recording import Refused, read_history
 from tests.crash.support import assert_promises_kept, client, finish_by_hand
@@ -137,7 +137,7 @@ def test_error_after_the_commit_is_no_failure(
         raise RuntimeError("can't start new thread")
 
     with monkeypatch.context() as patch, client(folder) as app:
-        patch.setattr(checkpoint, "CHECKPOINT_BYTES", 0)
+        _ = app.store
         patch.setattr(checkpoint, "threading", SimpleNamespace(Thread=no_thread))
         answers = asyncio.run(at_once(app))
     finish_by_hand(folder)

@@ -7,7 +7,7 @@ import pytest
 from penstock.core.lifecycle import FINAL
 from penstock.engine import run_sync
 from tests.crash.history import read_store
-from tests.crash.processes import Zygote
+from tests.crash.processes import Zygote, until
 from tests.crash.support import assert_promises_kept, client, drain, finish_by_hand
 
 # The first transactions of the script: 2 the schema and 1 limit, then enqueues, a pause, a claim.
@@ -49,7 +49,7 @@ PRUNING = [
 CHECKPOINTING = [
     f"{when} PRAGMA wal_checkpoint({kind}) {nth}"
     for when in ("before", "during", "after")
-    for kind in ("PASSIVE", "TRUNCATE")
+    for kind in ("PASSIVE", "RESTART")
     for nth in (1, 3)
 ]
 
@@ -103,9 +103,7 @@ def test_client_dies_at_checkpoint(point: str, zygote: Zygote, folder: Path) -> 
 @pytest.mark.parametrize("point", PRUNING)
 def test_client_dies_while_pruning(point: str, zygote: Zygote, folder: Path) -> None:
     zygote.start("script", folder).succeed()
-    finished = frozenset(
-        job.id for job in read_store(folder).jobs.values() if job.state in FINAL
-    )
+    finished = frozenset(job.id for job in read_store(folder).jobs.values() if job.state in FINAL)
     assert finished
     zygote.start("pruner", folder, point=point).die()
     assert_promises_kept(folder, point, drained=False, removable=finished)
@@ -113,3 +111,16 @@ def test_client_dies_while_pruning(point: str, zygote: Zygote, folder: Path) -> 
     assert left == (frozenset() if point == "after COMMIT 1" else finished)
     finish_by_hand(folder)
     assert_promises_kept(folder, point, removable=finished)
+
+
+def test_process_left_by_a_dead_one_is_in_nobodys_way(zygote: Zygote, folder: Path) -> None:
+    """A process forked by a handler inherits files and what locks them, and may live for long."""
+    zygote.start("parent", folder, point="after BEGIN IMMEDIATE 3").die()
+    try:
+        other = zygote.start("enqueues", folder)
+        until(lambda: other.ended, "a lock outlives the process that took it", within=20)
+        other.succeed()
+    finally:
+        (folder / "go").touch()
+    finish_by_hand(folder)
+    assert_promises_kept(folder)

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from penstock.engine import run_sync
-from tests.crash.clients import LEASE, Client
+from tests.crash.client import LEASE, Client
+from tests.crash.history import read_store
 from tests.crash.processes import Child, Zygote
 from tests.crash.recording import mark_of
-from tests.crash.history import read_store
 from tests.crash.support import assert_promises_kept, client, drain
 
 KILLS = int(os.environ.get("PENSTOCK_CRASH_ROUNDS", "200"))

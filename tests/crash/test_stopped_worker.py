@@ -6,7 +6,7 @@ from pathlib import Path
 from penstock.core.job import Job
 from penstock.core.lifecycle import Event, State
 from penstock.engine import run_sync
-from tests.crash.clients import Client
+from tests.crash.client import Client
 from tests.crash.processes import Child, Zygote, until
 from tests.crash.recording import Started, read_history
 from tests.crash.support import assert_promises_kept, client

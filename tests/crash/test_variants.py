@@ -57,9 +57,7 @@ CAUGHT = [
 ]
 
 
-def play(
-    zygote: Zygote, folder: Path, scene: Scene, variant: str | None
-) -> Sequence[Violation]:
+def play(zygote: Zygote, folder: Path, scene: Scene, variant: str | None) -> Sequence[Violation]:
     children = [
         zygote.start(scene.role, folder, variant=variant, **scene.options)
         for _ in range(scene.clients)

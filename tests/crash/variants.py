@@ -52,7 +52,7 @@ def deletes_what_it_gives_out() -> None:
         tx.executemany("DELETE FROM penstock_job WHERE id = ?", [(job.id,) for job in jobs])
         return jobs
 
-    SqliteStore._claim_one = claim_one  # type: ignore[method-assign]
+    SqliteStore._claim_one = claim_one  # type: ignore[method-assign, assignment]
 
 
 def settles_what_it_gives_out() -> None:
@@ -63,7 +63,7 @@ def settles_what_it_gives_out() -> None:
         await Penstock.settle_held(self, [(job, Done()) for job in jobs])
         return jobs
 
-    Penstock.claim = claim  # type: ignore[method-assign, assignment]
+    Penstock.claim = claim  # type: ignore[method-assign]
 
 
 def settles_by_any_token() -> None:
@@ -114,7 +114,7 @@ def forgets_the_key_of_a_retry() -> None:
         return real(self, msgspec.structs.replace(job, key=None), move)
 
     Moving._target = target  # type: ignore[method-assign]
-    rewrite("move", "attempt = ", "key = CASE WHEN ?3 < 3 THEN NULL ELSE key END, attempt = ")
+    rewrite("move", "attempt = ", "key = iif(?3 < 3, NULL, penstock_job.key), attempt = ")
 
 
 def does_not_count_attempts() -> None:

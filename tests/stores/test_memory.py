@@ -19,7 +19,9 @@ from penstock.core.lifecycle import (
     cancel,
     reset,
 )
-from penstock.stores.memory import SLACK, Batch, MemoryStore, Ranking, Shelf
+from penstock.stores.memory.draft import Batch
+from penstock.stores.memory.shelves import SLACK, Ranking, Shelf
+from penstock.stores.memory.store import MemoryStore
 from tests.contract.support import (
     HOUR,
     SECOND,

@@ -4,7 +4,7 @@ import pytest
 
 from penstock.core.errors import ConfigurationError
 from penstock.stores import open_store, system_clock
-from penstock.stores.memory import MemoryStore
+from penstock.stores.memory.store import MemoryStore
 from tests.contract.support import STORES, drive
 
 

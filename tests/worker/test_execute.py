@@ -241,9 +241,11 @@ class Unspeakable(Exception):
         ValueError("\udcff in a file's name"),
         Cancel("\udcff"),
     ],
-    ids=lambda raised: f"{type(raised).__name__}-{str(raised)[:3]!a}"
-    if not isinstance(raised, Unspeakable)
-    else "Unspeakable",
+    ids=lambda raised: (
+        f"{type(raised).__name__}-{str(raised)[:3]!a}"
+        if not isinstance(raised, Unspeakable)
+        else "Unspeakable"
+    ),
 )
 async def test_whatever_a_handler_raises_ends_only_its_own_run(
     app: Penstock, raised: BaseException, kind: int

@@ -357,9 +357,7 @@ async def test_two_workers_of_one_process_share_the_jobs(app: Penstock) -> None:
 
     jobs = await app.enqueue_many([note.new()] * 500)
     async with asyncio.timeout(SOON):
-        await asyncio.gather(
-            *(Worker(app, concurrency=10).run(until_empty=True) for _ in range(2))
-        )
+        await asyncio.gather(*(Worker(app, concurrency=10).run(until_empty=True) for _ in range(2)))
     assert runs == {job.id: 1 for job in jobs}
     workers = {entry.actor for entry in await app.log(limit=10_000) if entry.event == "claimed"}
     assert len(workers) == 2

@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Any, NewType
 
 import msgspec
+from msgspec.structs import replace
 
 from penstock.core.lifecycle import Event, Move, State, Waiting
 from penstock.core.retry import DEFAULT_RETRY, RetryPolicy
@@ -116,35 +117,35 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 def moved(job: Job, move: Move, *, at: datetime, version: LogId, waiting: Waiting | None) -> Job:
     """The job after this move: what every store has to keep of it."""
-    stays = move.stays
-    back = move.state is State.PENDING
-    return Job(
-        id=job.id,
+    if move.stays:
+        return replace(job, version=version, cancel_requested=move.cancel_requested)
+    if move.state is not State.PENDING:
+        return replace(
+            job,
+            version=version,
+            state=move.state,
+            waiting=None,
+            attempt=move.attempt,
+            expires_at=None,
+            cancel_requested=False,
+            finished_at=at,
+            error=kept_error(job, move),
+            result_json=move.result,
+        )
+    return replace(
+        job,
         version=version,
-        task=job.task,
-        payload=job.payload,
-        queue=job.queue,
-        priority=job.priority,
-        state=move.state,
+        state=State.PENDING,
         waiting=waiting,
         attempt=move.attempt,
-        enqueued_at=job.enqueued_at,
-        run_at=at + move.delay if back and not stays else job.run_at,
-        key=job.key,
-        dedupe=job.dedupe,
-        scope=job.scope,
-        tags=job.tags,
-        retry=job.retry,
-        timeout=job.timeout,
-        lease_time=job.lease_time,
-        token=job.token,
-        worker=None if back else job.worker,
-        started_at=None if back else job.started_at,
-        expires_at=job.expires_at if stays else None,
-        cancel_requested=move.cancel_requested,
-        finished_at=job.finished_at if stays else at if move.state.final else None,
+        run_at=at + move.delay,
+        worker=None,
+        started_at=None,
+        expires_at=None,
+        cancel_requested=False,
+        finished_at=None,
         error=kept_error(job, move),
-        result_json=job.result_json if stays else move.result,
+        result_json=None,
     )
 
 

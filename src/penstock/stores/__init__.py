@@ -26,7 +26,7 @@ def open_store(url: str, *, clock: Clock = system_clock, create: bool = True) ->
 
 
 def _open_memory(url: str, clock: Clock, *, create: bool) -> Store:
-    from penstock.stores.memory import MemoryStore
+    from penstock.stores.memory.store import MemoryStore
 
     if url != "memory://":
         raise ConfigurationError(f"the in-memory store is just 'memory://', not {url!r}")

@@ -5,7 +5,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
-import msgspec
+from msgspec.structs import replace
 
 from penstock.core.errors import QueueFull
 from penstock.core.job import Job, NewJob
@@ -27,7 +27,7 @@ class Adding:
         self._n = 0
         # Runs of jobs that differ only in their arguments: the rest of them, and the arguments.
         self._groups: list[tuple[tuple[Any, ...], list[str | None]]] = []
-        self._last_options: tuple[Any, ...] = ()
+        self._last: Job | None = None
         self._apart: list[tuple[int, str]] = []
         self._actors: list[tuple[str, int]] = []
         self._totals: Totals = {}
@@ -75,19 +75,15 @@ class Adding:
         """Write every job that was taken."""
         if not self._n:
             return
-        offset = 0
+        n = 0
         for options, payloads in self._groups:
+            alone = len(payloads) == 1
+            payload = payloads[0] if alone else encoded(payloads)
             self._tx.execute(
-                SQL["add_jobs"],
-                (
-                    self._first + offset,
-                    self._first_log + offset,
-                    self._now,
-                    encoded(payloads),
-                    *options,
-                ),
+                SQL["add_job" if alone else "add_jobs"],
+                (self._first + n, self._first_log + n, self._now, payload, *options),
             )
-            offset += len(payloads)
+            n += len(payloads)
         if self._apart:
             self._tx.executemany(SQL["add_payloads"], self._apart)
         first = self._first
@@ -114,16 +110,15 @@ class Adding:
             self._apart.append((job_id, new.payload))
             payload = None
         options = rows.options(new, stage, run_at)
-        if options == self._last_options:
+        if self._last is not None and options == self._groups[-1][0]:
             self._groups[-1][1].append(payload)
+            job = replace(self._last, id=job_id, version=version, payload=new.payload)
         else:
             self._groups.append((options, [payload]))
-            self._last_options = options
+            job = rows.new_job(new, job_id, version, stage, run_at, self._at)
+        self._last = job
         total = (new.queue, stage)
         self._totals[total] = self._totals.get(total, 0) + 1
-        job = rows.new_job(new, job_id, version, rows.WAITING[stage], self._at)
-        if run_at != self._now:
-            job = msgspec.structs.replace(job, run_at=from_micros(run_at))
         if new.dedupe is not None:
             self._deduped[new.dedupe] = job
         return job
@@ -131,7 +126,7 @@ class Adding:
     def _take_once(self, job: NewJob, holder: Job | None) -> Job:
         if holder is None:
             return self._take(job)
-        return msgspec.structs.replace(holder, duplicate=True)
+        return replace(holder, duplicate=True)
 
     def _holder(self, job: NewJob) -> Job | None:
         if job.dedupe is None:

@@ -5,7 +5,6 @@ into each. A byte that is lost costs no job: listeners also look at SQLite's cha
 times a second, which finds the commits of programs that do not know about the pipes.
 """
 
-import asyncio
 import contextlib
 import errno
 import os
@@ -13,8 +12,10 @@ import select
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
+
+from penstock.stores.alarm import Alarm
 
 # How often a listener looks at the change counter, in seconds; without pipes, more often.
 _POLL = 0.1
@@ -31,7 +32,7 @@ class Bell:
         self._own = f"{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self._change_counter = change_counter
         self._generation = 1
-        self._waiters: set[Callable[[], None]] = set()
+        self._waiters: list[Alarm] = []
         self._lock = threading.Lock()
         self._listener: threading.Thread | None = None
         self._pipe: int | None = None
@@ -43,31 +44,25 @@ class Bell:
         """Wake who waits here and, if asked for, in other processes. Never raises, never blocks."""
         self._notify()
         if others:
-            with contextlib.suppress(OSError), self._lock:
-                self._ring_others()
-
-    def wait_blocking(self, seen: int, timeout: float) -> int:
-        """Wait in this thread for a change after `seen`; see `Store.wait`."""
-        rung = threading.Event()
-        with self._waiting(rung.set):
-            if self._generation == seen:
-                rung.wait(timeout)
-        return self._generation
+            with self._lock:
+                try:
+                    self._ring_others()
+                except OSError:  # no folder: nobody listens, or they will look by themselves
+                    return
 
     async def wait(self, seen: int, timeout: float) -> int:
-        """Wait in the running event loop for a change after `seen`; see `Store.wait`."""
-        loop = asyncio.get_running_loop()
-        rung = asyncio.Event()
-
-        def wake() -> None:
-            with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
-                loop.call_soon_threadsafe(rung.set)
-
-        with self._waiting(wake):
-            if self._generation == seen:
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(timeout):
-                        await rung.wait()
+        """Wait for a change after `seen`; see `Store.wait`."""
+        self._listen()
+        alarm = Alarm()
+        with self._lock:
+            if self._generation != seen:
+                return self._generation
+            self._waiters.append(alarm)
+        try:
+            await alarm.wait(timeout)
+        finally:
+            with self._lock, contextlib.suppress(ValueError):
+                self._waiters.remove(alarm)
         return self._generation
 
     def close(self) -> None:
@@ -87,23 +82,12 @@ class Bell:
             self._folder.rmdir()
         self._notify()
 
-    @contextlib.contextmanager
-    def _waiting(self, wake: Callable[[], None]) -> Iterator[None]:
-        self._listen()
-        with self._lock:
-            self._waiters.add(wake)
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._waiters.discard(wake)
-
     def _notify(self) -> None:
         with self._lock:
             self._generation += 1
-            waiters = list(self._waiters)
-        for wake in waiters:
-            wake()
+            waiters, self._waiters = self._waiters, []
+        for alarm in waiters:
+            alarm.ring()
 
     def _listen(self) -> None:
         with self._lock:
@@ -147,10 +131,7 @@ class Bell:
                 self._forget(name)
 
     def _refresh_others(self) -> None:
-        try:
-            changed_at = self._folder.stat().st_mtime_ns
-        except FileNotFoundError:
-            return
+        changed_at = os.stat(self._folder).st_mtime_ns  # noqa: PTH116 - with every commit
         if changed_at == self._listed_at:
             return
         if time.time_ns() - changed_at > _FRESH_NS:

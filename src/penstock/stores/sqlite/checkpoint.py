@@ -5,6 +5,8 @@ import logging
 import queue
 import sqlite3
 import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from penstock.stores.sqlite.connection import connect
@@ -22,8 +24,9 @@ _GO_ON, _STOP = True, False
 class Checkpointer:
     """Keeps the WAL small, from a thread and a connection of its own."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, exclusively: Callable[[], AbstractContextManager[None]]) -> None:
         self._path = path
+        self._exclusively = exclusively
         self._wakeups: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._coming = False
@@ -65,4 +68,5 @@ class Checkpointer:
         # is twice as fast as one that makes it longer.
         frames = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()[1]
         if frames > _RESTART_FRAMES:
-            connection.execute("PRAGMA wal_checkpoint(RESTART)").fetchone()
+            with self._exclusively():
+                connection.execute("PRAGMA wal_checkpoint(RESTART)").fetchone()

@@ -37,9 +37,6 @@ STAGES: list[tuple[State, Waiting | None]] = [
 ]
 STAGE_OF = {state: stage for stage, (state, _) in enumerate(STAGES) if stage >= RUNNING}
 
-_PENDING = State.PENDING
-WAITING = (Waiting.READY, Waiting.SCHEDULED, Waiting.BLOCKED)
-
 # Measured with batches of 100 and 4 KiB pages: above this, rewriting the payload with every
 # transition costs more than fetching it from a table of its own.
 INLINE_PAYLOAD = 1_000
@@ -91,8 +88,10 @@ def options(job: NewJob, stage: int, run_at: int) -> tuple[Any, ...]:
     )
 
 
-def new_job(job: NewJob, job_id: int, version: int, waiting: Waiting, at: datetime) -> Job:
-    """The job that `add_jobs` makes of a new one that is due when it is enqueued."""
+def new_job(  # noqa: PLR0917 - all that the file decides about it
+    job: NewJob, job_id: int, version: int, stage: int, run_at: int, at: datetime
+) -> Job:
+    """The job that `add_jobs` makes of a new one."""
     return Job(
         id=JobId(job_id),
         version=LogId(version),
@@ -100,11 +99,11 @@ def new_job(job: NewJob, job_id: int, version: int, waiting: Waiting, at: dateti
         payload=job.payload,
         queue=job.queue,
         priority=job.priority,
-        state=_PENDING,
-        waiting=waiting,
+        state=State.PENDING,
+        waiting=STAGES[stage][1],
         attempt=0,
         enqueued_at=at,
-        run_at=at,
+        run_at=from_micros(run_at),
         key=job.key,
         dedupe=job.dedupe,
         scope=job.scope,

@@ -155,8 +155,6 @@ class SqliteStore:
         due = await self._read(lambda connection: connection.execute(SQL["next_due"]).fetchone())
         if due[0] is not None:
             timeout = min(timeout, max(0, due[0] - self._clock()) / 1e6)
-        if asyncio._get_running_loop() is None:  # noqa: SLF001 - the public one raises
-            return self._bell.wait_blocking(seen, timeout)
         return await self._bell.wait(seen, timeout)
 
     async def close(self) -> None:

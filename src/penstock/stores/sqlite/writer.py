@@ -12,7 +12,7 @@ import queue
 import sqlite3
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any, TypeVar
@@ -56,7 +56,7 @@ class Writer:
         self._path = path
         self._committed = committed
         self._connection = connect(path)
-        self._checkpointer = Checkpointer(path)
+        self._checkpointer = Checkpointer(path, self._exclusively)
         self._turn = _Turn(path)
         self._waiting: deque[_Request] = deque()
         self._lock = threading.Lock()
@@ -89,6 +89,11 @@ class Writer:
         self._checkpointer.close()
         self._connection.close()
         self._turn.close()
+
+    @contextlib.contextmanager
+    def _exclusively(self) -> Iterator[None]:
+        with self._lock, self._turn:
+            yield
 
     def _run_here(self, verb: Verb[C, A], call: C) -> A:
         request = _Request(verb, call, None)

@@ -1,26 +1,18 @@
-"""Jobs in memory: for tests, and for work that may go when the process goes.
-
-Every write decides first, on a `Draft` over what is stored, and changes nothing. `_commit` then
-applies the draft's `Batch` as a whole. Rankings, totals and what a pending job waits for follow
-from the batches alone: to keep and replay the batches is to keep the store.
-"""
+"""The Store protocol in plain Python."""
 # ruff: noqa: D102 - the Store protocol documents the verbs
 
-import asyncio
 import threading
-from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
-from heapq import heapify, heappop, heappush, merge
+from datetime import datetime
+from heapq import merge
 from itertools import groupby, islice, takewhile
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
-from penstock.core import lifecycle
 from penstock.core.errors import ConfigurationError, QueueFull
 from penstock.core.job import (
     Change,
@@ -36,296 +28,15 @@ from penstock.core.job import (
     Queue,
     QueueSettings,
     Retention,
-    Scope,
-    moved,
 )
-from penstock.core.lifecycle import FINAL, UNFINISHED, Event, Move, State, Waiting
+from penstock.core.lifecycle import FINAL, UNFINISHED, Event, State, Waiting
 from penstock.core.store import Clock
 from penstock.core.times import from_micros
-
-SLACK = 64
-"""How many stale entries a structure may hold before it is worth rebuilding."""
+from penstock.stores.alarm import Alarm
+from penstock.stores.memory.draft import Batch, Draft
+from penstock.stores.memory.shelves import Line, Ranked, Ranking, Shelf
 
 _RUNNING = frozenset({State.RUNNING})
-_NOTES = frozenset({Event.REFUSED, Event.CANCEL_REQUESTED})
-
-Ranked = tuple[Any, ...]
-V = TypeVar("V")
-
-
-class Batch(msgspec.Struct, frozen=True, kw_only=True):
-    """All that one verb writes: the jobs and queues as they became, and what it logged."""
-
-    jobs: list[Job] = []
-    entries: list[LogEntry] = []
-    queues: list[Queue] = []
-    removed: list[JobId] = []
-
-
-class Ranking:
-    """Job ids in the order of their ranks.
-
-    A heap that forgets a dropped entry when it comes up, or when the dropped outnumber the rest.
-    """
-
-    __slots__ = ("_heap", "_live")
-
-    def __init__(self) -> None:
-        self._heap: list[Ranked] = []
-        self._live: dict[JobId, Ranked] = {}
-
-    def __len__(self) -> int:
-        return len(self._live)
-
-    def __iter__(self) -> Iterator[Ranked]:
-        """The entries in order, without taking them off: a walk down from the heap's top."""
-        heap = self._heap
-        frontier = [(heap[0], 0)] if heap else []
-        while frontier:
-            entry, place = heappop(frontier)
-            for child in range(2 * place + 1, min(2 * place + 3, len(heap))):
-                heappush(frontier, (heap[child], child))
-            if self._live.get(entry[-1]) is entry:
-                yield entry
-
-    def ids(self) -> Iterable[JobId]:
-        """The ids in no order."""
-        return self._live.keys()
-
-    def first(self) -> Ranked | None:
-        """The foremost entry: the parts of its rank, then the id."""
-        return self._heap[0] if self._heap else None
-
-    def put(self, job_id: JobId, *rank: object) -> None:
-        """Place an id; if it was there before, it moves."""
-        entry = (*rank, job_id)
-        moved = job_id in self._live
-        self._live[job_id] = entry
-        heappush(self._heap, entry)
-        if moved:
-            self._tidy()
-
-    def drop(self, job_id: JobId) -> None:
-        """Remove an id, if it is there."""
-        if self._live.pop(job_id, None) is not None:
-            self._tidy()
-
-    def _tidy(self) -> None:
-        if len(self._heap) > 2 * len(self._live) + SLACK:
-            self._heap = list(self._live.values())
-            heapify(self._heap)
-        while self._heap and self._live.get(self._heap[0][-1]) is not self._heap[0]:
-            heappop(self._heap)
-
-
-class Shelf(Generic[V]):
-    """Values by growing ids, to be read from any id onwards or backwards."""
-
-    __slots__ = ("_ids", "_values")
-
-    def __init__(self) -> None:
-        self._ids: list[int] = []
-        self._values: dict[int, V] = {}
-
-    def __getitem__(self, place: int) -> V:
-        return self._values[place]
-
-    def get(self, place: int) -> V | None:
-        return self._values.get(place)
-
-    def put(self, place: int, value: V) -> None:
-        if place not in self._values:
-            self._ids.append(place)
-        self._values[place] = value
-
-    def take(self, place: int) -> V:
-        value = self._values.pop(place)
-        if len(self._ids) > 2 * len(self._values) + SLACK:
-            self._ids = list(self._values)
-        return value
-
-    def after(self, place: int | None) -> Iterator[V]:
-        start = 0 if place is None else bisect_right(self._ids, place)
-        return self._read(range(start, len(self._ids)))
-
-    def before(self, place: int | None) -> Iterator[V]:
-        end = len(self._ids) if place is None else bisect_left(self._ids, place)
-        return self._read(range(end - 1, -1, -1))
-
-    def _read(self, indexes: range) -> Iterator[V]:
-        for index in indexes:
-            if (value := self._values.get(self._ids[index])) is not None:
-                yield value
-
-
-class Line:
-    """The unfinished jobs of one key: at most one of them is visible to a claim."""
-
-    __slots__ = ("pending", "running", "visible")
-
-    def __init__(self) -> None:
-        self.pending = Ranking()
-        self.running: set[JobId] = set()
-        self.visible: JobId | None = None
-
-    def put(self, job: Job) -> None:
-        """Note where this job of the key stands now."""
-        self.pending.drop(job.id)
-        self.running.discard(job.id)
-        if job.state is State.PENDING:
-            self.pending.put(job.id)
-        elif job.state is State.RUNNING:
-            self.running.add(job.id)
-
-    def head(self) -> JobId | None:
-        """The job that is next, unless one is running."""
-        first = None if self.running else self.pending.first()
-        return None if first is None else first[-1]
-
-
-class Draft:
-    """The store as a verb would leave it: what it wrote so far, before what is stored."""
-
-    def __init__(self, store: "MemoryStore", now: datetime, actor: str) -> None:
-        self.jobs: dict[JobId, Job] = {}
-        self.entries: list[LogEntry] = []
-        self._store = store
-        self._now = now
-        self._actor = actor
-        self._holders: dict[str, set[JobId]] = {}
-
-    def get(self, job_id: JobId) -> Job | None:
-        return self.jobs.get(job_id) or self._store._jobs.get(job_id)  # noqa: SLF001 - its draft
-
-    def batch(self) -> Batch:
-        return Batch(jobs=list(self.jobs.values()), entries=self.entries)
-
-    def add(self, new: NewJob) -> tuple[JobId, bool]:
-        """The id of the new job, or of the one that holds its dedupe key and True."""
-        if new.dedupe is not None and (rival := self._rival(new.dedupe, new.scope)) is not None:
-            return rival, True
-        run_at = self._now + (new.delay or timedelta(0)) if new.run_at is None else new.run_at
-        job_id = JobId(self._store._last_job + len(self.jobs) + 1)  # noqa: SLF001 - its draft
-        self._write(
-            Job(
-                id=job_id,
-                version=self._log(job_id, Event.ENQUEUED, State.PENDING),
-                task=new.task,
-                payload=new.payload,
-                queue=new.queue,
-                priority=new.priority,
-                state=State.PENDING,
-                waiting=self._waiting(new.key, run_at),
-                attempt=0,
-                enqueued_at=self._now,
-                run_at=run_at.astimezone(UTC),
-                key=new.key,
-                dedupe=new.dedupe,
-                scope=new.scope,
-                tags=new.tags,
-                retry=new.retry,
-                timeout=new.timeout,
-                lease_time=new.lease,
-            )
-        )
-        return job_id, False
-
-    def claim(self, job: Job) -> None:
-        token = self._next_log()
-        self._log(job.id, Event.CLAIMED, State.RUNNING, token=token)
-        self._write(
-            replace(
-                job,
-                version=token,
-                state=State.RUNNING,
-                waiting=None,
-                attempt=job.attempt + 1,
-                token=token,
-                worker=self._actor,
-                started_at=self._now,
-                expires_at=self._now + job.lease_time,
-            )
-        )
-
-    def move(self, job: Job, move: Move) -> None:
-        """Write a move; raises `TransitionRefused` where it has to give way and cannot."""
-        running, waiting, duration = job.state is State.RUNNING, job.waiting, None
-        if move.event not in _NOTES:
-            move = self._settled(job, move)
-            back = move.state is State.PENDING
-            waiting = self._waiting(job.key, self._now + move.delay) if back else None
-            duration = self._now - job.started_at if running and job.started_at else None
-        version = self._log(
-            job.id,
-            move.event,
-            move.state,
-            token=job.token if running else None,
-            reason=move.reason,
-            error=move.error,
-            duration=duration,
-        )
-        self._write(moved(job, move, at=self._now, version=version, waiting=waiting))
-
-    def _settled(self, job: Job, move: Move) -> Move:
-        if move.state is not State.PENDING or job.dedupe is None:
-            return move
-        rival = self._rival(job.dedupe, job.scope, but=job.id)
-        return move if rival is None else lifecycle.give_way(job, move, rival)
-
-    def _waiting(self, key: str | None, run_at: datetime) -> Waiting:
-        """Of a key, all are blocked until the store makes its head visible."""
-        if key is not None:
-            return Waiting.BLOCKED
-        return Waiting.READY if run_at <= self._now else Waiting.SCHEDULED
-
-    def _rival(self, dedupe: str, scope: Scope, but: JobId | None = None) -> JobId | None:
-        """The job that keeps another one with that dedupe key from being pending."""
-        holders = [job for place in sorted(self._held(dedupe)) if (job := self.get(place))]
-        others = [job for job in holders if job.id != but]
-        pending = [job.id for job in others if job.state is State.PENDING]
-        running = [job.id for job in others if Scope.UNFINISHED in (scope, job.scope)]
-        return next(iter(pending + running), None)
-
-    def _held(self, dedupe: str) -> set[JobId]:
-        if dedupe not in self._holders:
-            stored = self._store._holders.get(dedupe, ())  # noqa: SLF001 - its draft
-            self._holders[dedupe] = set(stored)
-        return self._holders[dedupe]
-
-    def _write(self, job: Job) -> None:
-        self.jobs[job.id] = job
-        if job.dedupe is not None:
-            held = self._held(job.dedupe)
-            (held.add if job.state in UNFINISHED else held.discard)(job.id)
-
-    def _next_log(self) -> LogId:
-        return LogId(self._store._last_log + len(self.entries) + 1)  # noqa: SLF001 - its draft
-
-    def _log(
-        self,
-        job_id: JobId,
-        event: Event,
-        state: State,
-        *,
-        token: int | None = None,
-        reason: str | None = None,
-        error: str | None = None,
-        duration: timedelta | None = None,
-    ) -> LogId:
-        entry = LogEntry(
-            id=self._next_log(),
-            job_id=job_id,
-            at=self._now,
-            event=event,
-            state=state,
-            actor=self._actor,
-            token=token,
-            reason=reason,
-            error=error,
-            duration=duration,
-        )
-        self.entries.append(entry)
-        return entry.id
 
 
 class MemoryStore:
@@ -467,7 +178,7 @@ class MemoryStore:
             return len(removed)
 
     async def wait(self, seen: int, timeout: float) -> int:
-        woken = _Alarm()
+        woken = Alarm()
         with self._lock:
             now = self._tick()
             first = self._scheduled.first()
@@ -624,36 +335,6 @@ class MemoryStore:
         waiters, self._waiters = self._waiters, []
         for ring in waiters:
             ring()
-
-
-class _Alarm:
-    """Rings from any thread; waits in an event loop where one runs, else blocks the thread."""
-
-    def __init__(self) -> None:
-        try:
-            self._loop: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
-        except RuntimeError:
-            self._loop = None
-            self._event = threading.Event()
-        else:
-            self._future = self._loop.create_future()
-
-    def ring(self) -> None:
-        if self._loop is None:
-            self._event.set()
-        else:
-            with suppress(RuntimeError):  # the waiter's loop was closed
-                self._loop.call_soon_threadsafe(self._answer)
-
-    def _answer(self) -> None:
-        if not self._future.done():
-            self._future.set_result(None)
-
-    async def wait(self, timeout: float) -> None:
-        if self._loop is None:
-            self._event.wait(timeout)
-        else:
-            await asyncio.wait([self._future], timeout=timeout)
 
 
 def _until(when: datetime, ranking: Iterable[Ranked]) -> Iterator[Ranked]:
