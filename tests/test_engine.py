@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 import sqlite3
 import sys
 import threading
@@ -27,6 +28,7 @@ from penstock import (
     Lease,
     LeaseLost,
     NewJob,
+    Outcome,
     PayloadTooLarge,
     Penstock,
     QueueFull,
@@ -127,7 +129,6 @@ async def test_close_can_be_repeated_and_come_first(file_app: Penstock) -> None:
 
 async def test_context_manager_opens_and_closes(path: Path) -> None:
     async with Penstock(f"sqlite:///{path}") as app:
-        assert path.exists()
         store = app.store
         job = await add_one(app)
     with pytest.raises(StoreError, match="closed"):
@@ -374,7 +375,7 @@ def test_wrong_option_of_a_task_is_refused_at_its_registration(wrong: str) -> No
         {"lease": timedelta(days=365)},
         {"payload": '{"emoji":"\U0001f600","nul":"\\u0000","deep":[[[[]]]]}'},
     ],
-    ids=lambda options: " ".join(options),
+    ids=" ".join,
 )
 async def test_job_at_the_edge_of_what_is_allowed_is_stored_whole(
     app: Penstock, options: dict[str, Any]
@@ -486,7 +487,7 @@ async def test_argument_that_is_not_json_is_refused(value: object) -> None:
 async def test_settled_jobs_are_answered_in_their_order(app: Penstock) -> None:
     await app.enqueue_many([new()] * 4)
     jobs = await app.claim(worker="w", limit=4)
-    outcomes = [Done("1"), Failed("no"), Snoozed(HOUR), Cancelled("stop")]
+    outcomes: list[Outcome] = [Done("1"), Failed("no"), Snoozed(HOUR), Cancelled("stop")]
     settled = await app.settle(list(zip(jobs, outcomes, strict=True)))
     assert ids(settled) == ids(jobs)
     assert [job.state for job in settled] == [
@@ -568,7 +569,7 @@ async def test_what_is_still_held_is_settled_beside_what_is_lost(
     assert await app.reclaim() == 2
     settled = await app.settle_held([(job, Done()) for job in jobs])
     assert [job and job.state for job in settled] == [None, State.DONE, None, State.DONE]
-    assert [await events_of(app, job) for job in jobs][0][-1] is Event.REFUSED
+    assert (await events_of(app, jobs[0]))[-1] is Event.REFUSED
 
 
 async def test_settle_raises_for_the_first_lost_after_settling_the_rest(
@@ -1182,8 +1183,8 @@ async def test_waiting_worker_finds_the_job_after_the_commit(
 # After a fork
 
 
-def in_child(check: Callable[[], None]) -> None:
-    """Run this in a forked child, and fail if it fails there."""
+def fork(check: Callable[[], None]) -> int:
+    """Run this in a forked child, whose exit code tells whether it went well."""
     sys.stdout.flush()
     sys.stderr.flush()
     child = os.fork()
@@ -1196,62 +1197,121 @@ def in_child(check: Callable[[], None]) -> None:
             traceback.print_exc()
         finally:
             os._exit(code)
-    _, status = os.waitpid(child, 0)
-    assert os.waitstatus_to_exitcode(status) == 0
+    return child
 
 
-def test_forked_child_uses_a_store_of_its_own(file_app: Penstock) -> None:
-    mine = run_sync(add_one(file_app))
+def ended_well(child: int) -> None:
+    """Wait for a child, but not for ever."""
+    pause = threading.Event()
+    for _ in range(SOON * 100):
+        found, status = os.waitpid(child, os.WNOHANG)
+        if found:
+            assert os.waitstatus_to_exitcode(status) == 0
+            return
+        pause.wait(0.01)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    pytest.fail("the forked child did not end")
 
+
+def test_child_forked_before_the_store_was_opened_uses_it_like_any_process(
+    file_app: Penstock,
+) -> None:
     def check() -> None:
-        assert run_sync(file_app.get(mine.id)) == mine
-        theirs = run_sync(add_one(file_app, task="child"))
-        [first, second] = run_sync(file_app.claim(worker="child", limit=2))
-        run_sync(file_app.settle([(first, Done()), (second, Done())]))
-        assert theirs.id > mine.id
+        job = run_sync(add_one(file_app, task="child"))
+        assert run_sync(file_app.get(job.id)) == job
         run_sync(file_app.close())
 
-    in_child(check)
-    assert [job.state for job in run_sync(file_app.find())] == [State.DONE] * 2
+    children = [fork(check) for _ in range(3)]
     run_sync(add_one(file_app))
-    assert len(run_sync(file_app.claim(worker="parent"))) == 1
+    for child in children:
+        ended_well(child)
+    assert len(run_sync(file_app.find())) == 4
 
 
-def test_forked_child_of_a_program_with_threads_can_work(file_app: Penstock) -> None:
-    async def busy() -> None:
-        await asyncio.gather(*(add_one(file_app) for _ in range(20)))
-        await file_app.store.wait(0, 0)
-
-    asyncio.run(busy())  # the writer and the bell have their threads now
-    ran: list[int] = []
+def test_child_forked_after_the_store_was_closed_uses_it_like_any_process(
+    file_app: Penstock,
+) -> None:
+    run_sync(add_one(file_app))
+    run_sync(file_app.close())
 
     def check() -> None:
-        async def note() -> None:
-            ran.append(1)
+        run_sync(add_one(file_app))
 
-        async def work() -> None:
-            file_app.task("t", note)
-            async with asyncio.timeout(SOON):
-                await Worker(file_app).run(until_empty=True)
+    ended_well(fork(check))
+    assert len(run_sync(file_app.find())) == 2
 
-        asyncio.run(work())
-        assert len(ran) == 20
 
-    in_child(check)
-    asyncio.run(busy())
-    counts = run_sync(file_app.count())
-    assert counts["default", State.DONE, None] == 20
-    assert counts["default", State.PENDING, Waiting.READY] == 20
+def test_child_forked_while_the_store_was_open_is_refused(file_app: Penstock) -> None:
+    """SQLite keeps its locks per process and file: a child would believe to have its parent's.
+
+    The parent, closing last in its own eyes, would then remove the write-ahead log under the
+    child, and with it what the child was told is stored.
+    """
+    run_sync(add_one(file_app))
+    another = Penstock(file_app.url)
+
+    def check() -> None:
+        for app in (file_app, another):
+            for call in (add_one(app), app.find(), app.claim(worker="child")):
+                with pytest.raises(StoreError, match="fork"):
+                    run_sync(call)
+
+    ended_well(fork(check))
+    assert len(run_sync(file_app.find())) == 1
+    run_sync(add_one(file_app))
+    assert len(run_sync(file_app.claim(worker="parent", limit=5))) == 2
+
+
+def test_child_forked_while_other_threads_write_is_refused_and_does_not_hang(
+    file_app: Penstock,
+) -> None:
+    """A lock that a thread of the parent held in that moment is never released in the child."""
+    over = threading.Event()
+
+    def write() -> None:
+        while not over.is_set():
+            run_sync(add_one(file_app))
+
+    def check() -> None:
+        with pytest.raises(StoreError, match="fork"):
+            run_sync(add_one(file_app))
+        run_sync(file_app.close())
+
+    run_sync(add_one(file_app))
+    threads = [threading.Thread(target=write) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(5):
+            ended_well(fork(check))
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+    run_sync(add_one(file_app))
 
 
 def test_forked_child_that_only_closes_leaves_the_parent_alone(
     file_app: Penstock, path: Path
 ) -> None:
-    seen = run_sync(file_app.store.wait(0, 0))
+    seen = run_sync(file_app.store.wait(-1, 0))
+    seen = run_sync(file_app.store.wait(seen, 0))
     [pipe] = path.with_name("jobs.db-bell").iterdir()
-    in_child(lambda: run_sync(file_app.close()))
+    ended_well(fork(lambda: run_sync(file_app.close())))
     assert pipe.exists()
     other = Penstock(file_app.url)
     run_sync(add_one(other))
     assert run_sync(file_app.store.wait(seen, SOON)) != seen
     run_sync(other.close())
+
+
+def test_memory_of_the_parent_is_not_shared_with_a_forked_child() -> None:
+    app = Penstock("memory://")
+    run_sync(add_one(app))
+
+    def check() -> None:
+        with pytest.raises(StoreError, match="fork"):
+            run_sync(add_one(app))
+
+    ended_well(fork(check))

@@ -1,11 +1,12 @@
 """Penstock: the object users hold."""
 
+import asyncio
 import os
 import random
 import socket
 import threading
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Literal, ParamSpec, Self, TypeVar, Unpack, overload
 
@@ -19,6 +20,7 @@ from penstock.core.errors import (
     LeaseLost,
     PayloadTooLarge,
     PenstockError,
+    StoreError,
     UnknownTask,
 )
 from penstock.core.job import (
@@ -35,8 +37,10 @@ from penstock.core.job import (
     NewJob,
     Queue,
     QueueSettings,
+    Scope,
 )
 from penstock.core.lifecycle import Event, Move, Outcome, State, Waiting
+from penstock.core.retry import LONGEST, RetryPolicy
 from penstock.core.store import Clock, Store
 from penstock.stores import open_store, system_clock
 from penstock.task import Options, Task
@@ -59,21 +63,18 @@ _REMEMBERED_NAMES = 1_000
 _JSON_OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _NO_TIMES = (None, None, None)
 
-# Stores opened before a fork: closing them in the child would touch the parent's files.
-_of_parents: list[Store | None] = []
 
-
-def run_sync(awaitable: Awaitable[T]) -> T:
+def run_sync(awaitable: Coroutine[Any, Any, T]) -> T:
     """Run a call of this package from synchronous code: `run_sync(task.enqueue(1))`.
 
     Nothing is started for it: without a running event loop, stores answer in the calling thread.
     """
-    step = awaitable.__await__()
-    try:
-        next(step)
-    except StopIteration as answer:
-        return answer.value  # type: ignore[no-any-return]
-    step.close()
+    if asyncio._get_running_loop() is None:  # noqa: SLF001 - the public one raises: 2 µs a call
+        try:
+            awaitable.send(None)
+        except StopIteration as answer:
+            return answer.value  # type: ignore[no-any-return]
+    awaitable.close()
     raise ConfigurationError(
         "run_sync drives calls of penstock outside an event loop; inside one, await them"
     )
@@ -126,18 +127,22 @@ class Penstock:
 
     @property
     def store(self) -> Store:
-        """The open store; after a fork, the child opens its own."""
-        if self._store is None or self._pid != os.getpid():
+        """The open store. After a fork, the child cannot use the one its parent had opened."""
+        if self._store is None:
             with self._opening:
-                if self._store is None or self._pid != os.getpid():
-                    _of_parents.append(self._store)
+                if self._store is None:
                     self._store = open_store(self.url, clock=self._clock, create=self._create)
                     self._pid = os.getpid()
+        if self._pid != os.getpid():
+            raise StoreError(
+                f"{self.url} was opened before this process was forked, and cannot be shared with "
+                "it; start processes first, or start them by 'spawn'"
+            )
         return self._store
 
     async def close(self) -> None:
         """Let go of the store; what was acknowledged stays."""
-        if self._store is not None:
+        if self._store is not None and self._pid == os.getpid():
             await self._store.close()
             self._store = None
 
@@ -195,7 +200,7 @@ class Penstock:
             name, handler = None, name
 
         def register(function: Callable[..., Any]) -> Task[..., Any]:
-            title = name or function.__name__
+            title = function.__name__ if name is None else name
             if title in self.tasks:
                 raise ConfigurationError(f"task {title!r} is registered twice")
             task = Task(self, title, function, options, permanent=permanent)
@@ -217,9 +222,9 @@ class Penstock:
         if task not in self.tasks:
             known = ", ".join(sorted(self.tasks)) or "none"
             raise UnknownTask(f"no task is called {task!r}; this program knows: {known}")
-        if not isinstance(args or {}, Mapping):
-            raise InvalidJob(f"arguments of task {task}: expected an object of names and values")
-        return await self.tasks[task].using(**options).enqueue(**(args or {}))
+        new = self.tasks[task].using(**options).of({} if args is None else args)
+        (job,) = await self.enqueue_many((new,), connection=options.get("connection"))
+        return job
 
     async def enqueue_many(self, jobs: Sequence[NewJob], *, connection: Any = None) -> list[Job]:
         """Store these jobs in one transaction, all or none; the answer has their order."""
@@ -229,17 +234,7 @@ class Penstock:
 
     def check(self, job: NewJob) -> None:
         """Raise `InvalidJob` for a job that cannot be stored as asked for."""
-        if len(job.payload) > self._payload_limit // 4 and (
-            (size := len(job.payload.encode())) > self._payload_limit
-        ):
-            raise PayloadTooLarge(
-                f"arguments of task {job.task}: {size} bytes of JSON, the limit is "
-                f"{self._payload_limit}; store large data elsewhere and pass a reference"
-            )
-        try:
-            _JSON_OBJECT.decode(job.payload)
-        except (msgspec.MsgspecError, TypeError, UnicodeEncodeError) as error:
-            raise InvalidJob(f"payload of task {job.task}: not a JSON object: {error}") from error
+        self._check_payload(job)
         if type(job.priority) is not int or not 0 <= job.priority <= MAX_PRIORITY:
             raise InvalidJob(f"priority is a whole number from 0 to {MAX_PRIORITY}")
         if job.task not in self._checked_names or job.queue not in self._checked_names:
@@ -253,9 +248,25 @@ class Penstock:
             _check_key("dedupe", job.dedupe)
         if job.tags:
             _check_tags(job.tags)
+        _check_kind("retry", job.retry, RetryPolicy)
+        _check_kind("scope", job.scope, Scope)
         times = (job.delay, job.run_at, job.timeout)
         if times != _NO_TIMES or job.lease is not DEFAULT_LEASE:
             _check_times(job)
+
+    def _check_payload(self, job: NewJob) -> None:
+        _check_kind("payload", job.payload, str)
+        try:
+            _JSON_OBJECT.decode(job.payload)
+        except (msgspec.MsgspecError, TypeError, UnicodeEncodeError) as error:
+            raise InvalidJob(f"payload of task {job.task}: not a JSON object: {error}") from error
+        if len(job.payload) > self._payload_limit // 4:  # a character is at most four bytes
+            size = len(job.payload.encode())
+            if size > self._payload_limit:
+                raise PayloadTooLarge(
+                    f"arguments of task {job.task}: {size} bytes of JSON, the limit is "
+                    f"{self._payload_limit}; store large data elsewhere and pass a reference"
+                )
 
     # Workers
 
@@ -268,6 +279,7 @@ class Penstock:
         tags: Sequence[str] = (),
     ) -> list[Job]:
         """Take up to `limit` ready jobs; each stays the worker's while its lease is renewed."""
+        _check_limit(limit)
         wanted = Claim(
             worker=worker,
             limit=limit,
@@ -333,8 +345,11 @@ class Penstock:
 
     async def reclaim(self, limit: int = 1000) -> int:
         """Take back jobs whose leases ran out; how many. Workers do this by themselves."""
-        expired = await self.store.expired(limit)
-        changes = [Change(job, lifecycle.advance(job, lifecycle.Expired())) for job in expired]
+        changes = [
+            Change(job, lifecycle.advance(job, lifecycle.Expired(), random.random()))  # noqa: S311
+            for job in await self.store.expired(limit)
+            if job.state is State.RUNNING  # not settled meanwhile
+        ]
         if not changes:
             return 0
         answers = await self.store.transition(changes, actor=self.actor)
@@ -351,7 +366,9 @@ class Penstock:
 
     async def find(self, query: JobQuery | None = None) -> list[Job]:
         """The jobs that fit, newest first unless asked otherwise."""
-        return await self.store.find(query or JobQuery())
+        query = query or JobQuery()
+        _check_limit(query.limit)
+        return await self.store.find(query)
 
     async def count(self) -> Counts:
         """How many jobs there are by queue, state and what they wait for; constant time."""
@@ -361,6 +378,7 @@ class Penstock:
         self, job_id: int | None = None, *, after: int | None = None, limit: int = 1000
     ) -> list[LogEntry]:
         """The audit of one job, or of all behind an entry's id, oldest first."""
+        _check_limit(limit)
         return await self.store.log(
             None if job_id is None else JobId(job_id),
             after=None if after is None else LogId(after),
@@ -456,7 +474,7 @@ class Penstock:
         seen = 0
         while remaining:
             left = timeout.total_seconds() - (time.monotonic() - start)
-            if await self._stands_still(queue):
+            if await self._stands_still(queue, newest):
                 return Drained("paused", remaining, timedelta(seconds=time.monotonic() - start))
             if left <= 0:
                 return Drained("timeout", remaining, timedelta(seconds=time.monotonic() - start))
@@ -464,15 +482,16 @@ class Penstock:
             remaining, _ = await self.store.backlog(queue, newest)
         return Drained("drained", 0, timedelta(seconds=time.monotonic() - start))
 
-    async def _stands_still(self, queue: str | None) -> bool:
-        """Whether all that is left lies in paused queues, with nothing running."""
-        paused = {found.name for found in await self.queues() if found.paused}
-        left = {
-            (name, state)
-            for (name, state, _), n in (await self.count()).items()
-            if n and not state.final and queue in (None, name)
-        }
-        return all(name in paused and state is State.PENDING for name, state in left)
+    async def _stands_still(self, queue: str | None, newest: JobId) -> bool:
+        """Whether all that is left of a backlog lies in paused queues, with nothing running."""
+        counts = await self.count()
+        held = False
+        for found in await self.queues():
+            if queue in (None, found.name) and (await self.store.backlog(found.name, newest))[0]:
+                if not found.paused or counts.get((found.name, State.RUNNING, None)):
+                    return False
+                held = True
+        return held
 
 
 def _moment(instant: datetime | None) -> str:
@@ -487,14 +506,24 @@ def _lease(job: Job | Lease) -> Lease:
     return job.lease if isinstance(job, Job) else job
 
 
+def _check_limit(limit: int) -> None:
+    if limit < 1:
+        raise ConfigurationError(f"a limit is 1 or more, not {limit}")
+
+
+def _check_kind(field: str, value: object, kind: type) -> None:
+    if not isinstance(value, kind):
+        raise InvalidJob(f"{field} is a {kind.__name__}, not {value!r:.80}")
+
+
 def _check_name(field: str, name: object) -> None:
     if not (isinstance(name, str) and 0 < len(name) <= NAME_LIMIT and name.isprintable()):
         raise InvalidJob(f"{field} is 1 to {NAME_LIMIT} printable characters, not {name!r:.80}")
 
 
 def _check_key(field: str, key: object) -> None:
-    if not (isinstance(key, str) and 0 < len(key) <= KEY_LIMIT):
-        raise InvalidJob(f"{field} is 1 to {KEY_LIMIT} characters, not {key!r:.80}")
+    if not (isinstance(key, str) and 0 < len(key) <= KEY_LIMIT and "\0" not in key):
+        raise InvalidJob(f"{field} is 1 to {KEY_LIMIT} characters without NUL, not {key!r:.80}")
     try:
         key.encode()
     except UnicodeEncodeError as error:
@@ -509,11 +538,14 @@ def _check_tags(tags: tuple[str, ...]) -> None:
 
 
 def _check_times(job: NewJob) -> None:
-    if job.delay is not None and job.run_at is not None:
-        raise InvalidJob("give delay or run_at, not both")
-    if job.run_at is not None and job.run_at.tzinfo is None:
-        raise InvalidJob("run_at needs a time zone: datetime.now(UTC) + …")
-    if job.delay is not None and job.delay < timedelta(0):
-        raise InvalidJob("delay cannot be negative")
-    if job.lease <= timedelta(0) or (job.timeout is not None and job.timeout <= timedelta(0)):
-        raise InvalidJob("lease and timeout are longer than nothing")
+    for name, span in (("delay", job.delay), ("lease", job.lease), ("timeout", job.timeout)):
+        if span is not None:
+            _check_kind(name, span, timedelta)
+            if not timedelta(0) <= span <= LONGEST or (name != "delay" and not span):
+                raise InvalidJob(f"{name} is longer than nothing, and at most {LONGEST.days} days")
+    if job.run_at is not None:
+        _check_kind("run_at", job.run_at, datetime)
+        if job.delay is not None:
+            raise InvalidJob("give delay or run_at, not both")
+        if job.run_at.tzinfo is None:
+            raise InvalidJob("run_at needs a time zone: datetime.now(UTC) + …")

@@ -66,11 +66,22 @@ class Arguments:
         if len(args) > self._positional:
             raise InvalidJob(f"task {self._name} takes {self._positional} positional arguments")
         try:
-            payload = self._encode(self._struct(*args, **kwargs))
-            self._decode(payload)
+            values = self._struct(*args, **kwargs)
+            payload = self._encode(values)
+            stored = self._decode(payload)
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise InvalidJob(f"arguments of task {self._name}: {error}") from error
+        if stored != values:
+            self._check_same(values, stored)
         return payload.decode()
+
+    def _check_same(self, values: msgspec.Struct, stored: msgspec.Struct) -> None:
+        for name in values.__struct_fields__:
+            if (changed := _changed(getattr(values, name), getattr(stored, name))) is not None:
+                raise InvalidJob(
+                    f"arguments of task {self._name}: in {name}, {changed[0]!r:.80} would come "
+                    f"back as {changed[1]!r:.80}; annotate the parameter, or pass plain JSON"
+                )
 
     def decode(self, payload: str) -> dict[str, Any]:
         """The arguments by name, in the types the handler asks for; raises `InvalidJob`."""
@@ -82,6 +93,19 @@ class Arguments:
         if self._optional:
             return {k: v for k, v in arguments.items() if v is not msgspec.UNSET}
         return arguments
+
+
+def _changed(value: Any, stored: Any) -> tuple[Any, Any] | None:
+    """What storing as JSON would silently turn into something else."""
+    if isinstance(value, list | tuple) and isinstance(stored, list | tuple):
+        pairs = zip(value, stored, strict=True)
+    elif isinstance(value, dict) and isinstance(stored, dict) and value.keys() == stored.keys():
+        pairs = zip(value.values(), (stored[key] for key in value), strict=True)
+    elif type(value) is type(stored) or value == stored:
+        return None
+    else:
+        return value, stored
+    return next((found for pair in pairs if (found := _changed(*pair)) is not None), None)
 
 
 def _annotations(handler: Callable[..., Any]) -> dict[str, Any]:
@@ -117,7 +141,9 @@ class Task(Generic[P, R]):
         self.name = name
         self.handler = handler
         self.permanent = permanent
-        self.is_async = inspect.iscoroutinefunction(handler)
+        self.is_async = inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
+            getattr(handler, "__call__", None)  # noqa: B004 - an object whose call is awaited
+        )
         self.arguments = arguments or Arguments(name, handler)
         self._penstock = penstock
         self._options = options
@@ -125,7 +151,7 @@ class Task(Generic[P, R]):
         self._fields = _new_job_fields(options)
         self.__doc__ = handler.__doc__
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the handler here and now, without any queue."""
         return self.handler(*args, **kwargs)
 
@@ -141,11 +167,17 @@ class Task(Generic[P, R]):
             arguments=self.arguments,
         )
 
-    def new(self, *args: P.args, **kwargs: P.kwargs) -> NewJob:
+    def new(self, /, *args: P.args, **kwargs: P.kwargs) -> NewJob:
         """A job for `Penstock.enqueue_many`; raises `InvalidJob` if the arguments do not fit."""
         return NewJob(task=self.name, payload=self.arguments.encode(args, kwargs), **self._fields)
 
-    async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job:
+    def of(self, arguments: Any) -> NewJob:
+        """As `new`, with the arguments by name, whatever their names are."""
+        if not (isinstance(arguments, Mapping) and all(isinstance(k, str) for k in arguments)):
+            raise InvalidJob(f"arguments of task {self.name}: expected names and their values")
+        return NewJob(task=self.name, payload=self.arguments.encode((), arguments), **self._fields)
+
+    async def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Job:
         """Store a job that calls the handler with these arguments; durable on return."""
         (job,) = await self._penstock.enqueue_many(
             (self.new(*args, **kwargs),), connection=self._connection

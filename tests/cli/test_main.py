@@ -129,12 +129,12 @@ def test_drain_ends_on_ctrl_c(app: Penstock, url: str, tmp_path: Path) -> None:
     program = (
         "import os, signal, threading\n"
         "from penstock.cli.main import cli\n"
-        "from penstock.stores.sqlite.bell import Bell\n"
-        "wait = Bell.wait_blocking\n"
-        "def interrupted(self, seen, timeout):\n"
+        "from penstock.stores.alarm import Alarm\n"
+        "wait = Alarm.wait\n"
+        "def interrupted(self, timeout):\n"
         "    os.kill(os.getpid(), signal.SIGINT)\n"
-        "    return wait(self, seen, timeout)\n"
-        "Bell.wait_blocking = interrupted\n"
+        "    return wait(self, timeout)\n"
+        "Alarm.wait = interrupted\n"
         f"cli.main(['drain', '--store', {url!r}])\n"
     )
     ended = subprocess.run(

@@ -115,7 +115,7 @@ def reader(app: Client, options: dict[str, Any]) -> None:
             run_sync(app.log(job.id))
         connection = own_connection(app.folder)
         connection.execute("BEGIN")
-        deadline = time.monotonic() + app.rng.uniform(0, 0.5)
+        deadline = time.monotonic() + app.rng.uniform(0.1, 0.7)
         for _ in connection.execute("SELECT * FROM penstock_job"):
             if stopped.wait(0.0005) or time.monotonic() > deadline:
                 break
@@ -217,7 +217,7 @@ def crowd_job(app: Client) -> NewJob:
     lease = timedelta(minutes=5)
     if app.rng.random() < 0.1:
         return app.new(lease=lease, key=app.rng.choice(["k1", "k2", "k3"]), tags=("red", "blue"))
-    return app.new(lease=lease, does=["done " * app.rng.choice([1, 300])])
+    return app.new(lease=lease, does=["done " * app.rng.choice([1, 500])])
 
 
 def limited_writer(app: Client, options: dict[str, Any]) -> None:

@@ -8,7 +8,7 @@ from tests.crash.processes import Zygote, until
 from tests.crash.recording import Asked, Started, read_history
 from tests.crash.support import assert_promises_kept, client
 
-JOBS = 5_000
+JOBS = 4_000
 WAL_LIMIT = 64 * 1024 * 1024
 
 
@@ -33,7 +33,7 @@ def test_processes_share_a_file(zygote: Zygote, folder: Path) -> None:
             sample()
             return all(child.ended for child in producers) and not run_sync(app.store.backlog())[0]
 
-        until(all_is_done, "the jobs do not come to an end")
+        until(all_is_done, "the jobs do not come to an end", within=100)
     for child in (*workers, *readers):
         child.stop()
     assert max(sizes) < WAL_LIMIT

@@ -1,11 +1,12 @@
 """Moments between two statements, found by the random tests and held still here."""
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from penstock.core.job import Job
+from penstock.core.job import Job, JobId
 from penstock.core.lifecycle import Done
 from penstock.engine import run_sync
 from penstock.stores.sqlite import store
@@ -30,3 +31,23 @@ def test_sweep_goes_on_when_a_lease_ends_under_it(
         monkeypatch.setattr(store, "jobs", meanwhile)
         assert run_sync(app.reclaim()) == 1
     assert_promises_kept(folder, drained=False)
+
+
+def test_drain_that_sees_the_last_job_end_is_drained(
+    monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> None:
+    """The last job ends after the backlog was counted: nothing is paused, all is done."""
+    with client(folder) as app, client(folder) as worker:
+        run_sync(app.enqueue_many([app.new()]))
+        (job,) = run_sync(worker.claim(worker=worker.actor))
+        count = app.store.backlog
+
+        async def then_it_ends(*args: Any) -> tuple[int, JobId]:
+            monkeypatch.undo()
+            counted = await count(*args)
+            await worker.settle([(worker.handle(job), Done())])
+            return counted
+
+        monkeypatch.setattr(app.store, "backlog", then_it_ends)
+        assert run_sync(app.drain(timeout=timedelta(seconds=9))).status == "drained"
+    assert_promises_kept(folder)

@@ -33,13 +33,14 @@ def rewrite(query: str, old: str, new: str) -> None:
 
 
 def acknowledges_before_commit() -> None:
-    def commit(self: Any, requests: Sequence[Any]) -> None:
+    def commit(self: Any, requests: Sequence[Any]) -> Transaction:
         if self._connection.in_transaction:
             self._connection.execute("COMMIT")
         transaction = Transaction(self._connection)
         self._connection.execute("BEGIN IMMEDIATE")
         for request in requests:
             (request.answer,) = request.verb(transaction, [request.call])
+        return transaction
 
     Writer._commit = commit  # type: ignore[method-assign]
 

@@ -1,8 +1,9 @@
 """Commands on jobs: `jobs`, `explain`, `cancel`, `retry`."""
 
 import json
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from datetime import UTC, datetime
+from typing import Any
 
 import click
 
@@ -254,7 +255,7 @@ def retry_jobs(*, job_ids: tuple[int, ...], reason: str | None, store: str, as_j
 
 def _steer(
     job_ids: Sequence[int],
-    move: Callable[[Penstock, int], Awaitable[Job]],
+    move: Callable[[Penstock, int], Coroutine[Any, Any, Job]],
     store: str,
     *,
     as_json: bool,

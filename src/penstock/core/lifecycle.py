@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from penstock.core.errors import TransitionRefused
+from penstock.core.retry import LONGEST
 
 if TYPE_CHECKING:
     from penstock.core.job import Job
@@ -154,6 +155,7 @@ def advance(job: "Job", outcome: Outcome, chance: float = 0.5) -> Move:
             return _move(job, Event.CANCELLED, State.CANCELLED, reason=reason)
         case Snoozed(delay=delay, reason=reason):
             back = State.CANCELLED if job.cancel_requested else State.PENDING
+            delay = min(max(delay, timedelta(0)), LONGEST)
             return _move(
                 job, Event.SNOOZED, back, attempt=job.attempt - 1, delay=delay, reason=reason
             )
@@ -167,7 +169,16 @@ def advance(job: "Job", outcome: Outcome, chance: float = 0.5) -> Move:
             )
         case Expired():
             error = f"the lease of worker {job.worker} ran out"
-            return _retry(job, Event.EXPIRED, error, timedelta(0))
+            return _retry(job, Event.EXPIRED, error, _after_expiry(job, chance))
+
+
+def _after_expiry(job: "Job", chance: float) -> timedelta:
+    """At once the first time; then scattered.
+
+    Jobs that were taken along by one that kills its worker would otherwise be claimed with it
+    again, until the attempts of all are used up.
+    """
+    return timedelta(0) if job.attempt <= 1 else job.retry.delay_after(job.attempt, 0.5) * chance
 
 
 def _retry(
@@ -242,7 +253,14 @@ def _move(
         attempt=job.attempt if attempt is None else attempt,
         delay=delay,
         cancel_requested=cancel_requested,
-        reason=reason,
-        error=error,
+        reason=_text(reason),
+        error=_text(error),
         result=result,
     )
+
+
+def _text(text: str | None) -> str | None:
+    """Text that every store can hold: a file's name may bring in what UTF-8 has no code for."""
+    if text is None or text.isascii():
+        return text
+    return text.encode(errors="backslashreplace").decode()

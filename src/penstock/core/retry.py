@@ -10,6 +10,10 @@ from penstock.core.errors import ConfigurationError
 _MAX_FACTOR = 1000
 
 
+LONGEST = timedelta(days=3650)
+"""The longest time that anything may be put off."""
+
+
 class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """How often a job runs in all, and how long it rests between two attempts.
 
@@ -27,8 +31,10 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
         """Refuse a policy that could never be followed."""
         if self.attempts < 1:
             raise ConfigurationError("a retry policy needs at least one attempt")
-        if self.delay < timedelta(0) or self.max_delay < timedelta(0):
-            raise ConfigurationError("a retry delay cannot be negative")
+        if self.delay < timedelta(0) or not timedelta(0) <= self.max_delay <= LONGEST:
+            raise ConfigurationError(
+                f"a retry delay is not negative, and at most {LONGEST.days} days"
+            )
         if not 1 <= self.factor <= _MAX_FACTOR or not 0 <= self.jitter <= 1:
             raise ConfigurationError(
                 f"a retry factor is from 1 to {_MAX_FACTOR}, a jitter from 0 to 1"

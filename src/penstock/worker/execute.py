@@ -3,7 +3,7 @@
 import asyncio
 import contextvars
 import traceback
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from functools import partial
@@ -19,6 +19,7 @@ from penstock.worker.context import Context, enter
 
 _encode = msgspec.json.Encoder().encode
 _ERROR_LIMIT = 20_000
+RESULT_LIMIT = 1_000_000
 
 
 class Run:
@@ -67,10 +68,12 @@ class Run:
         self._in_thread = not task.is_async
         try:
             return self._finished(await self._call(task, threads))
-        except asyncio.CancelledError:
-            if self._ending is None:
+        except asyncio.CancelledError as error:
+            if self._ending is not None:
+                return self._ending
+            if current is None or current.cancelling():
                 raise
-            return self._ending
+            return Failed(described(error))  # the handler's own, not a request to stop
         except (KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its outcome
@@ -91,7 +94,15 @@ class Run:
         own = contextvars.copy_context()
         own.run(enter, self.context)
         handler = partial(task.handler, **arguments)
-        return asyncio.get_running_loop().run_in_executor(threads, own.run, handler)
+        return self._call_in_thread(partial(own.run, _caught, handler), threads)
+
+    async def _call_in_thread(
+        self, call: Callable[[], tuple[Any, BaseException | None]], threads: ThreadPoolExecutor
+    ) -> Any:
+        result, error = await asyncio.get_running_loop().run_in_executor(threads, call)
+        if error is not None:
+            raise error
+        return result
 
     def _finished(self, result: Any) -> Outcome:
         if isinstance(self._ending, Failed):  # a thread that came back after its time
@@ -99,7 +110,14 @@ class Run:
         if result is None:
             return _DONE
         try:
-            return Done(_encode(result).decode())
+            encoded = _encode(result).decode()
+            if len(encoded) > RESULT_LIMIT:
+                return Failed(
+                    f"it ran, but its result is {len(encoded)} characters of JSON, more than "
+                    f"{RESULT_LIMIT}; store large data elsewhere and return a reference",
+                    permanent=True,
+                )
+            return Done(encoded)
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             return Failed(f"it ran, but its result is not JSON: {error}", permanent=True)
 
@@ -117,18 +135,27 @@ class Run:
 _DONE = Done()
 
 
+def _caught(handler: Callable[[], Any]) -> tuple[Any, BaseException | None]:
+    """Call it; some exceptions, such as StopIteration, cannot cross a future."""
+    try:
+        return handler(), None
+    except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its outcome
+        return None, error
+
+
 def _raised(error: BaseException, task: Task[..., Any]) -> Outcome:
     match error:
-        case Snooze():
-            return Snoozed(error.delay, error.reason)
+        case Snooze(delay=timedelta()):
+            return Snoozed(error.delay, str(error.reason))
         case Cancel():
-            return Cancelled(error.reason)
+            return Cancelled(str(error.reason))
         case InvalidJob():  # the stored arguments do not fit the handler: they never will
             return Failed(str(error), permanent=True)
         case _:
-            return Failed(_described(error), permanent=isinstance(error, task.permanent))
+            return Failed(described(error), permanent=isinstance(error, task.permanent))
 
 
-def _described(error: BaseException) -> str:
+def described(error: BaseException) -> str:
+    """The traceback of an error, its end if it is long."""
     text = "".join(traceback.format_exception(error)).strip()
     return text if len(text) <= _ERROR_LIMIT else "…" + text[-_ERROR_LIMIT:]

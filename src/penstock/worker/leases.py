@@ -7,7 +7,6 @@ import logging
 import threading
 from collections.abc import Callable
 
-from penstock.core.errors import PenstockError
 from penstock.core.job import Job
 from penstock.engine import Penstock, run_sync
 from penstock.worker.execute import Run
@@ -57,8 +56,8 @@ class LeaseKeeper:
                 continue
             try:
                 self._renew()
-            except PenstockError as error:
-                _log.warning("leases could not be renewed, trying again: %s", error)
+            except Exception:  # noqa: BLE001 - without this thread every lease would be lost
+                _log.exception("leases could not be renewed, trying again")
 
     def _renew(self) -> None:
         runs = [run for run in list(self._runs.values()) if not run.lost and not run.unstoppable]

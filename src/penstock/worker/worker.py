@@ -18,9 +18,9 @@ from datetime import timedelta
 
 from penstock.core.errors import ConfigurationError, PenstockError
 from penstock.core.job import Job, JobQuery, Retention
-from penstock.core.lifecycle import Cancelled, Outcome, Snoozed, State
+from penstock.core.lifecycle import Cancelled, Failed, Outcome, Snoozed, State
 from penstock.engine import Penstock
-from penstock.worker.execute import Run
+from penstock.worker.execute import Run, described
 from penstock.worker.leases import LeaseKeeper
 from penstock.worker.upkeep import run_upkeep
 
@@ -70,6 +70,7 @@ class Worker:
         self._slot_is_coming = False
         self._stir = asyncio.Event()
         self._changed = asyncio.Event()
+        self._exchanging: list[asyncio.Task[None]] = []
         self._more = True
         self._stopping = False
         self._over = False
@@ -127,29 +128,30 @@ class Worker:
         free = self._concurrency - len(self._runs) + len(self._ended)
         if self._ended:
             self._more = True  # what has ended may let others begin
-        if not self._more:
-            free = 0
-        if free:
-            self._more = False
-        if not self._ended:
-            claimed = await self._claim(free) if free else []
-        elif not free:
-            await self._settle()
-            claimed = []
-        else:
-            _, claimed = await asyncio.gather(self._settle(), self._claim(free))
-        if claimed:
-            self._more = self._more or len(claimed) == free
-            self._start(claimed)
+        # Both are in the writer's hands before it begins: one transaction, settling first.
+        exchanging: list[asyncio.Task[None]] = []
+        if self._ended:
+            exchanging.append(self._loop.create_task(self._settle()))
+        if free and self._more:
+            exchanging.append(self._loop.create_task(self._claim(free)))
+        if exchanging:
+            self._exchanging = exchanging
+            await asyncio.wait(exchanging)
+        for exchanged in exchanging:
+            exchanged.result()
 
-    async def _claim(self, limit: int) -> list[Job]:
+    async def _claim(self, limit: int) -> None:
+        self._more = False
         try:
-            return await self._penstock.claim(
+            jobs = await self._penstock.claim(
                 worker=self.name, limit=limit, queues=self._queues, tags=self._tags
             )
         except PenstockError:
             self._more = True
             raise
+        if jobs:
+            self._more = self._more or len(jobs) == limit
+            self._begin(jobs)
 
     async def _settle(self) -> None:
         ended, self._ended = self._ended, []
@@ -169,7 +171,7 @@ class Worker:
                 _log.warning("the lease on job %d was lost before it ended", run.job.id)
             self._forget(run)
 
-    def _start(self, jobs: Sequence[Job]) -> None:
+    def _begin(self, jobs: Sequence[Job]) -> None:
         for job in jobs:
             run = Run(job)
             self._runs[job.id] = run
@@ -186,26 +188,27 @@ class Worker:
 
     async def _slot(self) -> None:
         while not self._over:
-            try:
-                await self._work()
-            except Exception:  # noqa: BLE001 - a slot never ends while the worker runs
-                _log.exception("a slot of worker %s crashed; it goes on", self.name)
-
-    async def _work(self) -> None:
-        while not self._over:
             self._slot_is_coming = False
             while self._waiting:
                 run = self._waiting.popleft()
                 if self._waiting and not self._slot_is_coming:
                     # Should this handler wait for something, another slot takes the next job.
                     self._wake_slot()
-                task = self._penstock.tasks.get(run.job.task)
-                outcome = await run.execute(task, self._threads)
+                outcome = await self._outcome(run)
                 self._ended.append((run, outcome))
                 self._stir.set()
-            idle = self._loop.create_future()
-            self._idle_slots.append(idle)
-            await idle
+            if not self._over:
+                idle = self._loop.create_future()
+                self._idle_slots.append(idle)
+                await idle
+
+    async def _outcome(self, run: Run) -> Outcome:
+        task = self._penstock.tasks.get(run.job.task)
+        try:
+            return await run.execute(task, self._threads)
+        except Exception as error:  # noqa: BLE001 - a slot goes on whatever happens
+            _log.exception("running job %d failed in an unforeseen way", run.job.id)
+            return Failed(described(error))
 
     def _wake_slot(self) -> None:
         while self._idle_slots:
@@ -257,6 +260,8 @@ class Worker:
             self._loop.call_soon_threadsafe(run.end, Cancelled("cancel was requested"))
 
     async def _wind_down(self, grace: timedelta) -> None:
+        if self._exchanging:  # jobs may be on their way here
+            await asyncio.wait(self._exchanging)
         unstarted = Snoozed(reason="the worker stopped before it began")
         self._ended += [(run, unstarted) for run in self._waiting]
         self._waiting.clear()

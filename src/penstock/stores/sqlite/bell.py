@@ -31,7 +31,7 @@ class Bell:
         self._folder = path.with_name(path.name + "-bell")
         self._own = f"{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self._change_counter = change_counter
-        self._generation = 1
+        self.generation = 1
         self._waiters: list[Alarm] = []
         self._lock = threading.Lock()
         self._listener: threading.Thread | None = None
@@ -55,15 +55,15 @@ class Bell:
         self._listen()
         alarm = Alarm()
         with self._lock:
-            if self._generation != seen:
-                return self._generation
+            if self.generation != seen:
+                return self.generation
             self._waiters.append(alarm)
         try:
             await alarm.wait(timeout)
         finally:
             with self._lock, contextlib.suppress(ValueError):
                 self._waiters.remove(alarm)
-        return self._generation
+        return self.generation
 
     def close(self) -> None:
         """Stop listening and remove the pipe."""
@@ -84,7 +84,7 @@ class Bell:
 
     def _notify(self) -> None:
         with self._lock:
-            self._generation += 1
+            self.generation += 1
             waiters, self._waiters = self._waiters, []
         for alarm in waiters:
             alarm.ring()

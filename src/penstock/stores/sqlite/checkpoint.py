@@ -1,12 +1,9 @@
 """Keeps the write-ahead log small without making writers wait for it."""
 
-import contextlib
 import logging
 import queue
 import sqlite3
 import threading
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 from penstock.stores.sqlite.connection import connect
@@ -18,15 +15,18 @@ _log = logging.getLogger(__name__)
 _PAUSE = 0.1
 # From here on the log is started anew, which keeps writers out for a moment.
 _RESTART_FRAMES = 1_000
+# From here on (24 MiB) writers have to wait for readers that stand in the way.
+_INSIST_FRAMES = 6_000
+_PATIENCE_MS, _INSISTENCE_MS = 20, 2_000
 _GO_ON, _STOP = True, False
 
 
 class Checkpointer:
     """Keeps the WAL small, from a thread and a connection of its own."""
 
-    def __init__(self, path: Path, exclusively: Callable[[], AbstractContextManager[None]]) -> None:
+    def __init__(self, path: Path, writers_lock: threading.Lock) -> None:
         self._path = path
-        self._exclusively = exclusively
+        self._writers_lock = writers_lock
         self._wakeups: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._coming = False
@@ -52,15 +52,17 @@ class Checkpointer:
             self._thread.join()
 
     def _run_forever(self) -> None:
-        # Starting anew waits for readers while it keeps writers out: rather try again.
-        with contextlib.closing(connect(self._path, busy_timeout=0.02)) as connection:
-            while self._wakeups.get():
-                self._stop.wait(_PAUSE)
-                self._coming = False
-                try:
-                    self._checkpoint(connection)
-                except sqlite3.Error as error:
-                    _log.warning("checkpoint of %s failed: %s", self._path, error)
+        connection: sqlite3.Connection | None = None
+        while self._wakeups.get():
+            self._stop.wait(_PAUSE)
+            self._coming = False
+            try:
+                connection = connection or connect(self._path)
+                self._checkpoint(connection)
+            except sqlite3.Error as error:
+                _log.warning("checkpoint of %s failed: %s", self._path, error)
+        if connection is not None:
+            connection.close()
 
     def _checkpoint(self, connection: sqlite3.Connection) -> None:
         # Passive copies nearly all without stopping anyone; what was written meanwhile is
@@ -68,5 +70,8 @@ class Checkpointer:
         # is twice as fast as one that makes it longer.
         frames = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()[1]
         if frames > _RESTART_FRAMES:
-            with self._exclusively():
+            # Starting anew waits for readers while it keeps writers out: rather try again.
+            wait = _INSISTENCE_MS if frames > _INSIST_FRAMES else _PATIENCE_MS
+            connection.execute(f"PRAGMA busy_timeout = {wait}")
+            with self._writers_lock:
                 connection.execute("PRAGMA wal_checkpoint(RESTART)").fetchone()

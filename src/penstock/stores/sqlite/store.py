@@ -34,6 +34,7 @@ from penstock.stores.sqlite import rows
 from penstock.stores.sqlite.adding import Adding
 from penstock.stores.sqlite.bell import Bell
 from penstock.stores.sqlite.connection import connect, prepared, translated
+from penstock.stores.sqlite.forks import note_closed, note_opened, refuse_inherited
 from penstock.stores.sqlite.moving import Moving
 from penstock.stores.sqlite.rows import READY, RUNNING, SCHEDULED, STAGES, encoded
 from penstock.stores.sqlite.transaction import SQL, Totals, Transaction, jobs, shift
@@ -52,6 +53,7 @@ class SqliteStore:
     def __init__(self, path: str | os.PathLike[str], clock: Clock, *, create: bool = True) -> None:
         self._path = Path(path)
         self._clock = clock
+        refuse_inherited(self._path)
         with translated(self._path):
             self._readers: deque[sqlite3.Connection] = deque([prepared(self._path, create=create)])
             self._watcher = connect(self._path)
@@ -59,6 +61,7 @@ class SqliteStore:
         self._bell = Bell(self._path, self._change_counter)
         self._threads = ThreadPoolExecutor(_READER_THREADS, "penstock-reader")
         self._closed = False
+        self._opened = note_opened(self._path)
 
     # Writing
 
@@ -152,6 +155,8 @@ class SqliteStore:
 
     async def wait(self, seen: int, timeout: float) -> int:
         """See `Store.wait`."""
+        if self._bell.generation != seen:
+            return self._bell.generation
         due = await self._read(lambda connection: connection.execute(SQL["next_due"]).fetchone())
         if due[0] is not None:
             timeout = min(timeout, max(0, due[0] - self._clock()) / 1e6)
@@ -168,6 +173,7 @@ class SqliteStore:
         self._watcher.close()
         while self._readers:
             self._readers.pop().close()
+        note_closed(self._opened)
 
     # How verbs reach the file
 
@@ -206,25 +212,30 @@ class SqliteStore:
         if not isinstance(connection, sqlite3.Connection):
             raise ConfigurationError("a SQLite store takes a sqlite3.Connection as connection")
         with translated(self._path):
-            file = connection.execute("PRAGMA database_list").fetchone()[2]
-            if not (file and self._path.samefile(file)):
-                raise ConfigurationError(f"the connection is to {file!r}, not to {self._path}")
-            if not connection.in_transaction:
-                if connection.isolation_level is None:
-                    raise ConfigurationError(
-                        "the connection is in autocommit mode: begin a transaction first"
-                    )
-                connection.execute("BEGIN IMMEDIATE")
-            text_factory, connection.text_factory = connection.text_factory, str
+            # Rows come as we need them, whatever the caller's connection makes of them.
             cursor = connection.cursor()
             cursor.row_factory = None
+            text_factory, connection.text_factory = connection.text_factory, str
             try:
+                self._join(connection, cursor)
                 (answer,) = self._add(Transaction(cursor), [(jobs, actor)])
             finally:
                 connection.text_factory = text_factory
         if isinstance(answer, Exception):
             raise answer
         return answer
+
+    def _join(self, connection: sqlite3.Connection, cursor: sqlite3.Cursor) -> None:
+        """Make sure that the caller's transaction is one on this file."""
+        file = cursor.execute("PRAGMA database_list").fetchone()[2]
+        if not (file and self._path.samefile(file)):
+            raise ConfigurationError(f"the connection is to {file!r}, not to {self._path}")
+        if not connection.in_transaction:
+            if connection.isolation_level is None:
+                raise ConfigurationError(
+                    "the connection is in autocommit mode: begin a transaction first"
+                )
+            cursor.execute("BEGIN IMMEDIATE")
 
     def _add(
         self, tx: Transaction, calls: Sequence[tuple[Sequence[NewJob], str]]

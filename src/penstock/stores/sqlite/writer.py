@@ -7,31 +7,32 @@ without one do it themselves, which saves two thread switches, half of a durable
 
 import asyncio
 import contextlib
-import os
+import logging
 import queue
 import sqlite3
 import threading
+import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, TypeVar
 
 from penstock.core.errors import StoreError
 from penstock.stores.sqlite.checkpoint import Checkpointer
-from penstock.stores.sqlite.connection import connect, translate
+from penstock.stores.sqlite.connection import BUSY_TIMEOUT, connect, translate
 from penstock.stores.sqlite.transaction import Transaction
-
-try:
-    import fcntl
-except ImportError:  # no file locks here: writers of several processes poll SQLite's own lock
-    fcntl = None  # type: ignore[assignment]
 
 A = TypeVar("A")
 C = TypeVar("C")
 
 _MAX_REQUESTS = 1_000
 _GO_ON, _STOP = True, False
+# How long to wait between two looks whether another process has ended its transaction.
+_FIRST_LOOK, _LAST_LOOK = 0.000_1, 0.002
+
+_log = logging.getLogger(__name__)
 
 
 Verb = Callable[[Transaction, Sequence[C]], Sequence[A | Exception]]
@@ -55,11 +56,11 @@ class Writer:
     def __init__(self, path: Path, committed: Callable[[Transaction], None]) -> None:
         self._path = path
         self._committed = committed
-        self._connection = connect(path)
-        self._checkpointer = Checkpointer(path, self._exclusively)
-        self._turn = _Turn(path)
+        self._connection = connect(path, busy_timeout=0)
         self._waiting: deque[_Request] = deque()
+        self._door = threading.Lock()
         self._lock = threading.Lock()
+        self._checkpointer = Checkpointer(path, self._lock)
         self._wakeups: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._closed = False
@@ -78,22 +79,18 @@ class Writer:
 
     def close(self) -> None:
         """Finish what was accepted, then let go of the file."""
-        with self._lock:
+        with self._door:
             if self._closed:
                 return
-            self._flush()
             self._closed = True
         if self._thread is not None:
             self._wakeups.put(_STOP)
             self._thread.join()
+        with self._lock:
+            while self._waiting:
+                self._flush()
         self._checkpointer.close()
         self._connection.close()
-        self._turn.close()
-
-    @contextlib.contextmanager
-    def _exclusively(self) -> Iterator[None]:
-        with self._lock, self._turn:
-            yield
 
     def _run_here(self, verb: Verb[C, A], call: C) -> A:
         request = _Request(verb, call, None)
@@ -108,9 +105,10 @@ class Writer:
         return answer
 
     def _enter(self, request: _Request) -> None:
-        if self._closed:
-            raise StoreError(f"{self._path} was closed")
-        self._waiting.append(request)
+        with self._door:
+            if self._closed:
+                raise StoreError(f"{self._path} was closed")
+            self._waiting.append(request)
 
     def _start(self) -> None:
         with self._lock:
@@ -130,20 +128,33 @@ class Writer:
         requests: list[_Request] = []
         while self._waiting and len(requests) < _MAX_REQUESTS:
             requests.append(self._waiting.popleft())
-        if not requests:
-            return
         try:
-            self._commit(requests)
+            committed = [self._commit(requests)]
         except Exception as error:  # noqa: BLE001 - every caller must be answered
             if len(requests) == 1:
                 requests[0].answer = self._translated(error)
+                committed = []
             else:  # one of them is the cause: let it fail alone
-                for request in requests:
-                    try:
-                        self._commit([request])
-                    except Exception as own:  # noqa: BLE001 - as above
-                        request.answer = self._translated(own)
+                committed = [done for request in requests for done in self._commit_alone(request)]
         _answer(requests)
+        for transaction in committed:
+            if transaction.written:
+                self._follow_up(transaction)
+
+    def _follow_up(self, transaction: Transaction) -> None:
+        """What can wait until the callers know; it must not undo what they were told."""
+        try:
+            self._committed(transaction)
+            self._checkpointer.consider()
+        except Exception:  # noqa: BLE001 - workers look by themselves, the WAL grows for a while
+            _log.exception("after a commit to %s", self._path)
+
+    def _commit_alone(self, request: _Request) -> list[Transaction]:
+        try:
+            return [self._commit([request])]
+        except Exception as error:  # noqa: BLE001 - as above
+            request.answer = self._translated(error)
+            return []
 
     def _translated(self, error: Exception) -> Exception:
         if isinstance(error, sqlite3.Error):
@@ -152,24 +163,41 @@ class Writer:
             return translation
         return error
 
-    def _commit(self, requests: Sequence[_Request]) -> None:
+    def _commit(self, requests: Sequence[_Request]) -> Transaction:
         transaction = Transaction(self._connection)
-        with self._turn:
-            self._connection.execute("BEGIN IMMEDIATE")
+        self._begin()
+        try:
+            for verb, group in groupby(requests, key=attrgetter("verb")):
+                members = list(group)
+                answers = verb(transaction, [request.call for request in members])
+                for request, answer in zip(members, answers, strict=True):
+                    request.answer = answer
+            self._connection.execute("COMMIT" if transaction.written else "ROLLBACK")
+        except BaseException:
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+            raise
+        return transaction
+
+    def _begin(self) -> None:
+        """Begin a transaction when it is this process's turn.
+
+        SQLite's own waiting sleeps up to 100 ms between two looks, while writers that come later
+        go first. Looking more often costs little and shortens the wait a hundredfold.
+        """
+        deadline = time.monotonic() + BUSY_TIMEOUT
+        pause = _FIRST_LOOK
+        while True:
             try:
-                for verb, group in groupby(requests, key=lambda request: request.verb):
-                    members = list(group)
-                    answers = verb(transaction, [request.call for request in members])
-                    for request, answer in zip(members, answers, strict=True):
-                        request.answer = answer
-                self._connection.execute("COMMIT" if transaction.written else "ROLLBACK")
-            except BaseException:
-                if self._connection.in_transaction:
-                    self._connection.execute("ROLLBACK")
-                raise
-        if transaction.written:
-            self._committed(transaction)
-            self._checkpointer.consider()
+                self._connection.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError as error:
+                busy = getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
+                if not busy or time.monotonic() > deadline:
+                    raise
+                time.sleep(pause)
+                pause = min(pause * 1.2, _LAST_LOOK)
+            else:
+                return
 
 
 def _answer(requests: Sequence[_Request]) -> None:
@@ -191,31 +219,3 @@ def _resolve(requests: Sequence[_Request]) -> None:
             request.future.set_exception(request.answer)
         else:
             request.future.set_result(request.answer)
-
-
-class _Turn:
-    """Whose turn it is to write, among processes.
-
-    SQLite's own lock is polled with growing pauses, so that under load a writer may wait for
-    hundreds of milliseconds while others go first. A file lock wakes the next at once.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._fd: int | None = None
-        if fcntl is not None:
-            name = path.with_name(path.name + "-turn")
-            with contextlib.suppress(OSError):
-                self._fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-
-    def __enter__(self) -> None:
-        if self._fd is not None:
-            fcntl.flock(self._fd, fcntl.LOCK_EX)
-
-    def __exit__(self, *_: object) -> None:
-        if self._fd is not None:
-            fcntl.flock(self._fd, fcntl.LOCK_UN)
-
-    def close(self) -> None:
-        """Let go of the lock file; it stays, because another process may hold it."""
-        if self._fd is not None:
-            os.close(self._fd)
