@@ -31,6 +31,7 @@ from penstock import (
     Outcome,
     PayloadTooLarge,
     Penstock,
+    Queue,
     QueueFull,
     Scope,
     Snoozed,
@@ -868,6 +869,21 @@ async def test_drain_sees_a_pause_that_comes_meanwhile(app: Penstock) -> None:
     await app.pause("default")
     async with asyncio.timeout(SOON):
         assert (await draining).status == "paused"
+
+
+async def test_jobs_that_finish_while_drain_looks_are_drained_not_paused(
+    app: Penstock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await add_one(app)
+    job = await claim_one(app)
+    queues = app.store.queues
+
+    async def meanwhile() -> list[Queue]:
+        await app.settle_held([(job, Done())])
+        return await queues()
+
+    monkeypatch.setattr(app.store, "queues", meanwhile)
+    assert (await app.drain(timeout=LONG)).status == "drained"
 
 
 async def test_later_jobs_elsewhere_do_not_hide_that_the_backlog_is_paused(

@@ -1,0 +1,80 @@
+"""Every public name is described, where it is defined and where users look it up."""
+
+import inspect
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import penstock
+
+ROOT = Path(__file__).parents[2]
+REFERENCE = ROOT / "docs" / "reference" / "python.md"
+SIGNATURES = {"JobId", "Outcome"}
+"""Names for types, which have no place for a docstring."""
+
+
+def public(name: str) -> Any:
+    return getattr(penstock, name)
+
+
+def own_docstring(value: Any) -> str:
+    """The one it was given itself, not one it inherits."""
+    return vars(value).get("__doc__") or "" if inspect.isclass(value) else value.__doc__ or ""
+
+
+def mentioned() -> set[str]:
+    """All that stands in backticks."""
+    quoted = re.findall(r"`([^`\n]+)`", REFERENCE.read_text("utf-8"))
+    return {word for text in quoted for word in re.findall(r"\w+", text)}
+
+
+def methods(owner: type) -> list[str]:
+    return [
+        name
+        for name, value in vars(owner).items()
+        if not name.startswith("_") and (inspect.isfunction(value) or isinstance(value, property))
+    ]
+
+
+def test_public_names_are_sorted_and_there() -> None:
+    assert penstock.__all__ == sorted(penstock.__all__)
+    assert all(hasattr(penstock, name) for name in penstock.__all__)
+
+
+@pytest.mark.parametrize("name", sorted(set(penstock.__all__) - SIGNATURES))
+def test_public_name_has_a_docstring_that_begins_with_a_sentence(name: str) -> None:
+    docstring = own_docstring(public(name))
+    first = docstring.split("\n\n", maxsplit=1)[0].strip()
+    assert re.search(r"[.`:)]$", first), f"{name}: {first!r}"
+
+
+@pytest.mark.parametrize(
+    "owner", [name for name in penstock.__all__ if inspect.isclass(public(name))]
+)
+def test_public_methods_have_docstrings(owner: str) -> None:
+    missing = [name for name in methods(public(owner)) if not vars(public(owner))[name].__doc__]
+    assert missing == []
+
+
+@pytest.mark.parametrize("name", penstock.__all__)
+def test_public_name_is_in_the_reference(name: str) -> None:
+    assert name in mentioned()
+
+
+@pytest.mark.parametrize("owner", ["Penstock", "Task", "Worker", "Context"])
+def test_what_a_user_calls_is_in_the_reference(owner: str) -> None:
+    called = {
+        name
+        for name in methods(public(owner))
+        if owner != "Penstock" or inspect.iscoroutinefunction(vars(penstock.Penstock)[name])
+    }
+    assert called - mentioned() == set()
+
+
+def test_reference_names_nothing_that_is_not_there() -> None:
+    """First cells of its tables, where they look like a name of ours."""
+    rows = re.findall(r"^\| ((?:`\w+`[,: ]*)+) \|", REFERENCE.read_text("utf-8"), re.MULTILINE)
+    named = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+    assert named - set(penstock.__all__) == set()

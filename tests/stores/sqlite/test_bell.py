@@ -1,0 +1,267 @@
+"""Other processes are woken at once, whatever state the pipes are in."""
+
+import asyncio
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.core.errors import StoreUnavailable
+from penstock.stores.sqlite import bell as bell_module
+from penstock.stores.sqlite.bell import Bell
+from penstock.stores.sqlite.store import SqliteStore
+from tests.contract.support import SOON, ManualClock, add_one, drive, take
+
+LONG = 60.0
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody looks at the change counter: only a ring can wake."""
+    monkeypatch.setattr(bell_module, "_POLL", LONG)
+
+
+@pytest.fixture
+def folder(path: Path) -> Path:
+    return path.with_name("jobs.db-bell")
+
+
+@pytest.fixture
+def bell(path: Path) -> Iterator[Bell]:
+    bell = Bell(path, lambda: 0)
+    yield bell
+    bell.close()
+
+
+def listening(bell: Bell) -> int:
+    return drive(bell.wait(-1, 0))
+
+
+ADD_ONE = """
+import sys
+from penstock.core.job import NewJob
+from penstock.engine import Penstock, run_sync
+app = Penstock(sys.argv[1])
+run_sync(app.enqueue_many([NewJob(task="t", payload="{}")]))
+run_sync(app.close())
+"""
+
+
+@pytest.mark.usefixtures("patient")
+async def test_other_process_wakes_a_waiting_one_without_polling(
+    store: SqliteStore, path: Path
+) -> None:
+    seen = await store.wait(await store.wait(-1, 0), 0)
+    waiting = asyncio.create_task(store.wait(seen, LONG))
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", ADD_ONE, f"sqlite:///{path}"
+    )
+    async with asyncio.timeout(SOON):
+        assert await waiting != seen
+        assert await process.wait() == 0
+    assert len(await take(store)) == 1
+
+
+@pytest.mark.usefixtures("patient")
+def test_every_listener_is_rung(path: Path) -> None:
+    bells = [Bell(path, lambda: 0) for _ in range(3)]
+    seen = [listening(bell) for bell in bells]
+    ringer = Bell(path, lambda: 0)
+    ringer.ring(others=True)
+    woken = [drive(bell.wait(last, SOON)) for bell, last in zip(bells, seen, strict=True)]
+    assert all(now != last for now, last in zip(woken, seen, strict=True))
+    for each in [*bells, ringer]:
+        each.close()
+
+
+@pytest.mark.usefixtures("patient")
+def test_listener_that_comes_later_is_rung_too(path: Path) -> None:
+    ringer, first, second = (Bell(path, lambda: 0) for _ in range(3))
+    listening(first)
+    ringer.ring(others=True)
+    seen = listening(second)
+    ringer.ring(others=True)
+    assert drive(second.wait(seen, SOON)) != seen
+    for each in (ringer, first, second):
+        each.close()
+
+
+@pytest.mark.usefixtures("patient")
+def test_ring_for_this_process_alone_leaves_others_asleep(path: Path) -> None:
+    ringer, listener = Bell(path, lambda: 0), Bell(path, lambda: 0)
+    seen = listening(listener)
+    ringer.ring(others=False)
+    assert drive(listener.wait(seen, 0.05)) == seen
+    ringer.close()
+    listener.close()
+
+
+def test_commit_of_a_program_that_knows_no_pipes_is_found(path: Path) -> None:
+    """For example one that enqueues in its own transaction."""
+    counter = iter(range(1000))
+    bell = Bell(path, lambda: next(counter))
+    seen = listening(bell)
+    assert drive(bell.wait(seen, SOON)) != seen
+    bell.close()
+
+
+def test_without_pipes_the_change_counter_is_enough(
+    path: Path, folder: Path, clock: ManualClock
+) -> None:
+    folder.write_text("in the way")
+    store, other = SqliteStore(path, clock), SqliteStore(path, clock)
+    seen = drive(store.wait(drive(store.wait(-1, 0)), 0))
+    drive(add_one(other))
+    assert drive(store.wait(seen, SOON)) != seen
+    drive(store.close())
+    drive(other.close())
+    assert folder.read_text() == "in the way"
+
+
+def test_pipe_of_a_listener_stands_in_the_folder_until_it_closes(path: Path, folder: Path) -> None:
+    one, other = Bell(path, lambda: 0), Bell(path, lambda: 0)
+    assert not folder.exists()
+    listening(one)
+    listening(other)
+    assert len(list(folder.iterdir())) == 2
+    one.close()
+    assert len(list(folder.iterdir())) == 1
+    other.close()
+    assert not folder.exists()
+
+
+def test_pipe_of_a_killed_process_is_removed(bell: Bell, folder: Path) -> None:
+    folder.mkdir()
+    os.mkfifo(folder / "999-dead")
+    bell.ring(others=True)
+    assert list(folder.iterdir()) == []
+
+
+def test_pipe_whose_listener_died_later_is_forgotten(bell: Bell, folder: Path) -> None:
+    folder.mkdir()
+    pipe = folder / "999-dying"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    bell.ring(others=True)
+    assert os.read(reader, 10) == b"\0"
+    os.close(reader)
+    for _ in range(3):
+        bell.ring(others=True)
+    pipe.unlink(missing_ok=True)
+    bell.ring(others=True)
+
+
+@pytest.mark.parametrize("obstacle", ["none", "file", "stranger", "link"])
+def test_ring_never_raises(bell: Bell, folder: Path, obstacle: str) -> None:
+    if obstacle == "file":
+        folder.write_text("")
+    elif obstacle != "none":
+        folder.mkdir()
+    if obstacle == "stranger":
+        (folder / "README").mkdir()
+    if obstacle == "link":
+        (folder / "1-gone").symlink_to("nowhere")
+    bell.ring(others=True)
+    bell.ring(others=True)
+
+
+def test_ring_never_raises_when_the_folder_is_removed(path: Path, folder: Path) -> None:
+    ringer, listener = Bell(path, lambda: 0), Bell(path, lambda: 0)
+    listening(listener)
+    ringer.ring(others=True)
+    for pipe in folder.iterdir():
+        pipe.unlink()
+    folder.rmdir()
+    ringer.ring(others=True)
+    ringer.close()
+    listener.close()
+
+
+def test_ring_never_blocks_on_a_listener_that_does_not_read(bell: Bell, folder: Path) -> None:
+    folder.mkdir()
+    pipe = folder / "999-stopped"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+
+    def ring() -> None:
+        for _ in range(70_000):
+            bell.ring(others=True)
+
+    ringing = threading.Thread(target=ring)
+    ringing.start()
+    ringing.join(3 * SOON)
+    assert not ringing.is_alive()
+    assert len(os.read(reader, 100_000)) == 65_536
+    os.close(reader)
+
+
+async def test_close_wakes_who_waits(path: Path) -> None:
+    bell = Bell(path, lambda: 0)
+    seen = await bell.wait(-1, 0)
+    waiting = asyncio.create_task(bell.wait(seen, LONG))
+    await asyncio.sleep(0)
+    bell.close()
+    async with asyncio.timeout(SOON):
+        assert await waiting != seen
+
+
+def test_close_without_having_listened_is_no_trouble(path: Path, folder: Path) -> None:
+    bell = Bell(path, lambda: 0)
+    bell.ring(others=True)
+    bell.close()
+    assert not folder.exists()
+
+
+def test_listener_survives_a_failing_change_counter(path: Path) -> None:
+    """A disk that fails for a moment must not make a worker deaf for ever."""
+    answers: Iterator[int | OSError] = iter([0, OSError("disk"), *range(1, 1000)])
+
+    def counter() -> int:
+        answer = next(answers)
+        if isinstance(answer, OSError):
+            raise StoreUnavailable("reading failed") from answer
+        return answer
+
+    bell = Bell(path, counter)
+    seen = listening(bell)
+    assert drive(bell.wait(seen, SOON)) != seen
+    bell.close()
+
+
+def test_no_descriptor_is_left_open(path: Path) -> None:
+    def open_files() -> int:
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    before = open_files()
+    bells = [Bell(path, lambda: 0) for _ in range(3)]
+    for bell in bells:
+        listening(bell)
+    for bell in bells:
+        bell.ring(others=True)
+    for bell in bells:
+        bell.close()
+    assert open_files() == before
+
+
+def test_killed_listener_costs_nothing(path: Path, folder: Path, store: SqliteStore) -> None:
+    """Its pipe is found to be dead with the next ring."""
+    code = (
+        "import sys; from penstock.engine import Penstock, run_sync; app = Penstock(sys.argv[1]);"
+        "run_sync(app.store.wait(-1, 0)); run_sync(app.store.wait(-1, 0));"
+        "seen = app.store._bell.generation; print('here', flush=True);"
+        "run_sync(app.store.wait(seen, 60))"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, f"sqlite:///{path}"], stdout=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"here\n"
+    process.kill()
+    process.communicate()
+    drive(add_one(store))
+    drive(add_one(store))
+    assert not folder.exists() or list(folder.iterdir()) == []

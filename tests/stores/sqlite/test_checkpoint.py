@@ -1,0 +1,81 @@
+import asyncio
+import os
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from penstock.core.job import JobQuery
+from penstock.stores.sqlite.connection import connect
+from penstock.stores.sqlite.store import SqliteStore
+from tests.contract.support import SOON, add, add_one, new
+
+LIMIT = 64 * 1024 * 1024
+BIG = '{"a":"' + "x" * 800_000 + '"}'
+
+
+def size(path: Path) -> int:
+    return os.stat(f"{path}-wal").st_size  # noqa: PTH116 - within coroutines
+
+
+async def test_log_stays_small_while_much_is_written(store: SqliteStore, path: Path) -> None:
+    largest = 0
+    for _ in range(30):
+        await add(store, *[new(payload=BIG)] * 5)
+        largest = max(largest, size(path))
+    assert largest < LIMIT
+
+
+async def test_log_stays_small_while_readers_come_and_go(store: SqliteStore, path: Path) -> None:
+    over = asyncio.Event()
+
+    async def read() -> None:
+        while not over.is_set():
+            await store.find(JobQuery(limit=5))
+
+    readers = [asyncio.create_task(read()) for _ in range(3)]
+    largest = 0
+    for _ in range(30):
+        await add(store, *[new(payload=BIG)] * 5)
+        largest = max(largest, size(path))
+    over.set()
+    async with asyncio.timeout(SOON):
+        await asyncio.gather(*readers)
+    assert largest < LIMIT
+
+
+async def test_reader_that_stays_keeps_no_writer_from_going_on(
+    store: SqliteStore, look: sqlite3.Connection
+) -> None:
+    await add_one(store)
+    look.execute("BEGIN")
+    look.execute("SELECT count(*) FROM penstock_job").fetchone()
+    async with asyncio.timeout(3 * SOON):
+        for _ in range(10):
+            await add(store, *[new(payload=BIG)] * 5)
+    assert look.execute("SELECT count(*) FROM penstock_job").fetchone() == (1,)
+    look.execute("COMMIT")
+    assert look.execute("SELECT count(*) FROM penstock_job").fetchone() == (51,)
+
+
+async def test_failed_checkpoint_is_told_and_tried_again(
+    store: SqliteStore,
+    path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    failures = iter([sqlite3.OperationalError("too many files")])
+
+    def failing(path: Path) -> sqlite3.Connection:
+        for failure in failures:
+            raise failure
+        return connect(path)
+
+    monkeypatch.setattr("penstock.stores.sqlite.checkpoint.connect", failing)
+    async with asyncio.timeout(SOON):
+        while "too many files" not in caplog.text:
+            await add_one(store)
+    before = path.stat().st_size  # noqa: ASYNC240 - a moment
+    async with asyncio.timeout(SOON):
+        while path.stat().st_size == before:  # noqa: ASYNC240
+            await add(store, *[new()] * 100)

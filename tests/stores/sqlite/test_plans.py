@@ -1,0 +1,166 @@
+"""Every question is answered by the index that was made for it: no cost grows with the backlog."""
+
+import re
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.core.job import JobId, JobQuery
+from penstock.core.lifecycle import State
+from penstock.stores.sqlite import rows
+from penstock.stores.sqlite.connection import prepared
+from penstock.stores.sqlite.transaction import SQL
+
+SMALL = {"penstock_queue", "penstock_total", "penstock_meta"}
+"""Tables with a few rows per queue, which may be read whole."""
+
+
+@pytest.fixture
+def connection(path: Path) -> Iterator[sqlite3.Connection]:
+    connection = prepared(path, create=True)
+    yield connection
+    connection.close()
+
+
+def plan(connection: sqlite3.Connection, sql: str) -> list[str]:
+    """What SQLite will do, step by step."""
+    numbered = [int(number) for number in re.findall(r"\?(\d+)", sql)]
+    parameters: list[Any] = [None] * (max(numbered) if numbered else sql.count("?"))
+    found = connection.execute(f"EXPLAIN QUERY PLAN {sql}", parameters).fetchall()
+    return [detail for *_, detail in found]
+
+
+def scanned(sql: str, steps: list[str]) -> set[str]:
+    """The large tables of which every row is read."""
+    names = {alias: table for table, alias in re.findall(r"(penstock_\w+) AS (\w+)", sql)}
+    found = [str(match[1]) for step in steps if (match := re.fullmatch(r"SCAN (\w+)", step))]
+    tables: set[str] = {names.get(name, name) for name in found}
+    return {table for table in tables if table.startswith("penstock_")} - SMALL
+
+
+def used(steps: list[str]) -> set[str]:
+    return {name for step in steps for name in re.findall(r"INDEX (penstock_\w+)", step)}
+
+
+@pytest.mark.parametrize(
+    ("query", "indexes"),
+    [
+        ("pick", {"penstock_job_ready"}),
+        ("any_due", {"penstock_job_scheduled"}),
+        ("promote_due", {"penstock_job_scheduled"}),
+        ("next_due", {"penstock_job_scheduled"}),
+        ("expired", {"penstock_job_leased"}),
+        ("prunable", {"penstock_job_finished"}),
+        ("dedupe_holders", {"penstock_job_dedupe", "penstock_job_dedupe_running"}),
+        ("held_keys", {"penstock_job_key"}),
+        ("visible_behind", {"penstock_job_key"}),
+        ("unblock", {"penstock_job_key"}),
+    ],
+)
+def test_question_is_answered_by_its_own_index(
+    connection: sqlite3.Connection, query: str, indexes: set[str]
+) -> None:
+    steps = plan(connection, SQL[query])
+    assert used(steps) == indexes, steps
+    assert scanned(SQL[query], steps) == set(), steps
+
+
+@pytest.mark.parametrize("query", ["pick", "pick_tagged", "promote_due", "expired"])
+def test_order_comes_from_the_index(connection: sqlite3.Connection, query: str) -> None:
+    steps = plan(connection, SQL[query])
+    assert not [step for step in steps if "TEMP B-TREE" in step], steps
+
+
+def test_tagged_jobs_are_found_by_queue_and_tag(connection: sqlite3.Connection) -> None:
+    steps = plan(connection, SQL["pick_tagged"])
+    assert "SEARCH penstock_ready_tag USING PRIMARY KEY (queue=? AND tag=?)" in steps
+
+
+def test_pick_begins_where_its_queue_does(connection: sqlite3.Connection) -> None:
+    steps = plan(connection, SQL["pick"])
+    [step] = [step for step in steps if "penstock_job" in step]
+    assert step.endswith("INDEX penstock_job_ready (queue=?)")
+
+
+ALL_BUT = {
+    "find": "built from its parts: see below",
+    "find_tagged": "as find",
+    "backlog": "counts what is unfinished: that is its question",
+}
+
+
+@pytest.mark.parametrize("query", sorted(SQL.keys() - ALL_BUT.keys()))
+def test_no_query_reads_a_large_table_whole(connection: sqlite3.Connection, query: str) -> None:
+    steps = plan(connection, SQL[query])
+    assert scanned(SQL[query], steps) == set(), steps
+
+
+def test_backlog_reads_only_what_is_unfinished(connection: sqlite3.Connection) -> None:
+    steps = plan(connection, SQL["backlog"])
+    tables = [step for step in steps if "penstock_job" in step]
+    assert len(tables) == 4
+    assert all("INDEX penstock_job_" in step for step in tables), steps
+
+
+def find(query: JobQuery) -> str:
+    clauses, _ = rows.conditions(query)
+    parts = SQL["find" if query.tag is None else "find_tagged"]
+    order = "DESC" if query.newest_first else "ASC"
+    return f"{parts} {' AND '.join(clauses)} ORDER BY j.id {order} LIMIT ?"
+
+
+RUNNING = frozenset({State.RUNNING})
+
+
+@pytest.mark.parametrize(
+    ("query", "index"),
+    [
+        (JobQuery(states=RUNNING, cancel_requested=True), "penstock_job_cancelling"),
+        (JobQuery(states=RUNNING, key="k", newest_first=False), "penstock_job_key"),
+        (
+            JobQuery(states=frozenset({State.PENDING}), key="k", newest_first=False),
+            "penstock_job_key",
+        ),
+        (JobQuery(states=RUNNING), "penstock_job_leased"),
+        (JobQuery(states=frozenset({State.FAILED})), "penstock_job_finished"),
+    ],
+)
+def test_search_uses_an_index_where_few_jobs_fit(
+    connection: sqlite3.Connection, query: JobQuery, index: str
+) -> None:
+    steps = plan(connection, find(query))
+    assert index in used(steps), steps
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        JobQuery(),
+        JobQuery(queue="q"),
+        JobQuery(states=frozenset({State.DONE})),
+        JobQuery(states=frozenset({State.PENDING}), queue="q"),
+        JobQuery(after=JobId(5), newest_first=False),
+    ],
+)
+def test_search_where_many_jobs_fit_walks_them_by_id_without_sorting(
+    connection: sqlite3.Connection, query: JobQuery
+) -> None:
+    steps = plan(connection, find(query))
+    assert used(steps) == set()
+    assert not [step for step in steps if "TEMP B-TREE" in step], steps
+
+
+def test_search_by_tag_uses_the_tags(connection: sqlite3.Connection) -> None:
+    steps = plan(connection, find(JobQuery(tag="x")))
+    assert any("t USING PRIMARY KEY (tag=?" in step for step in steps), steps
+    assert not [step for step in steps if "SCAN" in step or "TEMP B-TREE" in step], steps
+
+
+def test_plans_stay_the_same_when_the_file_was_analysed(connection: sqlite3.Connection) -> None:
+    """A user's ANALYZE of an empty or one-sided file must not mislead the claim."""
+    connection.execute("ANALYZE")
+    for query, index in (("pick", "ready"), ("expired", "leased"), ("held_keys", "key")):
+        assert used(plan(connection, SQL[query])) == {f"penstock_job_{index}"}

@@ -1,0 +1,90 @@
+"""What only the SQLite store has: where rows lie, and what the caller's transaction sees."""
+
+import sqlite3
+from typing import Any
+
+import pytest
+
+from penstock.core.job import Retention
+from penstock.core.lifecycle import Done
+from penstock.stores.sqlite.rows import INLINE_PAYLOAD
+from penstock.stores.sqlite.store import SqliteStore
+from tests.contract.support import HOUR, ManualClock, add, add_one, drive, new, settle, take
+
+SMALL = '{"a":"' + "x" * (INLINE_PAYLOAD - 8) + '"}'
+LARGE = '{"a":"' + "x" * (INLINE_PAYLOAD - 7) + '"}'
+
+
+def apart(look: sqlite3.Connection) -> list[Any]:
+    return look.execute(
+        "SELECT j.payload IS NULL, p.body FROM penstock_job AS j"
+        " LEFT JOIN penstock_payload AS p ON p.job_id = j.id ORDER BY j.id"
+    ).fetchall()
+
+
+async def test_large_payload_stands_apart_from_its_job(
+    store: SqliteStore, look: sqlite3.Connection
+) -> None:
+    jobs = await add(store, new(payload=SMALL), new(payload=LARGE), new(payload=SMALL))
+    assert apart(look) == [(0, None), (1, LARGE), (0, None)]
+    assert [job.payload for job in await take(store)] == [SMALL, LARGE, SMALL]
+    assert [job.payload for job in await store.get([job.id for job in jobs])] == [
+        SMALL, LARGE, SMALL,
+    ]  # fmt: skip
+
+
+async def test_large_payload_is_removed_with_its_job(
+    store: SqliteStore, look: sqlite3.Connection, clock: ManualClock
+) -> None:
+    gone, kept = await add(store, new(payload=LARGE), new(payload=LARGE))
+    [running] = await take(store, limit=1)
+    assert running.id == gone.id
+    await settle(store, running, Done())
+    clock.advance(48 * HOUR)
+    assert await store.prune(Retention(), 10) == 1
+    found = look.execute("SELECT job_id FROM penstock_payload").fetchall()
+    assert found == [(kept.id,)]
+
+
+async def test_nothing_of_a_removed_job_is_left(
+    store: SqliteStore, look: sqlite3.Connection, clock: ManualClock
+) -> None:
+    await add_one(store, payload=LARGE, tags=("a", "b"), key="k", dedupe="d")
+    for running in await take(store):
+        await settle(store, running, Done())
+    clock.advance(48 * HOUR)
+    await store.prune(Retention(), 10)
+    for table in ("job", "payload", "tag", "ready_tag", "log"):
+        found = look.execute(f"SELECT count(*) FROM penstock_{table}").fetchone()  # noqa: S608
+        assert found == (0,), table
+
+
+async def test_entries_of_a_job_are_chained_without_a_gap(
+    store: SqliteStore, look: sqlite3.Connection
+) -> None:
+    job = await add_one(store)
+    [running] = await take(store)
+    await settle(store, running, Done())
+    chain = look.execute(
+        "SELECT id, previous FROM penstock_log WHERE job_id = ? ORDER BY id", (job.id,)
+    ).fetchall()
+    assert [previous for _, previous in chain] == [None, *(entry for entry, _ in chain[:-1])]
+
+
+@pytest.mark.parametrize("readers", [1, 5])
+def test_reads_of_many_threads_need_no_turn(store: SqliteStore, readers: int) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    job = drive(add_one(store))
+    with ThreadPoolExecutor(readers) as pool:
+        found = list(pool.map(lambda _: drive(store.get([job.id])), range(50)))
+    assert found == [[job]] * 50
+
+
+def test_dedupe_is_enforced_by_the_database(store: SqliteStore, look: sqlite3.Connection) -> None:
+    """Not by looking first: whoever writes past our code is refused as well."""
+    drive(add_one(store, dedupe="d"))
+    columns = [row[1] for row in look.execute("PRAGMA table_info (penstock_job)")]
+    copied = ", ".join("id + 1" if column == "id" else column for column in columns)
+    with pytest.raises(sqlite3.IntegrityError):
+        look.execute(f"INSERT INTO penstock_job SELECT {copied} FROM penstock_job")  # noqa: S608
