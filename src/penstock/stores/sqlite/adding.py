@@ -26,9 +26,8 @@ class Adding:
         self._first, self._first_log = last_job + 1, last_log + 1
         self._n = 0
         # Runs of jobs that differ only in their arguments: the rest of them, and the arguments.
-        self._groups: list[tuple[tuple[Any, ...], list[str | None]]] = []
+        self._groups: list[tuple[tuple[Any, ...], list[str]]] = []
         self._last: Job | None = None
-        self._apart: list[tuple[int, str]] = []
         self._actors: list[tuple[str, int]] = []
         self._totals: Totals = {}
         self._rooms: dict[str, tuple[int, int] | None] = {}
@@ -77,15 +76,15 @@ class Adding:
             return
         n = 0
         for options, payloads in self._groups:
-            alone = len(payloads) == 1
-            payload = payloads[0] if alone else encoded(payloads)
-            self._tx.execute(
-                SQL["add_job" if alone else "add_jobs"],
-                (self._first + n, self._first_log + n, self._now, payload, *options),
-            )
+            ids = (self._first + n, self._first_log + n)
+            if len(payloads) == 1:
+                self._tx.execute(SQL["add_job"], (*ids, self._now, *options))
+                self._tx.execute(SQL["add_payload"], (ids[0], payloads[0]))
+            else:
+                encoded_payloads = encoded(payloads)
+                self._tx.execute(SQL["add_jobs"], (encoded_payloads, *ids, self._now, *options))
+                self._tx.execute(SQL["add_payloads"], (encoded_payloads, ids[0]))
             n += len(payloads)
-        if self._apart:
-            self._tx.executemany(SQL["add_payloads"], self._apart)
         first = self._first
         for actor, group in groupby(self._actors, key=itemgetter(0)):
             n = sum(taken for _, taken in group)
@@ -105,16 +104,12 @@ class Adding:
             self._held_keys.add(new.key)
         job_id, version = self._first + self._n, self._first_log + self._n
         self._n += 1
-        payload: str | None = new.payload
-        if len(new.payload) > rows.INLINE_PAYLOAD:
-            self._apart.append((job_id, new.payload))
-            payload = None
         options = rows.options(new, stage, run_at)
         if self._last is not None and options == self._groups[-1][0]:
-            self._groups[-1][1].append(payload)
+            self._groups[-1][1].append(new.payload)
             job = replace(self._last, id=job_id, version=version, payload=new.payload)
         else:
-            self._groups.append((options, [payload]))
+            self._groups.append((options, [new.payload]))
             job = rows.new_job(new, job_id, version, stage, run_at, self._at)
         self._last = job
         total = (new.queue, stage)

@@ -7,6 +7,7 @@ times a second, which finds the commits of programs that do not know about the p
 
 import contextlib
 import errno
+import logging
 import os
 import select
 import threading
@@ -15,7 +16,10 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 
+from penstock.core.errors import StoreError
 from penstock.stores.alarm import Alarm
+
+_log = logging.getLogger(__name__)
 
 # How often a listener looks at the change counter, in seconds; without pipes, more often.
 _POLL = 0.1
@@ -52,7 +56,6 @@ class Bell:
 
     async def wait(self, seen: int, timeout: float) -> int:
         """Wait for a change after `seen`; see `Store.wait`."""
-        self._listen()
         alarm = Alarm()
         with self._lock:
             if self.generation != seen:
@@ -89,36 +92,54 @@ class Bell:
         for alarm in waiters:
             alarm.ring()
 
-    def _listen(self) -> None:
+    def listen(self) -> int:
+        """Hear what others do from now on; the generation so far."""
         with self._lock:
-            if self._listener is not None or self._closed:
-                return
-            with contextlib.suppress(OSError, AttributeError):  # no pipes here: poll
-                self._folder.mkdir(exist_ok=True)
-                os.mkfifo(self._folder / self._own, 0o600)
-                # Also open for writing: no end of file when the last ringer goes.
-                self._pipe = os.open(self._folder / self._own, os.O_RDWR | os.O_NONBLOCK)
-            self._listener = threading.Thread(
-                target=self._listen_forever, name="penstock-bell", daemon=True
-            )
-            self._listener.start()
+            if self._listener is None and not self._closed:
+                self._start()
+            return self.generation
 
-    def _listen_forever(self) -> None:
-        counter = self._change_counter()
+    def _start(self) -> None:
+        with contextlib.suppress(OSError, AttributeError):  # no pipes here: poll
+            self._folder.mkdir(exist_ok=True)
+            os.mkfifo(self._folder / self._own, 0o600)
+            # Also open for writing: no end of file when the last ringer goes.
+            self._pipe = os.open(self._folder / self._own, os.O_RDWR | os.O_NONBLOCK)
+        self._listener = threading.Thread(
+            target=self._listen_forever,
+            args=(self._change_counter(),),
+            name="penstock-bell",
+            daemon=True,
+        )
+        self._listener.start()
+
+    def _listen_forever(self, counter: int) -> None:
         while not self._closed:
-            if self._pipe is None:
-                time.sleep(_POLL_WITHOUT_PIPES)
-                rung = False
-            else:
-                rung = bool(select.select([self._pipe], [], [], _POLL)[0])
-                if rung:
-                    os.read(self._pipe, 65536)
-            latest = self._change_counter()
+            rung = self._hear()
+            try:
+                latest = self._change_counter()
+            except StoreError as error:
+                _log.warning("the store does not answer: %s", error)
+                time.sleep(_POLL)
+                continue
             if rung or latest != counter:
                 self._notify()
             counter = latest
         if self._pipe is not None:
             os.close(self._pipe)
+
+    def _hear(self) -> bool:
+        """Whether someone rang, within the time between two looks."""
+        if self._pipe is None:
+            time.sleep(_POLL_WITHOUT_PIPES)
+            return False
+        # Not `select`, which cannot watch a file number over 1023.
+        poll = select.poll()
+        poll.register(self._pipe, select.POLLIN)
+        if not poll.poll(_POLL * 1000):
+            return False
+        os.read(self._pipe, 65536)
+        return True
 
     def _ring_others(self) -> None:
         self._refresh_others()

@@ -28,22 +28,25 @@ WHERE EXISTS (
 
 -- name: add_job
 INSERT INTO penstock_job (
-    id, version, enqueued_at, payload,
+    id, version, enqueued_at,
     stage, run_at, queue, task, priority, lease_time, timeout, key, dedupe, scope, tags, retry
-) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: add_payload
+INSERT INTO penstock_payload (job_id, body) VALUES (?, ?);
 
 -- Jobs that differ only in their arguments are written together: one step for a whole batch,
 -- twice as fast as binding every row. For a single job it would be half as fast.
 -- name: add_jobs
 INSERT INTO penstock_job (
-    id, version, enqueued_at, payload,
+    id, version, enqueued_at,
     stage, run_at, queue, task, priority, lease_time, timeout, key, dedupe, scope, tags, retry
 )
-SELECT ?1 + p.key, ?2 + p.key, ?3, p.value, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16
-FROM json_each(?4) AS p;
+SELECT ?2 + p.key, ?3 + p.key, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16
+FROM json_each(?1) AS p;
 
 -- name: add_payloads
-INSERT INTO penstock_payload (job_id, body) VALUES (?, ?);
+INSERT INTO penstock_payload (job_id, body) SELECT ?2 + p.key, p.value FROM json_each(?1) AS p;
 
 -- name: log_added
 INSERT INTO penstock_log (id, job_id, at, event, state, actor)
@@ -106,11 +109,11 @@ SELECT json_group_array(json_array(
     j.id, j.stage, j.version, j.attempt, j.token, j.run_at, j.started_at, j.expires_at,
     j.finished_at, j.cancel_requested, j.worker, j.queue, j.task, j.priority, j.enqueued_at,
     j.lease_time, j.timeout, j.key, j.dedupe, j.scope, j.tags, j.retry, j.error, j.result,
-    ifnull(j.payload, l.body)
+    l.body
 ))
 FROM json_each(?) AS p
 CROSS JOIN penstock_job AS j ON j.id = p.value
-LEFT JOIN penstock_payload AS l ON j.payload IS NULL AND l.job_id = j.id;
+CROSS JOIN penstock_payload AS l ON l.job_id = j.id;
 
 -- name: renew
 UPDATE penstock_job SET expires_at = ?1 + lease_time
@@ -260,9 +263,9 @@ SELECT
     j.id, j.stage, j.version, j.attempt, j.token, j.run_at, j.started_at, j.expires_at,
     j.finished_at, j.cancel_requested, j.worker, j.queue, j.task, j.priority, j.enqueued_at,
     j.lease_time, j.timeout, j.key, j.dedupe, j.scope, j.tags, j.retry, j.error, j.result,
-    ifnull(j.payload, l.body)
+    l.body
 FROM penstock_job AS j
-LEFT JOIN penstock_payload AS l ON j.payload IS NULL AND l.job_id = j.id
+CROSS JOIN penstock_payload AS l ON l.job_id = j.id
 WHERE
 
 -- name: find_tagged
@@ -270,8 +273,8 @@ SELECT
     j.id, j.stage, j.version, j.attempt, j.token, j.run_at, j.started_at, j.expires_at,
     j.finished_at, j.cancel_requested, j.worker, j.queue, j.task, j.priority, j.enqueued_at,
     j.lease_time, j.timeout, j.key, j.dedupe, j.scope, j.tags, j.retry, j.error, j.result,
-    ifnull(j.payload, l.body)
+    l.body
 FROM penstock_tag AS t
 CROSS JOIN penstock_job AS j ON j.id = t.job_id
-LEFT JOIN penstock_payload AS l ON j.payload IS NULL AND l.job_id = j.id
+CROSS JOIN penstock_payload AS l ON l.job_id = j.id
 WHERE t.tag = ? AND

@@ -37,9 +37,6 @@ STAGES: list[tuple[State, Waiting | None]] = [
 ]
 STAGE_OF = {state: stage for stage, (state, _) in enumerate(STAGES) if stage >= RUNNING}
 
-# Measured with batches of 100 and 4 KiB pages: above this, rewriting the payload with every
-# transition costs more than fetching it from a table of its own.
-INLINE_PAYLOAD = 1_000
 _DEFAULT_LEASE = span_to_micros(DEFAULT_LEASE)
 
 ids = msgspec.json.Decoder(list[int])

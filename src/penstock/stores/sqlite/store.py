@@ -155,8 +155,9 @@ class SqliteStore:
 
     async def wait(self, seen: int, timeout: float) -> int:
         """See `Store.wait`."""
-        if self._bell.generation != seen:
-            return self._bell.generation
+        now = self._bell.listen()
+        if now != seen:
+            return now
         due = await self._read(lambda connection: connection.execute(SQL["next_due"]).fetchone())
         if due[0] is not None:
             timeout = min(timeout, max(0, due[0] - self._clock()) / 1e6)

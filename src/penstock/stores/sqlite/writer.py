@@ -136,13 +136,13 @@ class Writer:
                 committed = []
             else:  # one of them is the cause: let it fail alone
                 committed = [done for request in requests for done in self._commit_alone(request)]
-        _answer(requests)
         for transaction in committed:
             if transaction.written:
                 self._follow_up(transaction)
+        _answer(requests)
 
     def _follow_up(self, transaction: Transaction) -> None:
-        """What can wait until the callers know; it must not undo what they were told."""
+        """What follows a commit; it must not make a failure of it."""
         try:
             self._committed(transaction)
             self._checkpointer.consider()

@@ -42,8 +42,7 @@ CREATE TABLE penstock_job (
     tags TEXT,
     retry TEXT,
     error TEXT,
-    result TEXT,
-    payload TEXT
+    result TEXT
 );
 
 -- Each index holds only the rows its question is about, so that a claim's cost does not grow
@@ -62,7 +61,8 @@ CREATE INDEX penstock_job_dedupe_running ON penstock_job (dedupe)
 WHERE dedupe IS NOT NULL AND stage = 3;
 CREATE INDEX penstock_job_finished ON penstock_job (stage, finished_at) WHERE stage >= 4;
 
--- A large payload stands apart: every transition rewrites the job's row.
+-- The arguments never change and stand apart: every transition rewrites the job's row, and the
+-- pages it lies on.
 CREATE TABLE penstock_payload (
     job_id INTEGER PRIMARY KEY,
     body TEXT NOT NULL
