@@ -227,21 +227,34 @@ async def test_renewal_goes_on_after_the_store_did_not_answer(
     assert (await app.get(job.id)).state is State.DONE
 
 
-async def test_thread_out_of_time_loses_its_lease(app: Penstock, clock: ManualClock) -> None:
+async def test_lease_of_a_thread_out_of_time_is_not_renewed(
+    app: Penstock, clock: ManualClock
+) -> None:
     """It cannot be stopped; another worker may have its job when the lease is over."""
-    started, finish = threading.Event(), threading.Event()
+    out_of_time, finish = threading.Event(), threading.Event()
+    over = asyncio.Event()
 
     @app.task(lease=SHORT, timeout=timedelta(milliseconds=10))
     def stuck() -> None:
-        started.set()
+        pause = threading.Event()
+        while not context().cancelled:
+            pause.wait(0.01)
+        out_of_time.set()
         finish.wait(SOON)
 
-    job = await stuck.enqueue()
-    async with working(app, concurrency=1):
-        assert await asyncio.to_thread(started.wait, SOON)
-        await take_away(app, clock)
-        assert (await app.get(job.id)).state is State.PENDING
+    @app.task(lease=SHORT)
+    async def healthy() -> None:
+        await over.wait()
+
+    late, beside = await stuck.enqueue(), await healthy.enqueue()
+    async with working(app):
+        assert await asyncio.to_thread(out_of_time.wait, SOON)
+        deadline = (await app.get(late.id)).expires_at
+        clock.advance(SHORT / 2)
+        await eventually(lambda: _leased_until(app, beside, clock))
+        assert (await app.get(late.id)).expires_at == deadline
         finish.set()
+        over.set()
 
 
 async def test_lost_lease_cannot_be_settled(app: Penstock, clock: ManualClock) -> None:

@@ -37,10 +37,6 @@ def bell(path: Path) -> Iterator[Bell]:
     bell.close()
 
 
-def listening(bell: Bell) -> int:
-    return drive(bell.wait(-1, 0))
-
-
 ADD_ONE = """
 import sys
 from penstock.core.job import NewJob
@@ -69,7 +65,7 @@ async def test_other_process_wakes_a_waiting_one_without_polling(
 @pytest.mark.usefixtures("patient")
 def test_every_listener_is_rung(path: Path) -> None:
     bells = [Bell(path, lambda: 0) for _ in range(3)]
-    seen = [listening(bell) for bell in bells]
+    seen = [bell.listen() for bell in bells]
     ringer = Bell(path, lambda: 0)
     ringer.ring(others=True)
     woken = [drive(bell.wait(last, SOON)) for bell, last in zip(bells, seen, strict=True)]
@@ -81,9 +77,9 @@ def test_every_listener_is_rung(path: Path) -> None:
 @pytest.mark.usefixtures("patient")
 def test_listener_that_comes_later_is_rung_too(path: Path) -> None:
     ringer, first, second = (Bell(path, lambda: 0) for _ in range(3))
-    listening(first)
+    first.listen()
     ringer.ring(others=True)
-    seen = listening(second)
+    seen = second.listen()
     ringer.ring(others=True)
     assert drive(second.wait(seen, SOON)) != seen
     for each in (ringer, first, second):
@@ -93,7 +89,7 @@ def test_listener_that_comes_later_is_rung_too(path: Path) -> None:
 @pytest.mark.usefixtures("patient")
 def test_ring_for_this_process_alone_leaves_others_asleep(path: Path) -> None:
     ringer, listener = Bell(path, lambda: 0), Bell(path, lambda: 0)
-    seen = listening(listener)
+    seen = listener.listen()
     ringer.ring(others=False)
     assert drive(listener.wait(seen, 0.05)) == seen
     ringer.close()
@@ -104,7 +100,7 @@ def test_commit_of_a_program_that_knows_no_pipes_is_found(path: Path) -> None:
     """For example one that enqueues in its own transaction."""
     counter = iter(range(1000))
     bell = Bell(path, lambda: next(counter))
-    seen = listening(bell)
+    seen = bell.listen()
     assert drive(bell.wait(seen, SOON)) != seen
     bell.close()
 
@@ -125,8 +121,8 @@ def test_without_pipes_the_change_counter_is_enough(
 def test_pipe_of_a_listener_stands_in_the_folder_until_it_closes(path: Path, folder: Path) -> None:
     one, other = Bell(path, lambda: 0), Bell(path, lambda: 0)
     assert not folder.exists()
-    listening(one)
-    listening(other)
+    one.listen()
+    other.listen()
     assert len(list(folder.iterdir())) == 2
     one.close()
     assert len(list(folder.iterdir())) == 1
@@ -171,7 +167,7 @@ def test_ring_never_raises(bell: Bell, folder: Path, obstacle: str) -> None:
 
 def test_ring_never_raises_when_the_folder_is_removed(path: Path, folder: Path) -> None:
     ringer, listener = Bell(path, lambda: 0), Bell(path, lambda: 0)
-    listening(listener)
+    listener.listen()
     ringer.ring(others=True)
     for pipe in folder.iterdir():
         pipe.unlink()
@@ -201,12 +197,29 @@ def test_ring_never_blocks_on_a_listener_that_does_not_read(bell: Bell, folder: 
 
 async def test_close_wakes_who_waits(path: Path) -> None:
     bell = Bell(path, lambda: 0)
-    seen = await bell.wait(-1, 0)
+    seen = bell.listen()
     waiting = asyncio.create_task(bell.wait(seen, LONG))
     await asyncio.sleep(0)
     bell.close()
     async with asyncio.timeout(SOON):
         assert await waiting != seen
+
+
+def test_close_does_not_trip_over_a_listener_that_ends_by_itself(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It closes the pipe when it sees that it is over, which may be before close rings it."""
+    bell = Bell(path, lambda: 0)
+    bell.listen()
+    unlink = Path.unlink
+
+    def slowly(self: Path, *, missing_ok: bool = False) -> None:
+        unlink(self, missing_ok=missing_ok)
+        assert bell._listener is not None
+        bell._listener.join(SOON)
+
+    monkeypatch.setattr(Path, "unlink", slowly)
+    bell.close()
 
 
 def test_close_without_having_listened_is_no_trouble(path: Path, folder: Path) -> None:
@@ -227,7 +240,7 @@ def test_listener_survives_a_failing_change_counter(path: Path) -> None:
         return answer
 
     bell = Bell(path, counter)
-    seen = listening(bell)
+    seen = bell.listen()
     assert drive(bell.wait(seen, SOON)) != seen
     bell.close()
 
@@ -239,7 +252,7 @@ def test_no_descriptor_is_left_open(path: Path) -> None:
     before = open_files()
     bells = [Bell(path, lambda: 0) for _ in range(3)]
     for bell in bells:
-        listening(bell)
+        bell.listen()
     for bell in bells:
         bell.ring(others=True)
     for bell in bells:
@@ -251,8 +264,7 @@ def test_killed_listener_costs_nothing(path: Path, folder: Path, store: SqliteSt
     """Its pipe is found to be dead with the next ring."""
     code = (
         "import sys; from penstock.engine import Penstock, run_sync; app = Penstock(sys.argv[1]);"
-        "run_sync(app.store.wait(-1, 0)); run_sync(app.store.wait(-1, 0));"
-        "seen = app.store._bell.generation; print('here', flush=True);"
+        "seen = run_sync(app.store.wait(-1, 0)); print('here', flush=True);"
         "run_sync(app.store.wait(seen, 60))"
     )
     process = subprocess.Popen(
