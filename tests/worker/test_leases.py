@@ -189,7 +189,7 @@ async def test_result_that_comes_after_the_lease_is_refused_and_noted(
 
     job = await steal.enqueue()
     with caplog.at_level(logging.WARNING, "penstock"):
-        await work_off(app)
+        await work_off(app, concurrency=1)
     assert (await app.get(job.id)).result == "stolen"
     *_, entry = await app.log(job.id)
     assert (entry.event, entry.state) == (Event.REFUSED, State.DONE)

@@ -492,6 +492,32 @@ async def test_cancelling_the_worker_releases_its_jobs(app: Penstock) -> None:
     assert await count(app, State.PENDING) == 3
 
 
+async def test_outcome_on_its_way_is_not_lost_when_the_worker_is_cancelled(
+    app: Penstock, caplog: pytest.LogCaptureFixture
+) -> None:
+    over = asyncio.Event()
+
+    @app.task
+    async def last() -> None:
+        over.set()
+
+    job = await last.enqueue()
+    running = asyncio.create_task(Worker(app).run())
+    await soon(over)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await ended(running)
+    assert await state_of(app, job) is State.DONE
+    assert "did not stop" not in caplog.text
+
+
+async def test_worker_runs_only_once(app: Penstock) -> None:
+    worker = Worker(app)
+    await worker.run(until_empty=True)
+    with pytest.raises(ConfigurationError, match="once"):
+        await worker.run()
+
+
 async def test_job_asked_to_stop_is_not_released_but_cancelled(app: Penstock) -> None:
     started = asyncio.Event()
 

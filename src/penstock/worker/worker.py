@@ -76,7 +76,12 @@ class Worker:
         self._over = False
 
     async def run(self, *, until_empty: bool = False) -> None:
-        """Work until `stop`, or with `until_empty` until nothing is ready and nothing runs."""
+        """Work until `stop`, or with `until_empty` until nothing is ready and nothing runs.
+
+        Once: for another run, make another worker. Cancelling releases what runs at once.
+        """
+        if self._over:
+            raise ConfigurationError("a worker runs once: make another")
         self._loop = asyncio.get_running_loop()
         self._threads = ThreadPoolExecutor(self._concurrency, f"penstock-{self.name}")
         self._keeper = LeaseKeeper(self._penstock, self._renewed)
@@ -277,13 +282,20 @@ class Worker:
             _log.error("job %d did not stop; its lease runs out by itself", run.job.id)
 
     async def _settle_all(self) -> None:
+        """Settle until nothing runs. May be cut short: what is on its way is not."""
         while self._runs:
             self._stir.clear()
             if self._ended:
-                try:
-                    await self._settle()
-                except PenstockError as error:
-                    _log.warning("the store did not answer, trying again: %s", error)
-                    await asyncio.sleep(_RETRY_PAUSE)
+                self._exchanging.append(self._loop.create_task(self._settle_patiently()))
+            under_way = [task for task in self._exchanging if not task.done()]
+            if under_way:
+                await asyncio.wait(under_way)
             else:
                 await self._stir.wait()
+
+    async def _settle_patiently(self) -> None:
+        try:
+            await self._settle()
+        except PenstockError as error:
+            _log.warning("the store did not answer, trying again: %s", error)
+            await asyncio.sleep(_RETRY_PAUSE)
