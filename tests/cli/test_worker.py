@@ -3,6 +3,7 @@ import logging
 import os
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 from penstock import Event, Penstock, State, run_sync
 from penstock.cli.worker import JsonFormatter, load_app
 from penstock.core.errors import ConfigurationError
-from tests.cli.support import COMMAND, Shell, started
+from tests.cli.support import COMMAND, SOON, Shell, started
 
 TASKS = '''
 import asyncio, os, threading, time
@@ -104,6 +105,16 @@ def test_worker_creates_its_store(folder: Path) -> None:
         assert (folder / "jobs.db").exists()
         worker.send(signal.SIGINT)
         assert worker.wait() == 0
+
+
+def test_worker_removes_what_need_not_be_kept(folder: Path, producer: Penstock) -> None:
+    job = run_sync(producer.tasks["greet"].enqueue("Ada"))
+    run_sync(producer.cancel(job.id))
+    seen, deadline = 0, time.monotonic() + SOON
+    with started((*WORKER, "--keep-finished", "0"), folder):
+        while run_sync(producer.find()):
+            assert time.monotonic() < deadline
+            seen = run_sync(producer.store.wait(seen, 1))
 
 
 def test_running_job_finishes_within_its_grace(folder: Path, producer: Penstock) -> None:

@@ -22,6 +22,7 @@ from penstock.cli.exits import Exit, leave
 from penstock.cli.output import emit, plain, shown, span
 from penstock.cli.store import json_option, parse_seconds
 from penstock.core.errors import ConfigurationError
+from penstock.core.job import Retention
 from penstock.engine import Penstock
 from penstock.worker.worker import Worker
 
@@ -75,6 +76,22 @@ def _parse_names(
     callback=parse_seconds,
     help="When stopping, let running jobs go on for this long.",
 )
+@click.option(
+    "--keep-finished",
+    metavar="SECONDS",
+    default="86400",
+    show_default="a day",
+    callback=parse_seconds,
+    help="Remove jobs this long after their end.",
+)
+@click.option(
+    "--keep-failed",
+    metavar="SECONDS",
+    default="604800",
+    show_default="a week",
+    callback=parse_seconds,
+    help="Remove failed jobs this long after their end.",
+)
 @json_option
 def run_worker(
     *,
@@ -83,6 +100,8 @@ def run_worker(
     tags: tuple[str, ...] | None,
     concurrency: int,
     grace: timedelta,
+    keep_finished: timedelta,
+    keep_failed: timedelta,
     as_json: bool,
 ) -> None:
     """Run the jobs of APP, a Penstock in the Python module MODULE.
@@ -99,6 +118,7 @@ def run_worker(
         tags=tags or (),
         concurrency=concurrency,
         grace=grace,
+        retention=Retention(finished=keep_finished, failed=keep_failed),
     )
     start = {
         "worker": worker.name,
