@@ -62,7 +62,7 @@ _ADD_READY = "INSERT INTO ready SELECT 'default', 5, ?2, ?1 + key, 0 FROM json_e
 
 _PICK = (
     "SELECT json_group_array(id) FROM (SELECT id FROM job WHERE stage = 0 AND queue = 'default'"
-    f" ORDER BY priority DESC, run_at, id LIMIT {BATCH})"
+    " ORDER BY priority DESC, run_at, id LIMIT ?)"
 )
 _PICK_NARROW = _PICK.replace("job WHERE stage = 0 AND", "ready WHERE")
 _START = (
@@ -113,7 +113,7 @@ def claim(layout: str, connection: sqlite3.Connection) -> Ids:
     """The next batch, with its log and its payloads."""
     connection.execute("BEGIN IMMEDIATE")
     narrow = layout.startswith("narrow")
-    ids: str = connection.execute(_PICK_NARROW if narrow else _PICK).fetchone()[0]
+    ids: str = connection.execute(_PICK_NARROW if narrow else _PICK, (BATCH,)).fetchone()[0]
     if narrow:
         connection.execute(_TAKE_READY, (NOW, ids))
         connection.execute(_LEASE, (NOW, ids))

@@ -154,6 +154,7 @@ def test_using_changes_the_options_of_a_copy(app: Penstock) -> None:
         task="t", payload="{}", queue="mail", priority=10, key="k", tags=("a", "b"), delay=SECOND
     )
     assert task.new() == NewJob(task="t", payload="{}", queue="mail", priority=7)
+    assert task.using(key="x").new().priority == 7
     assert app.tasks == {"t": task}
 
 

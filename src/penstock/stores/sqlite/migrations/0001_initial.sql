@@ -106,16 +106,15 @@ CREATE TRIGGER penstock_tags_taken BEFORE UPDATE OF stage ON penstock_job
 WHEN OLD.tags IS NOT NULL AND OLD.stage = 0
 BEGIN
     DELETE FROM penstock_ready_tag
-    WHERE (queue, tag, priority, run_at, job_id) IN (
-        SELECT OLD.queue, value, OLD.priority, OLD.run_at, OLD.id FROM json_each(OLD.tags)
-    );
+    WHERE queue = OLD.queue AND tag IN (SELECT value FROM json_each(OLD.tags))
+    AND priority = OLD.priority AND run_at = OLD.run_at AND job_id = OLD.id;
 END;
 
 CREATE TRIGGER penstock_tags_removed AFTER DELETE ON penstock_job
 WHEN OLD.tags IS NOT NULL
 BEGIN
     DELETE FROM penstock_tag
-    WHERE (tag, job_id) IN (SELECT value, OLD.id FROM json_each(OLD.tags));
+    WHERE tag IN (SELECT value FROM json_each(OLD.tags)) AND job_id = OLD.id;
 END;
 
 -- Kept in the transactions that change a job's stage, so that nothing ever counts rows.
