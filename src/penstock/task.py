@@ -1,11 +1,13 @@
 """A task: a named handler, and the typed way to enqueue jobs for it."""
 
+import functools
 import inspect
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypedDict, TypeVar, Unpack
 
 import msgspec
+import msgspec.inspect
 
 from penstock.core.errors import ConfigurationError, InvalidJob
 from penstock.core.job import Job, NewJob, Scope
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 
+_MISFITS = (TypeError, ValueError, OverflowError, RecursionError)
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
@@ -48,14 +51,16 @@ class Arguments:
                     f"task {name}: parameter {parameter} has no name of its own; "
                     "arguments are stored by name"
                 )
-        types = _annotations(handler)
         self._struct = msgspec.defstruct(
             "Arguments",
-            [_field(parameter, types.get(parameter.name, Any)) for parameter in parameters],
+            [_field(parameter, handler) for parameter in parameters],
+            kw_only=True,
         )
-        self._positional = sum(
-            parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD for parameter in parameters
-        )
+        self._positional = [
+            parameter.name
+            for parameter in parameters
+            if parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
+        ]
         self._name = name
         self._encode = msgspec.json.Encoder().encode
         self._decode = msgspec.json.Decoder(self._struct).decode
@@ -63,25 +68,31 @@ class Arguments:
 
     def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
         """The JSON text of these arguments; raises `InvalidJob` if they do not fit."""
-        if len(args) > self._positional:
-            raise InvalidJob(f"task {self._name} takes {self._positional} positional arguments")
         try:
-            values = self._struct(*args, **kwargs)
+            values = self._struct(**self._bound(args, kwargs))
             payload = self._encode(values)
             stored = self._decode(payload)
-        except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        except _MISFITS as error:
             raise InvalidJob(f"arguments of task {self._name}: {error}") from error
         if stored != values:
-            self._check_same(values, stored)
+            for name in values.__struct_fields__:
+                self._check_unchanged(name, getattr(values, name), getattr(stored, name))
         return payload.decode()
 
-    def _check_same(self, values: msgspec.Struct, stored: msgspec.Struct) -> None:
-        for name in values.__struct_fields__:
-            if (changed := _changed(getattr(values, name), getattr(stored, name))) is not None:
-                raise InvalidJob(
-                    f"arguments of task {self._name}: in {name}, {changed[0]!r:.80} would come "
-                    f"back as {changed[1]!r:.80}; annotate the parameter, or pass plain JSON"
-                )
+    def encode_json(self, arguments: Any) -> str:
+        """As `encode`, for arguments that are JSON already: `"2030-01-01"` for a date."""
+        if not (isinstance(arguments, Mapping) and all(isinstance(k, str) for k in arguments)):
+            raise InvalidJob(f"arguments of task {self._name}: expected names and their values")
+        try:
+            if unknown := arguments.keys() - set(self._struct.__struct_fields__):
+                raise TypeError(f"there is no {', '.join(sorted(unknown))}")
+            payload = self._encode(arguments)
+            self._decode(payload)
+        except _MISFITS as error:
+            raise InvalidJob(f"arguments of task {self._name}: {error}") from error
+        for name, stored in msgspec.json.decode(payload).items():
+            self._check_unchanged(name, arguments[name], stored)
+        return payload.decode()
 
     def decode(self, payload: str) -> dict[str, Any]:
         """The arguments by name, in the types the handler asks for; raises `InvalidJob`."""
@@ -93,6 +104,23 @@ class Arguments:
         if self._optional:
             return {k: v for k, v in arguments.items() if v is not msgspec.UNSET}
         return arguments
+
+    def _bound(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
+        if not args:
+            return kwargs
+        if len(args) > len(self._positional):
+            raise TypeError(f"there are {len(self._positional)} positional ones")
+        given = dict(zip(self._positional, args, strict=False))
+        if twice := given.keys() & kwargs.keys():
+            raise TypeError(f"{', '.join(twice)} is given twice")
+        return {**given, **kwargs}
+
+    def _check_unchanged(self, name: str, value: Any, stored: Any) -> None:
+        if (changed := _changed(value, stored)) is not None:
+            raise InvalidJob(
+                f"arguments of task {self._name}: in {name}, {changed[0]!r:.80} would come "
+                f"back as {changed[1]!r:.80}; annotate the parameter, or pass plain JSON"
+            )
 
 
 def _changed(value: Any, stored: Any) -> tuple[Any, Any] | None:
@@ -108,21 +136,49 @@ def _changed(value: Any, stored: Any) -> tuple[Any, Any] | None:
     return next((found for pair in pairs if (found := _changed(*pair)) is not None), None)
 
 
-def _annotations(handler: Callable[..., Any]) -> dict[str, Any]:
-    try:
-        return inspect.get_annotations(handler, eval_str=True)
-    except Exception:  # noqa: BLE001 - annotations are any code; without them nothing is checked
-        return {}
-
-
-def _field(parameter: inspect.Parameter, annotation: Any) -> tuple[str, Any, Any]:
-    try:
-        msgspec.json.Decoder(annotation)
-    except TypeError:  # a type that JSON cannot hold: left to the handler
-        annotation = Any
+def _field(parameter: inspect.Parameter, handler: Callable[..., Any]) -> tuple[str, Any, Any]:
+    annotation = _resolved(parameter.annotation, handler)
+    if not _holds_json(annotation):
+        annotation = Any  # left to the handler
     if parameter.default is inspect.Parameter.empty:
         return (parameter.name, annotation, msgspec.NODEFAULT)
     return (parameter.name, annotation | msgspec.UnsetType, msgspec.UNSET)
+
+
+def _resolved(annotation: Any, handler: Callable[..., Any]) -> Any:
+    """An annotation that may be a string, as `from __future__ import annotations` makes it."""
+    if not isinstance(annotation, str):
+        return annotation
+    function = inspect.unwrap(handler)
+    function = getattr(function, "__func__", function)
+    namespace = getattr(function, "__globals__", None) or getattr(
+        type(function).__call__, "__globals__", {}
+    )
+    try:
+        return eval(annotation, namespace)  # noqa: S307 - the program's own annotation
+    except Exception:  # noqa: BLE001 - it is any code, such as a name known to type checkers only
+        return Any
+
+
+def _holds_json(annotation: Any) -> bool:
+    """Whether JSON can be checked against an annotation and turned into it."""
+    try:
+        msgspec.json.Decoder(annotation | msgspec.UnsetType)
+        return not _is_custom(msgspec.inspect.type_info(annotation), set())
+    except Exception:  # noqa: BLE001 - whatever msgspec or the annotated class makes of it
+        return False
+
+
+def _is_custom(info: Any, seen: set[int]) -> bool:
+    """Whether a type that only its own program knows is somewhere in it."""
+    if isinstance(info, msgspec.inspect.CustomType):
+        return True
+    if isinstance(info, tuple):
+        return any(_is_custom(part, seen) for part in info)
+    if not isinstance(info, msgspec.inspect.Type | msgspec.inspect.Field) or id(info) in seen:
+        return False
+    seen.add(id(info))
+    return any(_is_custom(getattr(info, part), seen) for part in info.__struct_fields__)
 
 
 class Task(Generic[P, R]):
@@ -149,7 +205,10 @@ class Task(Generic[P, R]):
         self._options = options
         self._connection = options.get("connection")
         self._fields = _new_job_fields(options)
-        self.__doc__ = handler.__doc__
+        functools.update_wrapper(self, handler)
+
+    def __repr__(self) -> str:
+        return f"<Task {self.name}>"
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the handler here and now, without any queue."""
@@ -172,10 +231,8 @@ class Task(Generic[P, R]):
         return NewJob(task=self.name, payload=self.arguments.encode(args, kwargs), **self._fields)
 
     def of(self, arguments: Any) -> NewJob:
-        """As `new`, with the arguments by name, whatever their names are."""
-        if not (isinstance(arguments, Mapping) and all(isinstance(k, str) for k in arguments)):
-            raise InvalidJob(f"arguments of task {self.name}: expected names and their values")
-        return NewJob(task=self.name, payload=self.arguments.encode((), arguments), **self._fields)
+        """As `new`, for arguments by name that are JSON already, from a file or another program."""
+        return NewJob(task=self.name, payload=self.arguments.encode_json(arguments), **self._fields)
 
     async def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Job:
         """Store a job that calls the handler with these arguments; durable on return."""
@@ -186,7 +243,12 @@ class Task(Generic[P, R]):
 
 
 def _new_job_fields(options: Options) -> dict[str, Any]:
+    unknown = options.keys() - Options.__annotations__.keys()
+    if unknown:
+        raise ConfigurationError(f"jobs have no option {', '.join(sorted(unknown))}")
     fields: dict[str, Any] = {k: v for k, v in options.items() if k != "connection"}
     if "tags" in fields:
+        if isinstance(fields["tags"], str):
+            raise ConfigurationError("tags are a list of strings, not a string")
         fields["tags"] = tuple(fields["tags"])
     return fields

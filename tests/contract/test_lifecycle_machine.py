@@ -183,7 +183,8 @@ class Model:
         elif outcome == "broken" or not (left or job.stopping):
             self.end(job, State.FAILED, now)
         else:
-            self.back(job, now + (REST if outcome == "failed" else 0 * SECOND), now)
+            scattered = REST / 2 if job.attempt > 1 else 0 * SECOND
+            self.back(job, now + (REST if outcome == "failed" else scattered), now)
         event = {"broken": Event.FAILED}.get(outcome) or Event(outcome)
         self.log(job, event, "w")
 

@@ -13,11 +13,13 @@ def system_clock() -> int:
     return time.time_ns() // 1000
 
 
-def open_store(url: str, *, clock: Clock = system_clock, create: bool = True) -> Store:
+def open_store(url: object, *, clock: Clock = system_clock, create: bool = True) -> Store:
     """Open the store that a URL names: `memory://` or `sqlite:///path/to/jobs.db`.
 
     A store that is not there yet is created, or refused with `create=False`.
     """
+    if not isinstance(url, str):
+        raise ConfigurationError(f"a store URL is text, not {url!r:.80}")
     scheme = urlsplit(url).scheme
     if scheme not in _OPENERS:
         known = ", ".join(f"{name}://" for name in _OPENERS)
@@ -40,11 +42,13 @@ def _open_sqlite(url: str, clock: Clock, *, create: bool) -> Store:
 
     parts = urlsplit(url)
     path = unquote(parts.path[1:])
-    if parts.netloc or not path or parts.query or parts.fragment:
+    if not url.startswith("sqlite:///") or not path or parts.query or parts.fragment:
         raise ConfigurationError(
             "a SQLite store is 'sqlite:///relative/path' or 'sqlite:////absolute/path', "
             f"not {url!r}"
         )
+    if path == ":memory:":
+        raise ConfigurationError("an in-memory store is 'memory://'")
     return SqliteStore(path, clock, create=create)
 
 

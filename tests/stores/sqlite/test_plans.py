@@ -106,10 +106,8 @@ def test_backlog_reads_only_what_is_unfinished(connection: sqlite3.Connection) -
 
 
 def find(query: JobQuery) -> str:
-    clauses, _ = rows.conditions(query)
-    parts = SQL["find" if query.tag is None else "find_tagged"]
-    order = "DESC" if query.newest_first else "ASC"
-    return f"{parts} {' AND '.join(clauses)} ORDER BY j.id {order} LIMIT ?"
+    tail, _ = rows.search(query)
+    return f"{SQL['find' if query.tag is None else 'find_tagged']} {tail}"
 
 
 RUNNING = frozenset({State.RUNNING})

@@ -74,9 +74,13 @@ class Bell:
         with contextlib.suppress(OSError):
             (self._folder / self._own).unlink()
         if self._pipe is not None:
-            os.write(self._pipe, b"\0")
+            with contextlib.suppress(BlockingIOError):  # full of rings: it wakes anyway
+                os.write(self._pipe, b"\0")
         if self._listener is not None:
             self._listener.join()
+        if self._pipe is not None:
+            os.close(self._pipe)
+            self._pipe = None
         with self._lock:
             for fd in self._others.values():
                 os.close(fd)
@@ -125,8 +129,6 @@ class Bell:
             if rung or latest != counter:
                 self._notify()
             counter = latest
-        if self._pipe is not None:
-            os.close(self._pipe)
 
     def _hear(self) -> bool:
         """Whether someone rang, within the time between two looks."""

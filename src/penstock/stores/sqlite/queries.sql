@@ -161,10 +161,10 @@ FROM json_each(?2) AS p WHERE penstock_job.id = p.value;
 -- A job that was reset may be older than the visible one of its key.
 -- name: visible_behind
 SELECT id, queue, stage FROM penstock_job AS j
-WHERE key IN (SELECT value FROM json_each(?)) AND key IS NOT NULL AND stage < 2
+WHERE key IN (SELECT value FROM json_each(?)) AND key IS NOT NULL AND stage < 2 AND stage < 4
 AND id > (
     SELECT min(b.id) FROM penstock_job AS b
-    WHERE b.key = j.key AND b.key IS NOT NULL AND b.stage = 2
+    WHERE b.key = j.key AND b.key IS NOT NULL AND b.stage = 2 AND b.stage < 4
 );
 
 -- name: block
@@ -175,12 +175,12 @@ UPDATE penstock_job SET stage = (run_at > ?1)
 WHERE id IN (
     SELECT (
         SELECT min(id) FROM penstock_job
-        WHERE key = k.value AND key IS NOT NULL AND stage = 2
+        WHERE key = k.value AND key IS NOT NULL AND stage = 2 AND stage < 4
     )
     FROM json_each(?2) AS k
     WHERE NOT EXISTS (
         SELECT 1 FROM penstock_job
-        WHERE key = k.value AND key IS NOT NULL AND stage IN (0, 1, 3)
+        WHERE key = k.value AND key IS NOT NULL AND stage IN (0, 1, 3) AND stage < 4
     )
 )
 RETURNING id, queue, stage;
@@ -193,16 +193,17 @@ SELECT json_group_array(id) FROM (
 -- name: totals
 SELECT queue, stage, n FROM penstock_total WHERE n <> 0;
 
+-- The plus sign keeps SQLite from walking all jobs by their ids.
 -- name: backlog
 SELECT count(*), max(id) FROM (
-    SELECT id FROM penstock_job WHERE stage = 0 AND (?1 IS NULL OR queue = ?1) AND id <= ?2
+    SELECT id FROM penstock_job WHERE stage = 0 AND (?1 IS NULL OR queue = ?1) AND +id <= ?2
     UNION ALL
-    SELECT id FROM penstock_job WHERE stage = 1 AND (?1 IS NULL OR queue = ?1) AND id <= ?2
+    SELECT id FROM penstock_job WHERE stage = 1 AND (?1 IS NULL OR queue = ?1) AND +id <= ?2
     UNION ALL
-    SELECT id FROM penstock_job WHERE stage = 3 AND (?1 IS NULL OR queue = ?1) AND id <= ?2
+    SELECT id FROM penstock_job WHERE stage = 3 AND (?1 IS NULL OR queue = ?1) AND +id <= ?2
     UNION ALL
     SELECT id FROM penstock_job
-    WHERE stage = 2 AND key IS NOT NULL AND (?1 IS NULL OR queue = ?1) AND id <= ?2
+    WHERE stage = 2 AND stage < 4 AND key IS NOT NULL AND (?1 IS NULL OR queue = ?1) AND +id <= ?2
 );
 
 -- name: queues

@@ -1,6 +1,5 @@
 """Between the values of the core and the rows of the tables."""
 
-import json
 from collections.abc import Sequence
 from datetime import datetime
 from functools import lru_cache
@@ -19,7 +18,7 @@ from penstock.core.job import (
     Queue,
     Scope,
 )
-from penstock.core.lifecycle import Event, State, Waiting
+from penstock.core.lifecycle import FINAL, UNFINISHED, Event, State, Waiting
 from penstock.core.retry import DEFAULT_RETRY, RetryPolicy
 from penstock.core.times import from_micros, span_from_micros, span_to_micros, to_micros
 
@@ -179,33 +178,45 @@ def queue(row: Sequence[Any]) -> Queue:
     return Queue(name=name, paused=bool(paused), max_pending=max_pending)
 
 
-def conditions(query: JobQuery) -> tuple[list[str], list[Any]]:
-    """The WHERE clause of a search, and its parameters.
+def search(query: JobQuery) -> tuple[str, list[Any]]:
+    """What follows the WHERE of the queries `find` and `find_tagged`, and the parameters.
 
-    A plus sign keeps SQLite from an index over so many rows that sorting them by id costs more
-    than walking the table from its end.
+    A plus sign keeps SQLite from an index, or from the order, that would make it walk or sort
+    more rows than the other way.
     """
+    clauses, parameters = _conditions(query)
+    few = query.states is not None and query.states.isdisjoint({State.PENDING, State.DONE})
+    walked = "j.id" if not few else "+j.id"
+    if query.tag is not None:
+        walked = "t.job_id"
+        parameters.insert(0, query.tag)
+    if query.after is not None:
+        clauses.append(f"{walked} {'<' if query.newest_first else '>'} ?")
+        parameters.append(query.after)
+    order = f"ORDER BY {walked} {'DESC' if query.newest_first else 'ASC'} LIMIT ?"
+    return f"{' AND '.join(clauses) or 'true'} {order}", [*parameters, query.limit]
+
+
+def _conditions(query: JobQuery) -> tuple[list[str], list[Any]]:
     clauses: list[str] = []
     parameters: list[Any] = []
     if query.states is not None:
-        stages = [n for n, (state, _) in enumerate(STAGES) if state in query.states]
-        few = query.states.isdisjoint({State.PENDING, State.DONE})
-        clauses.append(f"{'' if few else '+'}j.stage IN ({json.dumps(stages)[1:-1]})")
-        if few and State.RUNNING not in query.states:
-            clauses.append("j.stage >= 4")
+        clauses += _stages(query.states)
     if query.cancel_requested is not None:
         clauses.append(f"j.cancel_requested = {query.cancel_requested:d}")
     for column in ("queue", "task", "key"):
         if (value := getattr(query, column)) is not None:
             clauses.append(f"j.{column} = ?")
             parameters.append(value)
-    if (
-        query.key is not None
-        and query.states is not None
-        and not any(s.final for s in query.states)
-    ):
+    if query.key is not None and query.states is not None and query.states <= UNFINISHED:
         clauses.append("j.key IS NOT NULL AND j.stage < 4")
-    if query.after is not None:
-        clauses.append(f"j.id {'<' if query.newest_first else '>'} ?")
-        parameters.append(query.after)
-    return clauses or ["true"], parameters
+    return clauses, parameters
+
+
+def _stages(states: frozenset[State]) -> list[str]:
+    if states == {State.RUNNING}:
+        return ["j.stage = 3"]
+    stages = ", ".join(str(n) for n, (state, _) in enumerate(STAGES) if state in states)
+    if states & {State.PENDING, State.DONE}:
+        return [f"+j.stage IN ({stages})"]
+    return [f"j.stage IN ({stages})", *(["j.stage >= 4"] if states <= FINAL else [])]

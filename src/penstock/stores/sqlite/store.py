@@ -108,14 +108,8 @@ class SqliteStore:
 
     async def find(self, query: JobQuery) -> list[Job]:
         """See `Store.find`."""
-        clauses, parameters = rows.conditions(query)
-        if query.tag is not None:
-            parameters.insert(0, query.tag)
-        sql = (
-            f"{SQL['find' if query.tag is None else 'find_tagged']} {' AND '.join(clauses)} "
-            f"ORDER BY j.id {'DESC' if query.newest_first else 'ASC'} LIMIT ?"
-        )
-        parameters.append(query.limit)
+        tail, parameters = rows.search(query)
+        sql = f"{SQL['find' if query.tag is None else 'find_tagged']} {tail}"
         return await self._read(
             lambda connection: [rows.job(row) for row in connection.execute(sql, parameters)]
         )
