@@ -42,6 +42,7 @@ from penstock.core.job import (
 from penstock.core.lifecycle import Event, Move, Outcome, State, Waiting
 from penstock.core.retry import LONGEST, RetryPolicy
 from penstock.core.store import Clock, Store
+from penstock.core.times import from_micros
 from penstock.stores import open_store, system_clock
 from penstock.task import Options, Task
 
@@ -62,6 +63,13 @@ _REMEMBERED_NAMES = 1_000
 # Looks only at the outermost level: 0.3 µs for 200 bytes.
 _JSON_OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _NO_TIMES = (None, None, None)
+
+_ENDED = {
+    State.DONE: "it finished at",
+    State.FAILED: "it failed at",
+    State.CANCELLED: "it was cancelled at",
+    State.SUPERSEDED: "it was superseded at",
+}
 
 
 def run_sync(awaitable: Coroutine[Any, Any, T]) -> T:
@@ -131,8 +139,8 @@ class Penstock:
         if self._store is None:
             with self._opening:
                 if self._store is None:
-                    self._store = open_store(self.url, clock=self._clock, create=self._create)
                     self._pid = os.getpid()
+                    self._store = open_store(self.url, clock=self._clock, create=self._create)
         if self._pid != os.getpid():
             raise StoreError(
                 f"{self.url} was opened before this process was forked, and cannot be shared with "
@@ -389,30 +397,36 @@ class Penstock:
         """Why this job is not running, or what else became of it."""
         job = await self.get(job_id)
         if job.state is State.RUNNING:
-            text = (
-                f"it runs on {job.worker}, attempt {job.attempt} of {job.retry.attempts}, "
-                f"leased until {_moment(job.expires_at)}"
-            )
-            stop = "; it was asked to stop" if job.cancel_requested else ""
-            return Explanation(job.id, "running", text + stop)
+            return Explanation(job.id, "running", self._explain_running(job))
         if job.state.final:
-            error = f": {_last_line(job.error)}" if job.error else ""
-            text = f"it is {job.state} since {_moment(job.finished_at)}{error}"
-            return Explanation(job.id, "finished", text)
+            reason = (await self.log(job.id))[-1].reason
+            because = _first_line(job.error) if job.error else reason
+            text = f"{_ENDED[job.state]} {_moment(job.finished_at)}"
+            return Explanation(job.id, "finished", f"{text}: {because}" if because else text)
         return await self._explain_pending(job)
+
+    def _explain_running(self, job: Job) -> str:
+        attempt = f"attempt {job.attempt} of {job.retry.attempts}"
+        stop = "; it was asked to stop" if job.cancel_requested else ""
+        if job.expires_at is not None and job.expires_at < from_micros(self._clock()):
+            return (
+                f"{attempt} began on {job.worker}, which fell silent: its lease ended at "
+                f"{_moment(job.expires_at)}, and the next worker takes the job back{stop}"
+            )
+        return f"it runs on {job.worker}, {attempt}, leased until {_moment(job.expires_at)}{stop}"
 
     async def _explain_pending(self, job: Job) -> Explanation:
         if any(queue.paused for queue in await self.queues() if queue.name == job.queue):
-            text = f"queue {job.queue!r} is paused; `penstock resume {job.queue}` lets it go on"
+            text = f"queue {job.queue!r} is paused; resume it to let its jobs go on"
             return Explanation(job.id, "held", text)
         if job.waiting is Waiting.BLOCKED and (first := await self._holder_of_key(job)):
             text = f"job {first.id}, which is {first.state}, holds its key {job.key!r}"
             return Explanation(job.id, "blocked", text, first.id)
-        if job.waiting is Waiting.SCHEDULED:
+        if job.waiting is Waiting.SCHEDULED and job.run_at > from_micros(self._clock()):
             text = f"its time comes at {_moment(job.run_at)}"
             if job.error:
                 attempt = f"attempt {job.attempt} of {job.retry.attempts}"
-                text += f", after {attempt} failed: {_last_line(job.error)}"
+                text += f", after {attempt} failed: {_first_line(job.error)}"
             return Explanation(job.id, "scheduled", text)
         return Explanation(job.id, "ready", "it is ready; no free worker has claimed it yet")
 
@@ -469,6 +483,7 @@ class Penstock:
 
         Ends at once with `paused` when a paused queue keeps the backlog from moving.
         """
+        _check_kind("timeout", timeout, timedelta)
         start = time.monotonic()
         remaining, newest = await self.store.backlog(queue)
         seen = 0
@@ -484,22 +499,25 @@ class Penstock:
 
     async def _stands_still(self, queue: str | None, newest: JobId) -> bool:
         """Whether all that is left of a backlog lies in paused queues, with nothing running."""
-        counts = await self.count()
-        held = False
-        for found in await self.queues():
-            if queue in (None, found.name) and (await self.store.backlog(found.name, newest))[0]:
-                if not found.paused or counts.get((found.name, State.RUNNING, None)):
-                    return False
-                held = True
-        return held
+        paused = {found.name for found in await self.queues() if found.paused}
+        left = {
+            (name, state)
+            for (name, state, _), n in (await self.count()).items()
+            if n and not state.final and queue in (None, name)
+        }
+        moving = {name for name, state in left if name not in paused or state is State.RUNNING}
+        for name in moving:
+            if (await self.store.backlog(name, newest))[0]:
+                return False
+        return bool((await self.store.backlog(queue, newest))[0])
 
 
 def _moment(instant: datetime | None) -> str:
     return f"{instant:%Y-%m-%d %H:%M:%S} UTC"
 
 
-def _last_line(error: str) -> str:
-    return error.splitlines()[-1]
+def _first_line(error: str) -> str:
+    return error.partition("\n")[0]
 
 
 def _lease(job: Job | Lease) -> Lease:
@@ -542,7 +560,8 @@ def _check_times(job: NewJob) -> None:
         if span is not None:
             _check_kind(name, span, timedelta)
             if not timedelta(0) <= span <= LONGEST or (name != "delay" and not span):
-                raise InvalidJob(f"{name} is longer than nothing, and at most {LONGEST.days} days")
+                least = "not negative" if name == "delay" else "longer than nothing"
+                raise InvalidJob(f"{name} is {least}, and at most {LONGEST.days} days")
     if job.run_at is not None:
         _check_kind("run_at", job.run_at, datetime)
         if job.delay is not None:

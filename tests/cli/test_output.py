@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from penstock.cli import output
-from penstock.cli.output import Column, last_line, plain, show_table, shown, span, when
+from penstock.cli.output import Column, first_line, plain, show_table, shown, span, when
 from penstock.core.job import Job, JobId, LogId
 from penstock.core.lifecycle import State, Waiting
 from penstock.core.retry import RetryPolicy
@@ -103,9 +103,9 @@ def test_control_characters_cannot_reach_the_terminal() -> None:
     assert shown("a\x1b[31m\rb\tc\nd\u202e") == "a\\x1b[31m\\rb   c\nd\\u202e"
 
 
-def test_last_line_of_a_traceback_is_its_exception() -> None:
-    assert last_line("Traceback:\n  File\nKeyError: 'x'\n") == "KeyError: 'x'"
-    assert last_line(None) == ""
+def test_first_line_of_a_traceback_is_its_exception() -> None:
+    assert first_line("Traceback:\n  File\nKeyError: 'x'\n") == "KeyError: 'x'"
+    assert first_line(None) == ""
 
 
 def test_table_in_a_pipe_is_plain_and_whole(capsys: pytest.CaptureFixture[str]) -> None:

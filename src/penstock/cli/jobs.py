@@ -12,7 +12,7 @@ from penstock.cli.output import (
     Column,
     decoded,
     emit,
-    last_line,
+    first_line,
     plain,
     show_table,
     show_text,
@@ -131,7 +131,7 @@ def _row(job: Job, now: datetime, *, plain_queue: bool) -> list[str]:
         when(_latest(job), now),
         "" if plain_queue else job.queue,
         job.key or "",
-        last_line(job.error),
+        first_line(job.error),
     ]
 
 
@@ -210,7 +210,7 @@ def _print_log(log: Sequence[LogEntry], now: datetime) -> None:
                 "" if entry.duration is None else span(entry.duration),
                 entry.actor,
                 entry.reason or "",
-                last_line(entry.error),
+                first_line(entry.error),
             ]
             for entry in log
         ],

@@ -96,9 +96,9 @@ def shown(text: str) -> str:
     )
 
 
-def last_line(text: str | None) -> str:
-    """The line of an error that says most: for a traceback, the exception."""
-    return (text or "").strip().rpartition("\n")[2]
+def first_line(text: str | None) -> str:
+    """What an error is; where it comes from follows in the other lines."""
+    return (text or "").partition("\n")[0]
 
 
 def span(duration: timedelta) -> str:

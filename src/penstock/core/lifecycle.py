@@ -246,7 +246,8 @@ def _move(
     result: str | None = None,
 ) -> Move:
     if state not in TRANSITIONS.get((job.state, event), ()):
-        raise TransitionRefused(f"job {job.id} is {job.state}: {event} is not possible")
+        what = {Event.RESET: "retried", Event.CANCEL_REQUESTED: "cancelled"}.get(event, event)
+        raise TransitionRefused(f"job {job.id} is {job.state} and cannot be {what}")
     return Move(
         event=event,
         state=state,

@@ -19,6 +19,7 @@ from penstock.worker.context import Context, enter
 
 _encode = msgspec.json.Encoder().encode
 _ERROR_LIMIT = 20_000
+_SUMMARY_LIMIT = 500
 RESULT_LIMIT = 1_000_000
 
 
@@ -156,6 +157,9 @@ def _raised(error: BaseException, task: Task[..., Any]) -> Outcome:
 
 
 def described(error: BaseException) -> str:
-    """The traceback of an error, its end if it is long."""
+    """An error as text: what it is in the first line, then where it comes from."""
+    summary = traceback.format_exception_only(error)[0].strip().split("\n")[0]
     text = "".join(traceback.format_exception(error)).strip()
-    return text if len(text) <= _ERROR_LIMIT else "…" + text[-_ERROR_LIMIT:]
+    if len(text) > _ERROR_LIMIT:
+        text = "…" + text[-_ERROR_LIMIT:]
+    return f"{summary[:_SUMMARY_LIMIT]}\n\n{text}"

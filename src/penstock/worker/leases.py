@@ -15,6 +15,9 @@ _log = logging.getLogger(__name__)
 
 # A lease is renewed when a third of it is over: two renewals may fail before it is lost.
 _SHARE = 3
+_LONGEST = 3600.0
+# However short a lease is, renewing must leave room for work.
+_LEAST_PAUSE = 0.02
 
 
 class LeaseKeeper:
@@ -24,7 +27,7 @@ class LeaseKeeper:
         self._penstock = penstock
         self._renewed = renewed
         self._runs: dict[int, Run] = {}
-        self._shortest = 3600.0
+        self._shortest = _LONGEST
         self._wake = threading.Event()
         self._stopped = False
         self._thread = threading.Thread(target=self._run, name="penstock-leases", daemon=True)
@@ -32,16 +35,13 @@ class LeaseKeeper:
 
     def hold(self, run: Run) -> None:
         """Keep this run's lease alive from now on."""
-        self._runs[run.job.id] = run
-        lease = run.job.lease_time.total_seconds()
-        if lease < self._shortest:
-            self._shortest = lease
+        self._runs[run.job.token] = run
+        if run.job.lease_time.total_seconds() < self._shortest:
             self._wake.set()
 
     def release(self, run: Run) -> None:
         """The run is settled: its lease needs no more renewal."""
-        if self._runs.get(run.job.id) is run:
-            del self._runs[run.job.id]
+        self._runs.pop(run.job.token, None)
 
     def stop(self) -> None:
         """Renew no more."""
@@ -51,7 +51,9 @@ class LeaseKeeper:
 
     def _run(self) -> None:
         while not self._stopped:
-            if self._wake.wait(self._shortest / _SHARE):
+            leases = [run.job.lease_time.total_seconds() for run in list(self._runs.values())]
+            self._shortest = min(leases, default=_LONGEST)
+            if self._wake.wait(max(self._shortest / _SHARE, _LEAST_PAUSE)):
                 self._wake.clear()
                 continue
             try:

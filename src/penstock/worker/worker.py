@@ -32,6 +32,7 @@ _LOOK_AGAIN = 5.0
 _LAST_WAIT = 5.0
 # Cancel requests are looked for at most this often.
 _CANCEL_PAUSE = 0.05
+_CANCELS_AT_ONCE = 1_000
 
 
 class Worker:
@@ -55,6 +56,10 @@ class Worker:
     ) -> None:
         if concurrency < 1:
             raise ConfigurationError("a worker needs a concurrency of 1 or more")
+        if isinstance(queues, str) or isinstance(tags, str):
+            raise ConfigurationError("queues and tags are lists of names, not a string")
+        _check_time("grace", grace)
+        _check_time("sweep", sweep)
         self.name = name or f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:6]}"
         self._penstock = penstock
         self._queues = queues
@@ -65,6 +70,7 @@ class Worker:
         self._retention = retention
         self._runs: dict[int, Run] = {}
         self._waiting: deque[Run] = deque()
+        self._slots: set[asyncio.Task[None]] = set()
         self._idle_slots: deque[asyncio.Future[None]] = deque()
         self._ended: list[tuple[Run, Outcome]] = []
         self._slot_is_coming = False
@@ -72,6 +78,7 @@ class Worker:
         self._changed = asyncio.Event()
         self._exchanging: list[asyncio.Task[None]] = []
         self._more = True
+        self._started = False
         self._stopping = False
         self._over = False
 
@@ -80,15 +87,19 @@ class Worker:
 
         Once: for another run, make another worker. Cancelling releases what runs at once.
         """
-        if self._over:
+        if self._started:
             raise ConfigurationError("a worker runs once: make another")
+        self._started = True
+        _ = self._penstock.store  # a store that cannot be opened is an error, not a pause
         self._loop = asyncio.get_running_loop()
         self._threads = ThreadPoolExecutor(self._concurrency, f"penstock-{self.name}")
         self._keeper = LeaseKeeper(self._penstock, self._renewed)
         try:
             async with asyncio.TaskGroup() as group:
-                helpers = [group.create_task(self._slot()) for _ in range(self._concurrency)]
-                helpers += [
+                self._group = group
+                for _ in range(self._concurrency):
+                    self._open_slot()
+                helpers = [
                     group.create_task(self._watch_store()),
                     group.create_task(self._watch_cancels()),
                     group.create_task(run_upkeep(self._penstock, self._sweep, self._retention)),
@@ -101,7 +112,7 @@ class Worker:
                     raise
                 finally:
                     self._over = True
-                for helper in helpers:
+                for helper in (*helpers, *self._slots):
                     helper.cancel()
         finally:
             self._keeper.stop()
@@ -171,25 +182,38 @@ class Worker:
         except PenstockError:
             self._ended = held + self._ended
             raise
-        for (run, _), answer in zip(held, answers, strict=True):
+        for (run, outcome), answer in zip(held, answers, strict=True):
             if answer is None:
                 _log.warning("the lease on job %d was lost before it ended", run.job.id)
+            elif isinstance(outcome, Failed):
+                _report_failure(answer)
             self._forget(run)
 
     def _begin(self, jobs: Sequence[Job]) -> None:
         for job in jobs:
             run = Run(job)
-            self._runs[job.id] = run
+            self._runs[job.token] = run
             self._waiting.append(run)
             self._keeper.hold(run)
         self._wake_slot()
 
     def _forget(self, run: Run) -> None:
         self._keeper.release(run)
-        if self._runs.get(run.job.id) is run:
-            del self._runs[run.job.id]
+        self._runs.pop(run.job.token, None)
 
     # The slots
+
+    def _open_slot(self) -> None:
+        slot = self._group.create_task(self._slot())
+        self._slots.add(slot)
+        slot.add_done_callback(self._slot_ended)
+
+    def _slot_ended(self, slot: asyncio.Task[None]) -> None:
+        self._slots.discard(slot)
+        if not self._over:
+            _log.error("a slot of worker %s was cancelled; another takes its place", self.name)
+            with contextlib.suppress(RuntimeError):  # the group is going down
+                self._open_slot()
 
     async def _slot(self) -> None:
         while not self._over:
@@ -211,6 +235,10 @@ class Worker:
         task = self._penstock.tasks.get(run.job.task)
         try:
             return await run.execute(task, self._threads)
+        except asyncio.CancelledError as error:  # a handler may cancel the task it runs in
+            self._ended.append((run, Failed(described(error))))
+            self._stir.set()
+            raise
         except Exception as error:  # noqa: BLE001 - a slot goes on whatever happens
             _log.exception("running job %d failed in an unforeseen way", run.job.id)
             return Failed(described(error))
@@ -250,11 +278,10 @@ class Worker:
 
     async def _heed_cancels(self) -> None:
         query = JobQuery(
-            states=frozenset({State.RUNNING}), cancel_requested=True, limit=self._concurrency
+            states=frozenset({State.RUNNING}), cancel_requested=True, limit=_CANCELS_AT_ONCE
         )
         for job in await self._penstock.find(query):
-            run = self._runs.get(job.id)
-            if run is not None and run.job.token == job.token:
+            if run := self._runs.get(job.token):
                 run.end(Cancelled("cancel was requested"))
 
     def _renewed(self, run: Run, job: Job | None) -> None:
@@ -299,3 +326,20 @@ class Worker:
         except PenstockError as error:
             _log.warning("the store did not answer, trying again: %s", error)
             await asyncio.sleep(_RETRY_PAUSE)
+
+
+def _check_time(name: str, value: object) -> None:
+    if not isinstance(value, timedelta):
+        raise ConfigurationError(f"{name} is a timedelta, not {value!r:.80}")
+
+
+def _report_failure(job: Job) -> None:
+    extra = {"job_id": job.id, "task": job.task, "attempt": job.attempt}
+    attempt = f"attempt {job.attempt} of {job.retry.attempts}"
+    error = (job.error or "").partition("\n")[0]
+    if job.state is State.PENDING:
+        text = "job %d (%s) failed, %s: %s; the next is due at %s"
+        _log.warning(text, job.id, job.task, attempt, error, job.run_at, extra=extra)
+    else:
+        text = "job %d (%s) is %s after %s: %s"
+        _log.error(text, job.id, job.task, job.state, attempt, error, extra=extra)

@@ -129,7 +129,7 @@ class Adding:
         if job.dedupe in self._deduped:
             return self._deduped[job.dedupe]
         holder = self._tx.dedupe_holder(job.dedupe, job.scope)
-        return None if holder is None else self._tx.jobs(encoded([holder]))[0]
+        return None if holder is None else self._tx.jobs([holder])[0]
 
     def _room(self, queue: str) -> tuple[int, int] | None:
         """How many more jobs a queue takes, and its limit; None without a limit."""

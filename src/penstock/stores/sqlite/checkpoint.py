@@ -4,6 +4,7 @@ import logging
 import queue
 import sqlite3
 import threading
+import time
 from pathlib import Path
 
 from penstock.stores.sqlite.connection import connect
@@ -18,6 +19,8 @@ _RESTART_FRAMES = 1_000
 # From here on (24 MiB) writers have to wait for readers that stand in the way.
 _INSIST_FRAMES = 6_000
 _PATIENCE_MS, _INSISTENCE_MS = 20, 2_000
+# How long a reader that does not go is left alone, in seconds.
+_TOLERANCE = 30.0
 _GO_ON, _STOP = True, False
 
 
@@ -30,6 +33,7 @@ class Checkpointer:
         self._wakeups: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._coming = False
+        self._insist_from = 0.0
         self._stop = threading.Event()
 
     def consider(self) -> None:
@@ -71,7 +75,10 @@ class Checkpointer:
         frames = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()[1]
         if frames > _RESTART_FRAMES:
             # Starting anew waits for readers while it keeps writers out: rather try again.
-            wait = _INSISTENCE_MS if frames > _INSIST_FRAMES else _PATIENCE_MS
+            insists = frames > _INSIST_FRAMES and time.monotonic() > self._insist_from
+            wait = _INSISTENCE_MS if insists else _PATIENCE_MS
             connection.execute(f"PRAGMA busy_timeout = {wait}")
             with self._writers_lock:
-                connection.execute("PRAGMA wal_checkpoint(RESTART)").fetchone()
+                busy = connection.execute("PRAGMA wal_checkpoint(RESTART)").fetchone()[0]
+            if busy and insists:  # someone reads for long: let the log grow, and writers write
+                self._insist_from = time.monotonic() + _TOLERANCE

@@ -76,14 +76,14 @@ WHERE t.stage = 0 AND t.n > 0 AND NOT q.paused;
 SELECT json_group_array(json_array(-priority, run_at, id)) FROM (
     SELECT priority, run_at, id FROM penstock_job
     WHERE queue = ? AND stage = 0
-    ORDER BY priority DESC, run_at, id LIMIT ?
+    ORDER BY priority DESC, run_at, id LIMIT ? OFFSET ?
 );
 
 -- name: pick_tagged
 SELECT json_group_array(json_array(-priority, run_at, job_id)) FROM (
     SELECT priority, run_at, job_id FROM penstock_ready_tag
     WHERE queue = ? AND tag = ?
-    ORDER BY priority DESC, run_at, job_id LIMIT ?
+    ORDER BY priority DESC, run_at, job_id LIMIT ? OFFSET ?
 );
 
 -- The claim logs first, because the jobs' versions still are those before it.
@@ -256,7 +256,7 @@ DELETE FROM penstock_job WHERE stage >= 4 AND id IN (SELECT value FROM json_each
 RETURNING queue, stage;
 
 -- name: next_due
-SELECT min(run_at) FROM penstock_job WHERE stage = 1;
+SELECT min(run_at) FROM penstock_job WHERE stage = 1 AND run_at > ?;
 
 -- The parts of a search; the store joins those that are asked for.
 -- name: find

@@ -1,11 +1,13 @@
 """The Store protocol on one SQLite file."""
 
 import asyncio
+import heapq
 import os
 import sqlite3
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count, groupby, islice
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -41,6 +43,8 @@ from penstock.stores.sqlite.transaction import SQL, Totals, Transaction, jobs, s
 from penstock.stores.sqlite.writer import Writer
 
 T = TypeVar("T")
+Pick = tuple[int, int, int]
+"""How a ready job ranks: less is first. The last part is its id."""
 
 # Jobs that fall due at once are let in by portions, so that no claim waits for a million.
 _PROMOTED_AT_ONCE = 1_000
@@ -60,6 +64,7 @@ class SqliteStore:
             self._writer = Writer(self._path, self._committed)
         self._bell = Bell(self._path, self._change_counter)
         self._threads = ThreadPoolExecutor(_READER_THREADS, "penstock-reader")
+        self._announced = 0
         self._closed = False
         self._opened = note_opened(self._path)
 
@@ -98,13 +103,13 @@ class SqliteStore:
 
         def read(connection: sqlite3.Connection) -> list[Job]:
             found = connection.execute(SQL["expired"], (self._clock(), limit)).fetchone()[0]
-            return jobs(connection.execute, found)
+            return jobs(connection.execute, rows.ids.decode(found))
 
         return await self._read(read)
 
     async def get(self, ids: Sequence[JobId]) -> list[Job]:
         """See `Store.get`."""
-        return await self._read(lambda connection: jobs(connection.execute, encoded(ids)))
+        return await self._read(lambda connection: jobs(connection.execute, ids))
 
     async def find(self, query: JobQuery) -> list[Job]:
         """See `Store.find`."""
@@ -152,9 +157,16 @@ class SqliteStore:
         now = self._bell.listen()
         if now != seen:
             return now
-        due = await self._read(lambda connection: connection.execute(SQL["next_due"]).fetchone())
-        if due[0] is not None:
-            timeout = min(timeout, max(0, due[0] - self._clock()) / 1e6)
+        (due,) = await self._read(
+            lambda connection: connection.execute(SQL["next_due"], (self._announced,)).fetchone()
+        )
+        clock = self._clock()
+        if due is not None and due <= clock:
+            # Once for all who wait here: it may be long until one of them can take it.
+            self._announced = clock
+            self._bell.ring(others=False)
+        elif due is not None:
+            timeout = min(timeout, (due - clock) / 1e6)
         return await self._bell.wait(seen, timeout)
 
     async def close(self) -> None:
@@ -189,7 +201,10 @@ class SqliteStore:
             try:
                 return read(connection)
             finally:
-                self._readers.append(connection)
+                if len(self._readers) < _READER_THREADS:
+                    self._readers.append(connection)
+                else:
+                    connection.close()
 
     def _committed(self, transaction: Transaction) -> None:
         if transaction.ring:
@@ -261,21 +276,18 @@ class SqliteStore:
         queues = {name for (name,) in tx.execute(SQL["queues_with_ready"]).fetchall()}
         if wanted.queues is not None:
             queues &= set(wanted.queues)
-        picked: set[tuple[int, int, int]] = set()
-        for queue in queues:
-            if not wanted.tags:
-                found = tx.execute(SQL["pick"], (queue, wanted.limit)).fetchone()[0]
-                picked.update(rows.picks.decode(found))
-            for tag in wanted.tags:
-                found = tx.execute(SQL["pick_tagged"], (queue, tag, wanted.limit)).fetchone()[0]
-                picked.update(rows.picks.decode(found))
-        if not picked:
+        sources = [(queue, tag) for queue in queues for tag in wanted.tags or (None,)]
+        portion = -(-wanted.limit // max(1, len(sources)))
+        ranked = heapq.merge(*(_ready(tx, queue, tag, portion) for queue, tag in sources))
+        # A job that fits several tags comes up once for each, one after the other.
+        ids = [pick[-1] for pick, _ in islice(groupby(ranked), wanted.limit)]
+        if not ids:
             return []
-        chosen = encoded([job_id for _, _, job_id in sorted(picked)[: wanted.limit]])
+        chosen = encoded(ids)
         _, last_log = tx.execute(SQL["last_ids"]).fetchone()
         tx.execute(SQL["log_claimed"], (last_log + 1, now, wanted.worker, chosen))
         tx.execute(SQL["start"], (last_log + 1, now, wanted.worker, chosen))
-        jobs = tx.jobs(chosen)
+        jobs = tx.jobs(ids)
         totals: Totals = {}
         for queue, n in Counter([job.queue for job in jobs]).items():
             shift(totals, queue, READY, RUNNING, n)
@@ -286,7 +298,7 @@ class SqliteStore:
         leases = encoded([(lease.job_id, lease.token) for call in calls for lease in call])
         renewed = [row[0] for row in tx.execute(SQL["renew"], (self._clock(), leases)).fetchall()]
         tx.written = tx.written or bool(renewed)
-        held = {(job.id, job.token): job for job in tx.jobs(encoded(renewed))}
+        held = {(job.id, job.token): job for job in tx.jobs(renewed)}
         return [
             [
                 held[lease.job_id, lease.token]
@@ -340,3 +352,13 @@ class SqliteStore:
                 tx.add_totals({key: -n for key, n in Counter(gone).items()})
                 removed += len(gone)
         return removed
+
+
+def _ready(tx: Transaction, queue: str, tag: str | None, portion: int) -> Iterator[Pick]:
+    """The ready jobs of a queue, in their order, read by portions as they are wanted."""
+    name, source = ("pick", (queue,)) if tag is None else ("pick_tagged", (queue, tag))
+    for offset in count(0, portion):
+        found = rows.picks.decode(tx.execute(SQL[name], (*source, portion, offset)).fetchone()[0])
+        yield from found
+        if len(found) < portion:
+            return

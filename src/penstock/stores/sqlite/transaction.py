@@ -1,14 +1,17 @@
 """An open write transaction, and what the verbs of the store share inside one."""
 
 import sqlite3
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 
 from penstock.core.job import Job, Scope
 from penstock.stores.sql import load_queries
 from penstock.stores.sqlite import rows
-from penstock.stores.sqlite.rows import RUNNING
+from penstock.stores.sqlite.rows import RUNNING, encoded
 
 SQL = load_queries("penstock.stores.sqlite")
+
+# All of them become one text, which SQLite limits to a billion bytes.
+_JOBS_AT_ONCE = 100
 
 Totals = dict[tuple[str, int], int]
 """How the number of jobs in a queue and stage changes."""
@@ -24,8 +27,8 @@ class Transaction:
         self.ring = False
         self.ring_others = False
 
-    def jobs(self, ids: str) -> list[Job]:
-        """The jobs with these ids, given as a JSON array, in its order."""
+    def jobs(self, ids: Sequence[int]) -> list[Job]:
+        """The jobs with these ids, in this order; unknown ones are left out."""
         return jobs(self.execute, ids)
 
     def dedupe_holder(self, dedupe: str, scope: Scope, but: Collection[int] = ()) -> int | None:
@@ -41,10 +44,14 @@ class Transaction:
         self.written = True
 
 
-def jobs(execute: Callable[..., sqlite3.Cursor], ids: str) -> list[Job]:
-    """The jobs with these ids, given as a JSON array, in its order."""
-    found = execute(SQL["jobs"], (ids,)).fetchone()[0]
-    return [rows.job(row) for row in rows.jobs.decode(found)]
+def jobs(execute: Callable[..., sqlite3.Cursor], ids: Sequence[int]) -> list[Job]:
+    """The jobs with these ids, in this order; unknown ones are left out."""
+    found: list[Job] = []
+    for start in range(0, len(ids), _JOBS_AT_ONCE):
+        wanted = encoded(ids[start : start + _JOBS_AT_ONCE])
+        row = execute(SQL["jobs"], (wanted,)).fetchone()[0]
+        found += [rows.job(columns) for columns in rows.jobs.decode(row)]
+    return found
 
 
 def shift(totals: Totals, queue: str, before: int, after: int, n: int = 1) -> None:

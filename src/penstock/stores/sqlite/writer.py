@@ -129,17 +129,32 @@ class Writer:
         while self._waiting and len(requests) < _MAX_REQUESTS:
             requests.append(self._waiting.popleft())
         try:
-            committed = [self._commit(requests)]
+            for transaction in self._commit_all(requests):
+                if transaction.written:
+                    self._follow_up(transaction)
+        except BaseException:  # Ctrl-C in the caller that does the work of all
+            text = f"{self._path}: interrupted; what was asked for may or may not be stored"
+            for request in requests:
+                request.answer = StoreError(text)
+            raise
+        finally:
+            _answer(requests)
+
+    def _commit_all(self, requests: Sequence[_Request]) -> list[Transaction]:
+        try:
+            self._begin()
+        except sqlite3.Error as error:  # for none of them, however often it were tried
+            for request in requests:
+                request.answer = self._translated(error)
+            return []
+        try:
+            return [self._commit(requests)]
         except Exception as error:  # noqa: BLE001 - every caller must be answered
             if len(requests) == 1:
                 requests[0].answer = self._translated(error)
-                committed = []
-            else:  # one of them is the cause: let it fail alone
-                committed = [done for request in requests for done in self._commit_alone(request)]
-        for transaction in committed:
-            if transaction.written:
-                self._follow_up(transaction)
-        _answer(requests)
+                return []
+            # One of them is the cause: let it fail alone.
+            return [done for request in requests for done in self._commit_all([request])]
 
     def _follow_up(self, transaction: Transaction) -> None:
         """What follows a commit; it must not make a failure of it."""
@@ -149,13 +164,6 @@ class Writer:
         except Exception:  # noqa: BLE001 - workers look by themselves, the WAL grows for a while
             _log.exception("after a commit to %s", self._path)
 
-    def _commit_alone(self, request: _Request) -> list[Transaction]:
-        try:
-            return [self._commit([request])]
-        except Exception as error:  # noqa: BLE001 - as above
-            request.answer = self._translated(error)
-            return []
-
     def _translated(self, error: Exception) -> Exception:
         if isinstance(error, sqlite3.Error):
             translation = translate(error, self._path)
@@ -164,8 +172,8 @@ class Writer:
         return error
 
     def _commit(self, requests: Sequence[_Request]) -> Transaction:
+        """Do these requests in the transaction that was begun."""
         transaction = Transaction(self._connection)
-        self._begin()
         try:
             for verb, group in groupby(requests, key=attrgetter("verb")):
                 members = list(group)
