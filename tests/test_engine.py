@@ -953,7 +953,7 @@ async def test_job_of_a_paused_queue_is_held(app: Penstock) -> None:
     why = await app.explain(job.id)
     assert (why.reason, why.text) == (
         "held",
-        "queue 'mail' is paused; `penstock resume mail` lets it go on",
+        "queue 'mail' is paused; resume it to let its jobs go on",
     )
 
 
@@ -970,12 +970,12 @@ async def test_running_job_names_its_worker(app: Penstock) -> None:
 @pytest.mark.parametrize(
     ("outcome", "text"),
     [
-        (Done(), "it is done since 2030-01-01 00:00:00 UTC"),
+        (Done(), "it finished at 2030-01-01 00:00:00 UTC"),
         (
             Failed("Traceback\nValueError: no", permanent=True),
-            "it is failed since 2030-01-01 00:00:00 UTC: ValueError: no",
+            "it failed at 2030-01-01 00:00:00 UTC: ValueError: no",
         ),
-        (Cancelled("why"), "it is cancelled since 2030-01-01 00:00:00 UTC"),
+        (Cancelled("why"), "it was cancelled at 2030-01-01 00:00:00 UTC: why"),
     ],
 )
 async def test_finished_job_says_how_it_ended(app: Penstock, outcome: Any, text: str) -> None:

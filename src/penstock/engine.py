@@ -38,6 +38,7 @@ from penstock.core.job import (
     Queue,
     QueueSettings,
     Scope,
+    headline,
 )
 from penstock.core.lifecycle import Event, Move, Outcome, State, Waiting
 from penstock.core.retry import LONGEST, RetryPolicy
@@ -400,7 +401,7 @@ class Penstock:
             return Explanation(job.id, "running", self._explain_running(job))
         if job.state.final:
             reason = (await self.log(job.id))[-1].reason
-            because = _first_line(job.error) if job.error else reason
+            because = headline(job.error) if job.error else reason
             text = f"{_ENDED[job.state]} {_moment(job.finished_at)}"
             return Explanation(job.id, "finished", f"{text}: {because}" if because else text)
         return await self._explain_pending(job)
@@ -426,7 +427,7 @@ class Penstock:
             text = f"its time comes at {_moment(job.run_at)}"
             if job.error:
                 attempt = f"attempt {job.attempt} of {job.retry.attempts}"
-                text += f", after {attempt} failed: {_first_line(job.error)}"
+                text += f", after {attempt} failed: {headline(job.error)}"
             return Explanation(job.id, "scheduled", text)
         return Explanation(job.id, "ready", "it is ready; no free worker has claimed it yet")
 
@@ -514,10 +515,6 @@ class Penstock:
 
 def _moment(instant: datetime | None) -> str:
     return f"{instant:%Y-%m-%d %H:%M:%S} UTC"
-
-
-def _first_line(error: str) -> str:
-    return error.partition("\n")[0]
 
 
 def _lease(job: Job | Lease) -> Lease:

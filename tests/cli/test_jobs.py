@@ -68,7 +68,7 @@ def test_job_in_full(app: Penstock, shell: Shell) -> None:
     printed = shell("jobs", "1").stdout
     for text in (
         "Job 1: greet, failed",
-        "It is failed since",
+        "It failed at",
         "queue     default, priority 5",
         "key       a.md",
         "dedupe    d (among unfinished)",

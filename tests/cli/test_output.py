@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from penstock.cli import output
-from penstock.cli.output import Column, first_line, plain, show_table, shown, span, when
+from penstock.cli.output import Column, plain, show_table, shown, span, when
 from penstock.core.job import Job, JobId, LogId
 from penstock.core.lifecycle import State, Waiting
 from penstock.core.retry import RetryPolicy
@@ -101,11 +101,6 @@ def test_numbers_of_any_size_survive() -> None:
 
 def test_control_characters_cannot_reach_the_terminal() -> None:
     assert shown("a\x1b[31m\rb\tc\nd\u202e") == "a\\x1b[31m\\rb   c\nd\\u202e"
-
-
-def test_first_line_of_a_traceback_is_its_exception() -> None:
-    assert first_line("Traceback:\n  File\nKeyError: 'x'\n") == "KeyError: 'x'"
-    assert first_line(None) == ""
 
 
 def test_table_in_a_pipe_is_plain_and_whole(capsys: pytest.CaptureFixture[str]) -> None:

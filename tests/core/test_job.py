@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.core.job import Job, JobId, Lease, LogId, NewJob, Retention, Scope
+from penstock.core.job import Job, JobId, Lease, LogId, NewJob, Retention, Scope, headline
 from penstock.core.lifecycle import FINAL, State, Waiting
 from penstock.core.times import from_micros, span_from_micros, span_to_micros, to_micros
 
@@ -73,3 +73,10 @@ def test_instants_survive_counting(naive: datetime) -> None:
 @given(st.timedeltas(timedelta(days=-400), timedelta(days=400)))
 def test_durations_survive_counting(span: timedelta) -> None:
     assert span_from_micros(span_to_micros(span)) == span
+
+
+def test_headline_says_what_an_error_is() -> None:
+    assert headline("ValueError: a\nb\n\nTraceback (most recent call last):\n…") == "ValueError: a"
+    assert headline("Traceback:\n  File\nKeyError: 'x'\n") == "KeyError: 'x'"
+    assert headline("gone") == "gone"
+    assert headline(None) == ""

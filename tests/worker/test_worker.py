@@ -18,7 +18,9 @@ from penstock import (
     NewJob,
     Outcome,
     Penstock,
+    RetryPolicy,
     State,
+    StoreError,
     StoreUnavailable,
     Task,
     Waiting,
@@ -748,3 +750,90 @@ async def test_worker_names_itself_in_the_log(app: Penstock) -> None:
 async def test_workers_of_one_process_have_names_of_their_own() -> None:
     app = Penstock("memory://")
     assert Worker(app).name != Worker(app).name
+
+
+async def test_handler_that_cancels_its_own_task_costs_neither_slot_nor_job(
+    app: Penstock, caplog: pytest.LogCaptureFixture
+) -> None:
+    @app.task(retry=ONCE)
+    async def suicidal() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await asyncio.Event().wait()
+
+    @app.task
+    async def good() -> None:
+        pass
+
+    bad, fine = await suicidal.enqueue(), await good.enqueue()
+    async with working(app, concurrency=1):
+        await eventually(lambda: counted(app, State.DONE, 1))
+    assert await state_of(app, bad) is State.FAILED
+    assert await state_of(app, fine) is State.DONE
+    assert "another takes its place" in caplog.text
+
+
+async def test_threads_that_do_not_end_take_no_jobs_from_other_workers(app: Penstock) -> None:
+    finish = threading.Event()
+    started = threading.Semaphore(0)
+
+    @app.task(
+        retry=RetryPolicy(attempts=9, delay=timedelta(0), jitter=0),
+        timeout=timedelta(milliseconds=50),
+        lease=timedelta(milliseconds=200),
+    )
+    def hang() -> None:
+        started.release()
+        finish.wait(2 * SOON)
+
+    @app.task
+    async def innocent() -> None:
+        pass
+
+    try:
+        await hang.enqueue()
+        async with working(app, concurrency=2, grace=AT_NO_TIME, sweep=timedelta(seconds=0.05)):
+            for _ in range(2):  # the second time in the slot that was still free
+                assert await asyncio.to_thread(started.acquire, timeout=SOON)
+            job = await innocent.enqueue()
+            async with working(app, concurrency=1, queues=["default"]):
+                await eventually(lambda: done(app, job))
+    finally:
+        finish.set()
+
+
+async def done(app: Penstock, job: Job) -> bool:
+    return await state_of(app, job) is State.DONE
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"queues": "mail"}, {"tags": "a"}, {"grace": 5}, {"sweep": 1}, {"concurrency": 0}],
+    ids=str,
+)
+def test_worker_with_a_wrong_setting_is_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError):
+        Worker(Penstock("memory://"), **options)
+
+
+@pytest.mark.parametrize("url", ["jobs.db", "sqlite:jobs.db", "sqlite:///no/such/folder/jobs.db"])
+async def test_store_that_cannot_be_opened_ends_the_worker(url: str) -> None:
+    with pytest.raises((ConfigurationError, StoreError)):
+        await Worker(Penstock(url)).run(until_empty=True)
+
+
+async def test_failures_are_logged_with_what_comes_next(
+    app: Penstock, caplog: pytest.LogCaptureFixture
+) -> None:
+    @app.task(retry=RetryPolicy(attempts=2, delay=timedelta(0)))
+    async def broken() -> None:
+        raise ValueError("no\nsecond line")
+
+    job = await broken.enqueue()
+    await work_off(app)
+    first, last = (record for record in caplog.records if "broken" in record.getMessage())
+    assert f"job {job.id} (broken) failed, attempt 1 of 2: ValueError: no; " in first.getMessage()
+    assert "is failed after attempt 2 of 2: ValueError: no" in last.getMessage()
+    assert (first.levelname, last.levelname) == ("WARNING", "ERROR")
+    assert vars(last)["job_id"] == job.id

@@ -12,7 +12,6 @@ from penstock.cli.output import (
     Column,
     decoded,
     emit,
-    first_line,
     plain,
     show_table,
     show_text,
@@ -22,7 +21,7 @@ from penstock.cli.output import (
 )
 from penstock.cli.store import on_store, opened, suggest
 from penstock.core.errors import PenstockError, TransitionRefused
-from penstock.core.job import DEFAULT_QUEUE, Job, JobId, JobQuery, LogEntry
+from penstock.core.job import DEFAULT_QUEUE, Job, JobId, JobQuery, LogEntry, headline
 from penstock.core.lifecycle import State, Waiting
 from penstock.engine import Explanation, Penstock, run_sync
 
@@ -131,7 +130,7 @@ def _row(job: Job, now: datetime, *, plain_queue: bool) -> list[str]:
         when(_latest(job), now),
         "" if plain_queue else job.queue,
         job.key or "",
-        first_line(job.error),
+        headline(job.error),
     ]
 
 
@@ -210,7 +209,7 @@ def _print_log(log: Sequence[LogEntry], now: datetime) -> None:
                 "" if entry.duration is None else span(entry.duration),
                 entry.actor,
                 entry.reason or "",
-                first_line(entry.error),
+                headline(entry.error),
             ]
             for entry in log
         ],

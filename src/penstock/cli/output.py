@@ -96,11 +96,6 @@ def shown(text: str) -> str:
     )
 
 
-def first_line(text: str | None) -> str:
-    """What an error is; where it comes from follows in the other lines."""
-    return (text or "").partition("\n")[0]
-
-
 def span(duration: timedelta) -> str:
     """A duration at a glance: `250 ms`, `90 s`, `5 min`, `30 h`, `12 d`."""
     seconds = duration.total_seconds()

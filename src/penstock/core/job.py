@@ -156,6 +156,12 @@ def kept_error(job: Job, move: Move) -> str | None:
     return move.error or job.error
 
 
+def headline(error: str | None) -> str:
+    """What an error is, in one line: its first, or the last of a bare traceback."""
+    lines = (error or "").strip().splitlines() or [""]
+    return lines[-1] if lines[0].startswith("Traceback") else lines[0]
+
+
 class LogEntry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One line of the audit: what happened to which job, when, by whom, and where it led."""
 

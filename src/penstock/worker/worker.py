@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 from penstock.core.errors import ConfigurationError, PenstockError
-from penstock.core.job import Job, JobQuery, Retention
+from penstock.core.job import Job, JobQuery, Retention, headline
 from penstock.core.lifecycle import Cancelled, Failed, Outcome, Snoozed, State
 from penstock.engine import Penstock
 from penstock.worker.execute import Run, described
@@ -336,7 +336,7 @@ def _check_time(name: str, value: object) -> None:
 def _report_failure(job: Job) -> None:
     extra = {"job_id": job.id, "task": job.task, "attempt": job.attempt}
     attempt = f"attempt {job.attempt} of {job.retry.attempts}"
-    error = (job.error or "").partition("\n")[0]
+    error = headline(job.error)
     if job.state is State.PENDING:
         text = "job %d (%s) failed, %s: %s; the next is due at %s"
         _log.warning(text, job.id, job.task, attempt, error, job.run_at, extra=extra)

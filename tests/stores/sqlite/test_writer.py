@@ -17,6 +17,8 @@ from penstock.core.job import Change, Claim, JobQuery, NewJob, QueueSettings
 from penstock.core.lifecycle import Done, advance, cancel, reset
 from penstock.stores.sqlite.checkpoint import Checkpointer
 from penstock.stores.sqlite.store import SqliteStore
+from penstock.stores.sqlite.transaction import Transaction
+from penstock.stores.sqlite.writer import _Request
 from tests.contract.support import SOON, ManualClock, add, add_one, drive, ids, new, take, take_one
 
 UNSTORABLE = "\ud800"
@@ -247,3 +249,36 @@ async def test_bulk_of_many_different_jobs_keeps_their_order(store: SqliteStore)
     added = await add(store, *wanted)
     assert [job.args["n"] for job in added] == list(range(500))
     assert await store.get(ids(added)) == added  # type: ignore[arg-type]
+
+
+async def test_locked_file_is_waited_for_once_for_all_callers(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries: list[int] = []
+
+    def busy() -> None:
+        tries.append(1)
+        error = sqlite3.OperationalError("database is locked")
+        error.sqlite_errorcode = sqlite3.SQLITE_BUSY
+        raise error
+
+    monkeypatch.setattr(store._writer, "_begin", busy)
+    with store._writer._lock:  # so that all of them wait for one and the same transaction
+        calls = [asyncio.create_task(add_one(store)) for _ in range(20)]
+        await asyncio.sleep(0)
+    answers = await asyncio.gather(*calls, return_exceptions=True)
+    assert {type(answer) for answer in answers} == {StoreUnavailable}
+    assert len(tries) <= 2
+
+
+def test_interrupted_caller_leaves_no_other_without_an_answer(store: SqliteStore) -> None:
+    def interrupted(_transaction: Transaction, _calls: Sequence[Any]) -> list[Any]:
+        raise KeyboardInterrupt
+
+    other = _Request(store._add, ([new()], "p"), None)
+    store._writer._enter(other)
+    with pytest.raises(KeyboardInterrupt):
+        drive(store._writer.run(interrupted, None))
+    assert other.done
+    assert isinstance(other.answer, StoreError)
+    assert drive(add_one(store)).id == 1
