@@ -774,7 +774,8 @@ async def test_handler_that_cancels_its_own_task_costs_neither_slot_nor_job(
     assert "another takes its place" in caplog.text
 
 
-async def test_threads_that_do_not_end_take_no_jobs_from_other_workers(app: Penstock) -> None:
+async def test_threads_that_do_not_end_take_no_jobs_from_other_workers(url: str) -> None:
+    app = Penstock(url)
     finish = threading.Event()
     started = threading.Semaphore(0)
 
@@ -801,6 +802,7 @@ async def test_threads_that_do_not_end_take_no_jobs_from_other_workers(app: Pens
                 await eventually(lambda: done(app, job))
     finally:
         finish.set()
+        await app.close()
 
 
 async def done(app: Penstock, job: Job) -> bool:

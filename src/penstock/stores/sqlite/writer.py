@@ -111,7 +111,7 @@ class Writer:
             self._waiting.append(request)
 
     def _start(self) -> None:
-        with self._lock:
+        with self._door:
             if self._thread is None:
                 self._thread = threading.Thread(
                     target=self._run_forever, name="penstock-writer", daemon=True
