@@ -354,13 +354,14 @@ class Penstock:
 
     async def reclaim(self, limit: int = 1000) -> int:
         """Take back jobs whose leases ran out; how many. Workers do this by themselves."""
-        changes = [
-            Change(job, lifecycle.advance(job, lifecycle.Expired(), random.random()))  # noqa: S311
-            for job in await self.store.expired(limit)
-            if job.state is State.RUNNING  # not settled meanwhile
-        ]
-        if not changes:
+        expired = [job for job in await self.store.expired(limit) if job.state is State.RUNNING]
+        if not expired:
             return 0
+        # Those that are scattered are spread evenly, so that each runs alone.
+        changes = [
+            Change(job, lifecycle.advance(job, lifecycle.Expired(), (n + 0.5) / len(expired)))
+            for n, job in enumerate(expired)
+        ]
         answers = await self.store.transition(changes, actor=self.actor)
         return sum(answer is not None for answer in answers)
 

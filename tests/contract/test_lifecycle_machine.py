@@ -183,7 +183,7 @@ class Model:
         elif outcome == "broken" or not (left or job.stopping):
             self.end(job, State.FAILED, now)
         else:
-            scattered = REST / 2 if job.attempt > 1 else 0 * SECOND
+            scattered = max(REST, LEASE) / 2 if job.attempt > 1 else 0 * SECOND
             self.back(job, now + (REST if outcome == "failed" else scattered), now)
         event = {"broken": Event.FAILED}.get(outcome) or Event(outcome)
         self.log(job, event, "w")

@@ -100,6 +100,8 @@ class _Troubles(logging.Handler):
         self._recorder = recorder
 
     def emit(self, record: logging.LogRecord) -> None:
+        if hasattr(record, "job_id"):  # a handler that failed as it was told
+            return
         text = record.getMessage()
         if "leases ran out" not in text and "was lost before it ended" not in text:
             self._recorder.note(Trouble, error=text)

@@ -33,15 +33,18 @@ def rewrite(query: str, old: str, new: str) -> None:
 
 
 def acknowledges_before_commit() -> None:
-    def commit(self: Any, requests: Sequence[Any]) -> Transaction:
+    def begin(self: Any) -> None:
         if self._connection.in_transaction:
             self._connection.execute("COMMIT")
-        transaction = Transaction(self._connection)
         self._connection.execute("BEGIN IMMEDIATE")
+
+    def commit(self: Any, requests: Sequence[Any]) -> Transaction:
+        transaction = Transaction(self._connection)
         for request in requests:
             (request.answer,) = request.verb(transaction, [request.call])
         return transaction
 
+    Writer._begin = begin  # type: ignore[method-assign]
     Writer._commit = commit  # type: ignore[method-assign]
 
 
@@ -105,7 +108,8 @@ def promotes_the_newest() -> None:
 
 def promotes_by_priority() -> None:
     rewrite("unblock", "SELECT min(id)", "SELECT id")
-    rewrite("unblock", "stage = 2\n    )", "stage = 2 ORDER BY priority DESC LIMIT 1\n    )")
+    blocked = "stage = 2 AND stage < 4\n    )"
+    rewrite("unblock", blocked, blocked.replace("\n", " ORDER BY priority DESC LIMIT 1\n"))
 
 
 def forgets_the_key_of_a_retry() -> None:

@@ -178,7 +178,9 @@ def _after_expiry(job: "Job", chance: float) -> timedelta:
     Jobs that were taken along by one that kills its worker would otherwise be claimed with it
     again, until the attempts of all are used up.
     """
-    return timedelta(0) if job.attempt <= 1 else job.retry.delay_after(job.attempt, 0.5) * chance
+    if job.attempt <= 1:
+        return timedelta(0)
+    return max(job.retry.delay_after(job.attempt, 0.5), job.lease_time) * chance
 
 
 def _retry(
