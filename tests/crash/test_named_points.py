@@ -78,7 +78,12 @@ def test_client_dies_at_every_statement(every: str, zygote: Zygote, tmp_path: Pa
         folder = tmp_path / str(n)
         folder.mkdir()
         point = f"{when} {what} {n}"
-        zygote.start("script", folder, point=point).die()
+        script = zygote.start("script", folder, point=point)
+        if script.wait() == 0:  # a checkpoint made the first one longer: there is no such point
+            passed = (folder / "passed").read_text().split()
+            assert n > int(passed[what == "COMMIT"])
+            break
+        script.die()
         finish_by_hand(folder)
         assert_promises_kept(folder, point)
 
