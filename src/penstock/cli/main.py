@@ -13,7 +13,7 @@ from penstock.cli.exits import Exit, is_json, report
 class Cli(click.Group):
     """A group whose errors are one line each, with an exit code from the one table."""
 
-    def main(  # type: ignore[override]
+    def main(  # type: ignore[override] # ends with our own exit codes
         self, args: Sequence[str] | None = None, prog_name: str | None = "penstock", **extra: Any
     ) -> NoReturn:
         """Run one command line and exit."""
@@ -26,7 +26,7 @@ class Cli(click.Group):
             sys.exit(Exit.of(error))
         sys.exit(code if isinstance(code, int) else Exit.OK)
 
-    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's signature
         """Add the table of exit codes to the help."""
         with formatter.section("Exit codes"):
             formatter.write_dl([(str(code.value), code.meaning) for code in Exit])
