@@ -66,10 +66,10 @@ async def test_failed_checkpoint_is_told_and_tried_again(
 ) -> None:
     failures = iter([sqlite3.OperationalError("too many files")])
 
-    def failing(path: Path) -> sqlite3.Connection:
+    def failing(path: Path, *, busy_timeout: float) -> sqlite3.Connection:
         for failure in failures:
             raise failure
-        return connect(path)
+        return connect(path, busy_timeout=busy_timeout)
 
     monkeypatch.setattr("penstock.stores.sqlite.checkpoint.connect", failing)
     async with asyncio.timeout(SOON):

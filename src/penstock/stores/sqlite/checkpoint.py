@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 from penstock.stores.sqlite.connection import connect
+from penstock.stores.sqlite.gate import Gate
 
 _log = logging.getLogger(__name__)
 
@@ -18,7 +19,8 @@ _PAUSE = 0.1
 _RESTART_FRAMES = 1_000
 # From here on (24 MiB) writers have to wait for readers that stand in the way.
 _INSIST_FRAMES = 6_000
-_PATIENCE_MS, _INSISTENCE_MS = 20, 2_000
+_PATIENCE, _INSISTENCE = 0.02, 2.0
+_LOOK_MS = 5
 # How long a reader that does not go is left alone, in seconds.
 _TOLERANCE = 30.0
 _GO_ON, _STOP = True, False
@@ -30,6 +32,7 @@ class Checkpointer:
     def __init__(self, path: Path, writers_lock: threading.Lock) -> None:
         self._path = path
         self._writers_lock = writers_lock
+        self._gate = Gate(path)
         self._wakeups: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._coming = False
@@ -54,6 +57,7 @@ class Checkpointer:
             self._stop.set()
             self._wakeups.put(_STOP)
             self._thread.join()
+        self._gate.close()
 
     def _run_forever(self) -> None:
         connection: sqlite3.Connection | None = None
@@ -61,7 +65,7 @@ class Checkpointer:
             self._stop.wait(_PAUSE)
             self._coming = False
             try:
-                connection = connection or connect(self._path)
+                connection = connection or connect(self._path, busy_timeout=_LOOK_MS / 1000)
                 self._checkpoint(connection)
             except sqlite3.Error as error:
                 _log.warning("checkpoint of %s failed: %s", self._path, error)
@@ -74,11 +78,17 @@ class Checkpointer:
         # is twice as fast as one that makes it longer.
         frames = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()[1]
         if frames > _RESTART_FRAMES:
-            # Starting anew waits for readers while it keeps writers out: rather try again.
             insists = frames > _INSIST_FRAMES and time.monotonic() > self._insist_from
-            wait = _INSISTENCE_MS if insists else _PATIENCE_MS
-            connection.execute(f"PRAGMA busy_timeout = {wait}")
-            with self._writers_lock:
-                busy = connection.execute("PRAGMA wal_checkpoint(RESTART)").fetchone()[0]
-            if busy and insists:  # someone reads for long: let the log grow, and writers write
+            with self._writers_lock, self._gate.closed() as alone:
+                if not alone or self._restarted(connection, _INSISTENCE if insists else _PATIENCE):
+                    return
+            if insists:  # someone reads for long: let the log grow, and writers write
                 self._insist_from = time.monotonic() + _TOLERANCE
+
+    def _restarted(self, connection: sqlite3.Connection, within: float) -> bool:
+        """Start the log anew; readers, and transactions that had begun, come to an end first."""
+        deadline = time.monotonic() + within
+        while connection.execute("PRAGMA wal_checkpoint(RESTART)").fetchone()[0]:
+            if time.monotonic() > deadline:
+                return False
+        return True

@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 from penstock.core.errors import StoreError
 from penstock.stores.sqlite.checkpoint import Checkpointer
 from penstock.stores.sqlite.connection import BUSY_TIMEOUT, connect, translate
+from penstock.stores.sqlite.gate import Gate
 from penstock.stores.sqlite.transaction import Transaction
 
 A = TypeVar("A")
@@ -60,6 +61,7 @@ class Writer:
         self._waiting: deque[_Request] = deque()
         self._door = threading.Lock()
         self._lock = threading.Lock()
+        self._gate = Gate(path)
         self._checkpointer = Checkpointer(path, self._lock)
         self._wakeups: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -90,6 +92,7 @@ class Writer:
             while self._waiting:
                 self._flush()
         self._checkpointer.close()
+        self._gate.close()
         self._connection.close()
 
     def _run_here(self, verb: Verb[C, A], call: C) -> A:
@@ -193,6 +196,7 @@ class Writer:
         SQLite's own waiting sleeps up to 100 ms between two looks, while writers that come later
         go first. Looking more often costs little and shortens the wait a hundredfold.
         """
+        self._gate.pass_through()
         deadline = time.monotonic() + BUSY_TIMEOUT
         pause = _FIRST_LOOK
         while True:
