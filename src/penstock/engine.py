@@ -41,7 +41,7 @@ from penstock.core.job import (
     headline,
 )
 from penstock.core.lifecycle import Event, Move, Outcome, State, Waiting
-from penstock.core.retry import LONGEST, RetryPolicy
+from penstock.core.retry import DEFAULT_RETRY, LONGEST, RetryPolicy
 from penstock.core.store import Clock, Store
 from penstock.core.times import from_micros
 from penstock.stores import open_store, system_clock
@@ -63,7 +63,7 @@ _DECISIONS = 100
 _REMEMBERED_NAMES = 1_000
 # Looks only at the outermost level: 0.3 µs for 200 bytes.
 _JSON_OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_NO_TIMES = (None, None, None)
+_UNFINISHED = Scope.UNFINISHED
 
 _ENDED = {
     State.DONE: "it finished at",
@@ -257,16 +257,24 @@ class Penstock:
             _check_key("dedupe", job.dedupe)
         if job.tags:
             _check_tags(job.tags)
-        _check_kind("retry", job.retry, RetryPolicy)
-        _check_kind("scope", job.scope, Scope)
-        times = (job.delay, job.run_at, job.timeout)
-        if times != _NO_TIMES or job.lease is not DEFAULT_LEASE:
+        if job.retry is not DEFAULT_RETRY:
+            _check_kind("retry", job.retry, RetryPolicy)
+        if job.scope is not _UNFINISHED:
+            _check_kind("scope", job.scope, Scope)
+        if (
+            job.lease is not DEFAULT_LEASE
+            or job.delay is not None
+            or job.run_at is not None
+            or job.timeout is not None
+        ):
             _check_times(job)
 
     def _check_payload(self, job: NewJob) -> None:
-        _check_kind("payload", job.payload, str)
+        payload = job.payload
+        if type(payload) is not str:
+            _check_kind("payload", payload, str)
         try:
-            _JSON_OBJECT.decode(job.payload)
+            _JSON_OBJECT.decode(payload)
         except (msgspec.MsgspecError, TypeError, UnicodeEncodeError) as error:
             raise InvalidJob(f"payload of task {job.task}: not a JSON object: {error}") from error
         if len(job.payload) > self._payload_limit // 4:  # a character is at most four bytes
@@ -320,37 +328,27 @@ class Penstock:
     async def settle_held(self, results: Sequence[tuple[Job | Lease, Outcome]]) -> list[Job | None]:
         """As `settle`, with None in the place of a job that is not held any more."""
         settled: list[Job | None] = [None] * len(results)
-        leases = [_lease(job) for job, _ in results]
-        known = {job.id: job for job, _ in results if isinstance(job, Job)}
+        known = {n: job for n, (job, _) in enumerate(results) if isinstance(job, Job)}
         left = list(range(len(results)))
         for _ in range(_DECISIONS):
-            unknown = [leases[n].job_id for n in left if leases[n].job_id not in known]
-            if unknown:
-                known.update((job.id, job) for job in await self.store.get(unknown))
-            left = [n for n in left if leases[n].job_id in known]
-            if not left:
+            if len(known) < len(left):
+                known = await self._known({n: _lease(results[n][0]).job_id for n in left})
+            if not known:
                 return settled
-            moves = [
-                self._settling(known[leases[n].job_id], leases[n], results[n][1]) for n in left
-            ]
-            answers = await self.store.transition(
-                [
-                    Change(known[leases[n].job_id], move)
-                    for n, move in zip(left, moves, strict=True)
-                ],
-                actor=leases[0].worker,
-            )
-            known.clear()
-            for n, move, answer in zip(left, moves, answers, strict=True):
-                if answer is not None and move.event is not Event.REFUSED:
+            changes = [Change(job, _settling(job, *results[n])) for n, job in known.items()]
+            answers = await self.store.transition(changes, actor=results[0][0].worker or "")
+            left = []
+            for n, change, answer in zip(known, changes, answers, strict=True):
+                if answer is None:
+                    left.append(n)
+                elif change.move.event is not Event.REFUSED:
                     settled[n] = answer
-            left = [n for n, answer in zip(left, answers, strict=True) if answer is None]
+            known = {}
         raise PenstockError("the jobs keep changing while they are settled; try again")
 
-    def _settling(self, job: Job, lease: Lease, outcome: Outcome) -> Move:
-        if job.state is not State.RUNNING or job.token != lease.token:
-            return lifecycle.refuse(job, lease.token, lease.worker)
-        return lifecycle.advance(job, outcome, random.random())  # noqa: S311 - jitter
+    async def _known(self, ids: Mapping[int, JobId]) -> dict[int, Job]:
+        found = {job.id: job for job in await self.store.get(list(ids.values()))}
+        return {n: found[job_id] for n, job_id in ids.items() if job_id in found}
 
     async def reclaim(self, limit: int = 1000) -> int:
         """Take back jobs whose leases ran out; how many. Workers do this by themselves."""
@@ -516,6 +514,12 @@ class Penstock:
 
 def _moment(instant: datetime | None) -> str:
     return f"{instant:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _settling(job: Job, held: Job | Lease, outcome: Outcome) -> Move:
+    if job.state is not State.RUNNING or job.token != held.token:
+        return lifecycle.refuse(job, held.token, held.worker or "")
+    return lifecycle.advance(job, outcome, random.random())  # noqa: S311 - jitter
 
 
 def _lease(job: Job | Lease) -> Lease:

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from penstock import engine
 from penstock.core import lifecycle
 from penstock.core.job import Change, Job, Lease, NewJob
 from penstock.core.lifecycle import Done, Move, Outcome
@@ -71,10 +72,10 @@ def settles_what_it_gives_out() -> None:
 
 
 def settles_by_any_token() -> None:
-    def settling(self: Penstock, job: Job, lease: Lease, outcome: Outcome) -> Move:
+    def settling(job: Job, held: Job | Lease, outcome: Outcome) -> Move:
         return lifecycle.advance(job, outcome)
 
-    Penstock._settling = settling  # type: ignore[method-assign]
+    engine._settling = settling
 
 
 def moves_any_version() -> None:

@@ -611,11 +611,14 @@ async def test_crashed_slot_is_replaced_and_its_job_is_not_stuck(
     execute, crashes = Run.execute, iter([RuntimeError("a bug in the worker")])
 
     async def crashing(
-        self: Run, task: Task[..., Any] | None, threads: ThreadPoolExecutor
+        self: Run,
+        task: Task[..., Any] | None,
+        threads: ThreadPoolExecutor,
+        slot: asyncio.Task[Any] | None,
     ) -> Outcome:
         for crash in crashes:
             raise crash
-        return await execute(self, task, threads)
+        return await execute(self, task, threads, slot)
 
     @app.task(retry=AT_ONCE)
     async def nothing() -> None:

@@ -117,36 +117,29 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 def moved(job: Job, move: Move, *, at: datetime, version: LogId, waiting: Waiting | None) -> Job:
     """The job after this move: what every store has to keep of it."""
+    fields = moved_fields(move, kept_error(job, move), at=at, waiting=waiting)
+    return replace(job, version=version, **fields)
+
+
+def moved_fields(
+    move: Move, error: str | None, *, at: datetime, waiting: Waiting | None
+) -> dict[str, Any]:
+    """What a move changes in a job, besides its version."""
     if move.stays:
-        return replace(job, version=version, cancel_requested=move.cancel_requested)
+        return {"cancel_requested": move.cancel_requested}
+    fields: dict[str, Any] = {
+        "state": move.state,
+        "waiting": waiting,
+        "attempt": move.attempt,
+        "expires_at": None,
+        "cancel_requested": False,
+        "error": error,
+        "result_json": move.result,
+    }
     if move.state is not State.PENDING:
-        return replace(
-            job,
-            version=version,
-            state=move.state,
-            waiting=None,
-            attempt=move.attempt,
-            expires_at=None,
-            cancel_requested=False,
-            finished_at=at,
-            error=kept_error(job, move),
-            result_json=move.result,
-        )
-    return replace(
-        job,
-        version=version,
-        state=State.PENDING,
-        waiting=waiting,
-        attempt=move.attempt,
-        run_at=at + move.delay,
-        worker=None,
-        started_at=None,
-        expires_at=None,
-        cancel_requested=False,
-        finished_at=None,
-        error=kept_error(job, move),
-        result_json=None,
-    )
+        return {**fields, "finished_at": at}
+    run_at = at + move.delay
+    return {**fields, "run_at": run_at, "worker": None, "started_at": None, "finished_at": None}
 
 
 def kept_error(job: Job, move: Move) -> str | None:

@@ -16,6 +16,7 @@ decides.
 
 from datetime import timedelta
 from enum import StrEnum
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -150,6 +151,8 @@ def advance(job: "Job", outcome: Outcome, chance: float = 0.5) -> Move:
     """
     match outcome:
         case Done(result=result):
+            if result is None and job.state is _R:
+                return _done(job.attempt)
             return _move(job, Event.DONE, State.DONE, result=result)
         case Cancelled(reason=reason):
             return _move(job, Event.CANCELLED, State.CANCELLED, reason=reason)
@@ -170,6 +173,12 @@ def advance(job: "Job", outcome: Outcome, chance: float = 0.5) -> Move:
         case Expired():
             error = f"the lease of worker {job.worker} ran out"
             return _retry(job, Event.EXPIRED, error, _after_expiry(job, chance))
+
+
+@lru_cache(64)
+def _done(attempt: int) -> Move:
+    """Nearly every move is this one: stores write those that are the same object together."""
+    return Move(event=Event.DONE, state=State.DONE, attempt=attempt)
 
 
 def _after_expiry(job: "Job", chance: float) -> timedelta:

@@ -57,15 +57,20 @@ class Run:
         """Whether it is out of time but goes on, being a thread."""
         return self._in_thread and isinstance(self._ending, Failed)
 
-    async def execute(self, task: Task[..., Any] | None, threads: ThreadPoolExecutor) -> Outcome:
+    async def execute(
+        self,
+        task: Task[..., Any] | None,
+        threads: ThreadPoolExecutor,
+        current: asyncio.Task[Any] | None,
+    ) -> Outcome:
         """Run the handler in the current asyncio task; raises only when that is cancelled."""
         ended_before = self._ending
         if ended_before is not None:
             return ended_before
         if task is None:
             return Failed(f"UnknownTask: this worker has no handler called {self.job.task!r}")
-        timer = self._timer()
-        self._task = current = asyncio.current_task()
+        timer = None if self.job.timeout is None else self._timer(self.job.timeout)
+        self._task = current
         self._in_thread = not task.is_async
         try:
             return self._finished(await self._call(task, threads))
@@ -122,10 +127,7 @@ class Run:
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             return Failed(f"it ran, but its result is not JSON: {error}", permanent=True)
 
-    def _timer(self) -> asyncio.TimerHandle | None:
-        timeout = self.job.timeout
-        if timeout is None:
-            return None
+    def _timer(self, timeout: timedelta) -> asyncio.TimerHandle:
         loop = asyncio.get_running_loop()
         return loop.call_later(timeout.total_seconds(), self._time_out, timeout)
 

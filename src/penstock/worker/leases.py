@@ -5,7 +5,8 @@ A handler that blocks the event loop would otherwise lose its job, and every oth
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from datetime import timedelta
 
 from penstock.core.job import Job
 from penstock.engine import Penstock, run_sync
@@ -21,27 +22,27 @@ _LEAST_PAUSE = 0.02
 
 
 class LeaseKeeper:
-    """Keeps the leases of the runs it is given alive until they are released."""
+    """Keeps the leases of a worker's runs alive, as long as they are among them."""
 
-    def __init__(self, penstock: Penstock, renewed: Callable[[Run, Job | None], None]) -> None:
+    def __init__(
+        self,
+        penstock: Penstock,
+        runs: Mapping[int, Run],
+        renewed: Callable[[Run, Job | None], None],
+    ) -> None:
         self._penstock = penstock
         self._renewed = renewed
-        self._runs: dict[int, Run] = {}
+        self._runs = runs
         self._shortest = _LONGEST
         self._wake = threading.Event()
         self._stopped = False
         self._thread = threading.Thread(target=self._run, name="penstock-leases", daemon=True)
         self._thread.start()
 
-    def hold(self, run: Run) -> None:
-        """Keep this run's lease alive from now on."""
-        self._runs[run.job.token] = run
-        if run.job.lease_time.total_seconds() < self._shortest:
+    def heed(self, lease: timedelta) -> None:
+        """There are new runs; this is the shortest of their leases."""
+        if lease.total_seconds() < self._shortest:
             self._wake.set()
-
-    def release(self, run: Run) -> None:
-        """The run is settled: its lease needs no more renewal."""
-        self._runs.pop(run.job.token, None)
 
     def stop(self) -> None:
         """Renew no more."""

@@ -93,7 +93,7 @@ class Worker:
         _ = self._penstock.store  # a store that cannot be opened is an error, not a pause
         self._loop = asyncio.get_running_loop()
         self._threads = ThreadPoolExecutor(self._concurrency, f"penstock-{self.name}")
-        self._keeper = LeaseKeeper(self._penstock, self._renewed)
+        self._keeper = LeaseKeeper(self._penstock, self._runs, self._renewed)
         try:
             async with asyncio.TaskGroup() as group:
                 self._group = group
@@ -171,10 +171,9 @@ class Worker:
 
     async def _settle(self) -> None:
         ended, self._ended = self._ended, []
-        for run, _ in ended:
-            if run.lost:
-                self._forget(run)
         held = [(run, outcome) for run, outcome in ended if not run.lost]
+        if len(held) < len(ended):
+            self._forget([run for run, _ in ended if run.lost])
         if not held:
             return
         try:
@@ -182,24 +181,24 @@ class Worker:
         except PenstockError:
             self._ended = held + self._ended
             raise
+        self._forget([run for run, _ in held])
         for (run, outcome), answer in zip(held, answers, strict=True):
             if answer is None:
                 _log.warning("the lease on job %d was lost before it ended", run.job.id)
             elif isinstance(outcome, Failed):
                 _report_failure(answer)
-            self._forget(run)
 
     def _begin(self, jobs: Sequence[Job]) -> None:
         for job in jobs:
             run = Run(job)
             self._runs[job.token] = run
             self._waiting.append(run)
-            self._keeper.hold(run)
+        self._keeper.heed(min([job.lease_time for job in jobs]))
         self._wake_slot()
 
-    def _forget(self, run: Run) -> None:
-        self._keeper.release(run)
-        self._runs.pop(run.job.token, None)
+    def _forget(self, runs: Sequence[Run]) -> None:
+        for run in runs:
+            self._runs.pop(run.job.token, None)
 
     # The slots
 
@@ -216,6 +215,7 @@ class Worker:
                 self._open_slot()
 
     async def _slot(self) -> None:
+        itself = asyncio.current_task()
         while not self._over:
             self._slot_is_coming = False
             while self._waiting:
@@ -223,25 +223,25 @@ class Worker:
                 if self._waiting and not self._slot_is_coming:
                     # Should this handler wait for something, another slot takes the next job.
                     self._wake_slot()
-                outcome = await self._outcome(run)
-                self._ended.append((run, outcome))
-                self._stir.set()
+                try:
+                    task = self._penstock.tasks.get(run.job.task)
+                    outcome = await run.execute(task, self._threads, itself)
+                except asyncio.CancelledError as error:  # a handler may cancel the task it runs in
+                    self._end(run, Failed(described(error)))
+                    raise
+                except Exception as error:  # noqa: BLE001 - a slot goes on whatever happens
+                    _log.exception("running job %d failed in an unforeseen way", run.job.id)
+                    outcome = Failed(described(error))
+                self._end(run, outcome)
             if not self._over:
                 idle = self._loop.create_future()
                 self._idle_slots.append(idle)
                 await idle
 
-    async def _outcome(self, run: Run) -> Outcome:
-        task = self._penstock.tasks.get(run.job.task)
-        try:
-            return await run.execute(task, self._threads)
-        except asyncio.CancelledError as error:  # a handler may cancel the task it runs in
-            self._ended.append((run, Failed(described(error))))
+    def _end(self, run: Run, outcome: Outcome) -> None:
+        self._ended.append((run, outcome))
+        if len(self._ended) == 1:  # for the others it is stirred already
             self._stir.set()
-            raise
-        except Exception as error:  # noqa: BLE001 - a slot goes on whatever happens
-            _log.exception("running job %d failed in an unforeseen way", run.job.id)
-            return Failed(described(error))
 
     def _wake_slot(self) -> None:
         while self._idle_slots:

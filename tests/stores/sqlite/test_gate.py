@@ -49,6 +49,18 @@ def test_writer_waits_before_the_closed_gate(ours: Gate, theirs: Gate) -> None:
     writer.join()
 
 
+def test_own_writer_waits_too_and_does_not_open_it(ours: Gate, theirs: Gate) -> None:
+    with ours.closed():
+        writer = threading.Thread(target=ours.pass_through)
+        writer.start()
+        writer.join(0.05)
+        assert writer.is_alive()
+        with theirs.closed() as alone:
+            assert not alone, "the writer opened it"
+    writer.join(SOON)
+    assert not writer.is_alive()
+
+
 def test_one_closes_it_at_a_time(ours: Gate, theirs: Gate) -> None:
     with ours.closed():
         with theirs.closed() as alone:

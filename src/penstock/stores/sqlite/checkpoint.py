@@ -1,4 +1,4 @@
-"""Keeps the write-ahead log small without making writers wait for it."""
+"""Keeps the write-ahead log small, nearly without making writers wait for it."""
 
 import logging
 import queue
@@ -21,6 +21,9 @@ _RESTART_FRAMES = 1_000
 _INSIST_FRAMES = 6_000
 _PATIENCE, _INSISTENCE = 0.02, 2.0
 _LOOK_MS = 5
+# While the log is longer than it is kept (see `connect`), writers look whether the gate is closed,
+# which is not free. From the second length on they are faster than checkpoints, and wait for one.
+_GATED, _LONG = 20 * 1024 * 1024, 40 * 1024 * 1024
 # How long a reader that does not go is left alone, in seconds.
 _TOLERANCE = 30.0
 _GO_ON, _STOP = True, False
@@ -38,6 +41,8 @@ class Checkpointer:
         self._coming = False
         self._insist_from = 0.0
         self._stop = threading.Event()
+        self._rounds = 0
+        self._round_over = threading.Condition()
 
     def consider(self) -> None:
         """Something was written: a checkpoint will follow; returns at once."""
@@ -51,6 +56,18 @@ class Checkpointer:
             self._thread.start()
         self._wakeups.put(_GO_ON)
 
+    def keep_pace(self) -> None:
+        """Before a writer takes its lock: wait for a checkpoint if the log has become long."""
+        size = self._gate.log_size()
+        if size < _GATED:
+            return
+        self._gate.pass_through()
+        if size < _LONG or not self._coming or self._tolerates():
+            return
+        with self._round_over:
+            next_round = self._rounds + 1
+            self._round_over.wait_for(lambda: self._rounds >= next_round, _INSISTENCE)
+
     def close(self) -> None:
         """Wait for a checkpoint that runs."""
         if self._thread is not None:
@@ -62,13 +79,17 @@ class Checkpointer:
     def _run_forever(self) -> None:
         connection: sqlite3.Connection | None = None
         while self._wakeups.get():
-            self._stop.wait(_PAUSE)
+            if self._gate.log_size() < _LONG or self._tolerates():
+                self._stop.wait(_PAUSE)
             self._coming = False
             try:
                 connection = connection or connect(self._path, busy_timeout=_LOOK_MS / 1000)
                 self._checkpoint(connection)
             except sqlite3.Error as error:
                 _log.warning("checkpoint of %s failed: %s", self._path, error)
+            with self._round_over:
+                self._rounds += 1
+                self._round_over.notify_all()
         if connection is not None:
             connection.close()
 
@@ -78,12 +99,15 @@ class Checkpointer:
         # is twice as fast as one that makes it longer.
         frames = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()[1]
         if frames > _RESTART_FRAMES:
-            insists = frames > _INSIST_FRAMES and time.monotonic() > self._insist_from
+            insists = frames > _INSIST_FRAMES and not self._tolerates()
             with self._writers_lock, self._gate.closed() as alone:
                 if not alone or self._restarted(connection, _INSISTENCE if insists else _PATIENCE):
                     return
             if insists:  # someone reads for long: let the log grow, and writers write
                 self._insist_from = time.monotonic() + _TOLERANCE
+
+    def _tolerates(self) -> bool:
+        return time.monotonic() < self._insist_from
 
     def _restarted(self, connection: sqlite3.Connection, within: float) -> bool:
         """Start the log anew; readers, and transactions that had begun, come to an end first."""

@@ -17,6 +17,8 @@ SCHEMA = MIGRATIONS[-1][0]
 
 # The page cache of a connection, in KiB: enough for the inner pages of a few million jobs.
 _CACHE = 8_000
+# The log's file is kept up to this length: writing over it is faster than making it longer.
+_LOG_KEPT = 16 * 1024 * 1024
 
 _RETRYABLE = {
     sqlite3.SQLITE_BUSY: "another program keeps the file locked",
@@ -70,6 +72,8 @@ def connect(path: Path, *, busy_timeout: float = BUSY_TIMEOUT) -> sqlite3.Connec
         connection.execute(f"PRAGMA cache_size = -{_CACHE}")
         # Checkpoints have a thread of their own: see Checkpointer.
         connection.execute("PRAGMA wal_autocheckpoint = 0")
+        # When the log starts anew, what is beyond this length is cut off.
+        connection.execute(f"PRAGMA journal_size_limit = {_LOG_KEPT}")
     except sqlite3.Error:
         connection.close()
         raise

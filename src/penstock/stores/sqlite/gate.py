@@ -26,10 +26,13 @@ class Gate:
     """
 
     def __init__(self, path: Path) -> None:
-        self._fd = os.open(path.with_name(path.name + "-wal"), os.O_RDONLY)
+        log = path.with_name(path.name + "-wal")
+        self._fd = os.open(log, os.O_RDONLY)
+        # A lock belongs to the opened file: who passes must not open what its own process closed.
+        self._closing_fd = os.open(log, os.O_RDONLY)
 
     def pass_through(self) -> None:
-        """Wait while the gate is closed; before every write transaction."""
+        """Wait while the gate is closed."""
         if sys.platform == "win32":  # without such locks, a checkpoint has to be lucky
             return
         deadline = None
@@ -55,7 +58,7 @@ class Gate:
         deadline = time.monotonic() + _LOOK * 10
         while True:
             try:
-                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(self._closing_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 if time.monotonic() > deadline:
                     yield False
@@ -65,8 +68,17 @@ class Gate:
         try:
             yield True
         finally:
-            fcntl.flock(self._fd, fcntl.LOCK_UN)
+            fcntl.flock(self._closing_fd, fcntl.LOCK_UN)
+
+    def log_size(self) -> int:
+        """How long the log's file is; see `connect` for when it gets shorter.
+
+        Not by `fstat`: who has looked at a file's times makes the next write change them, on
+        disk, and every commit wait for it.
+        """
+        return os.lseek(self._fd, 0, os.SEEK_END)
 
     def close(self) -> None:
         """Let go of the file."""
         os.close(self._fd)
+        os.close(self._closing_fd)

@@ -1,15 +1,38 @@
 """Moves the jobs of one transaction: checks each against the file, then writes them all at once."""
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from penstock.core.errors import TransitionRefused
-from penstock.core.job import Change, Job, JobId, LogId, kept_error, moved
+from penstock.core.job import Change, Job, JobId, kept_error, moved_fields
 from penstock.core.lifecycle import Event, Move, State, give_way
 from penstock.core.times import from_micros, span_to_micros
 from penstock.stores.sqlite import rows
 from penstock.stores.sqlite.rows import BLOCKED, READY, SCHEDULED, STAGES, encoded
 from penstock.stores.sqlite.transaction import SQL, Totals, Transaction, shift
+
+
+class _Group:
+    """Moves that differ only in their jobs; they are written together."""
+
+    __slots__ = ("actor", "error", "fields", "jobs", "move", "run_at", "stage")
+
+    def __init__(
+        self, move: Move, error: str | None, actor: str, stage: int | None, run_at: int | None
+    ) -> None:
+        self.move = move
+        self.error = error
+        self.actor = actor
+        self.stage = stage
+        self.run_at = run_at
+        self.jobs: list[Job] = []
+        self.fields: dict[str, Any] = {}
+
+
+Taken = tuple[Job, _Group]
 
 
 class Moving:
@@ -19,30 +42,23 @@ class Moving:
         self._tx = tx
         self._now = now
         self._at = from_micros(now)
-        self._current: dict[int, tuple[int, int]] = {}
-        self._alive: set[int] = set()
-        # Moves that differ only in their jobs: what they write, and the jobs.
-        self._groups: dict[tuple[Any, ...], list[JobId]] = {}
+        self._current: dict[int, tuple[int | None, int, int | None]] = {}
+        self._groups: dict[tuple[Any, ...], _Group] = {}
+        self._last: _Group | None = None
         self._totals: Totals = {}
         self._keys: set[str] = set()
         self._reset_keys: set[str] = set()
         self._touched: dict[int, State] = {}
         self._put_back: dict[str, int] = {}
         self._versions: dict[int, int] = {}
-        self._stages: dict[int, int] = {}
+        self._restaged: dict[int, int] = {}
 
     def look_up(self, job_ids: Sequence[JobId]) -> None:
-        """The versions and stages that these jobs have now."""
+        """The versions and stages that these jobs have now, and when their leases are over."""
         found = self._tx.execute(SQL["versions"], (encoded(job_ids),)).fetchone()[0]
-        for job_id, (version, stage, expires_at) in zip(
-            job_ids, rows.versions.decode(found), strict=True
-        ):
-            if version is not None and stage is not None:
-                self._current[job_id] = (version, stage)
-            if expires_at is not None and expires_at > self._now:
-                self._alive.add(job_id)
+        self._current.update(zip(job_ids, rows.versions.decode(found), strict=True))
 
-    def call(self, changes: Sequence[Change], actor: str) -> list[Change | None] | Exception:
+    def call(self, changes: Sequence[Change], actor: str) -> list[Taken | None] | Exception:
         """Take the moves of one caller whose jobs are what the caller believes; in order."""
         before = self._touched.copy(), self._put_back.copy()
         try:
@@ -51,33 +67,35 @@ class Moving:
             self._touched, self._put_back = before
             return error
         return [
-            None if move is None else self._take(change, move, actor)
+            None if move is None else self._take(change.job, move, actor)
             for change, move in zip(changes, moves, strict=True)
         ]
 
     def write(
-        self, answers: Sequence[list[Change | None] | Exception]
+        self, answers: Sequence[list[Taken | None] | Exception]
     ) -> list[list[Job | None] | Exception]:
         """Write every move that was taken, and what it means for the jobs of the same key."""
         if self._groups:
             version = self._tx.execute(SQL["last_ids"]).fetchone()[1] + 1
-            for group, job_ids in self._groups.items():
-                self._write_group(version, group, job_ids)
-                version += len(job_ids)
+            for group in self._groups.values():
+                self._write_group(version, group)
+                version += len(group.jobs)
             self._write_keys()
             self._tx.add_totals(self._totals)
             self._tx.ring = True
         return [
-            answer if isinstance(answer, Exception) else [self._moved(change) for change in answer]
+            answer
+            if isinstance(answer, Exception)
+            else [None if taken is None else self._moved(*taken) for taken in answer]
             for answer in answers
         ]
 
     def _checked(self, change: Change) -> Move | None:
         job, move = change.job, change.move
-        version, _ = self._current.get(job.id, (None, None))
+        version, _, expires_at = self._current[job.id]
         if version != job.version or job.id in self._touched:
             return None
-        if move.event is Event.EXPIRED and job.id in self._alive:
+        if move.event is Event.EXPIRED and expires_at is not None and expires_at > self._now:
             return None
         if job.dedupe is not None and move.state is State.PENDING and not move.stays:
             rival = self._rival(job, job.dedupe)
@@ -95,22 +113,33 @@ class Moving:
         over = {job.id, *(touched for touched, state in self._touched.items() if state.final)}
         return self._tx.dedupe_holder(dedupe, job.scope, but=over)
 
-    def _take(self, change: Change, move: Move, actor: str) -> Change:
-        job = change.job
-        old_stage = self._current[job.id][1]
+    def _take(self, job: Job, move: Move, actor: str) -> Taken:
+        error, group = kept_error(job, move), self._last
+        # Comparing with the last is cheaper than looking for the group.
+        if (
+            group is None
+            or move is not group.move
+            or error != group.error
+            or actor != group.actor
+            or job.key is not None
+        ):
+            group = self._group(job, move, error, actor)
+            self._last = group if job.key is None else None
+        group.jobs.append(job)
+        return job, group
+
+    def _group(self, job: Job, move: Move, error: str | None, actor: str) -> _Group:
         stage, run_at = self._target(job, move)
-        group = (stage, run_at, actor, move, kept_error(job, move))
-        self._groups.setdefault(group, []).append(job.id)
-        if stage is not None:
-            self._stages[job.id] = stage
-            shift(self._totals, job.queue, old_stage, stage)
-            if job.key is not None:
-                self._keys.add(job.key)
-                if move.event is Event.RESET:
-                    self._reset_keys.add(job.key)
+        if stage is not None and job.key is not None:
+            self._keys.add(job.key)
+            if move.event is Event.RESET:
+                self._reset_keys.add(job.key)
         if move.event is Event.CANCEL_REQUESTED or stage in (READY, SCHEDULED):
             self._tx.ring_others = True
-        return change if move is change.move else Change(job, move)
+        alike = (stage, run_at, actor, move, error)
+        if alike not in self._groups:
+            self._groups[alike] = _Group(move, error, actor, stage, run_at)
+        return self._groups[alike]
 
     def _target(self, job: Job, move: Move) -> tuple[int | None, int | None]:
         """The stage a move leads to, None to stay, and a new due time, None to keep the old."""
@@ -123,21 +152,31 @@ class Moving:
             return BLOCKED, run_at
         return READY if run_at <= self._now else SCHEDULED, run_at
 
-    def _write_group(self, version: int, group: tuple[Any, ...], job_ids: list[JobId]) -> None:
-        stage, run_at, actor, move, error = group
+    def _write_group(self, version: int, group: _Group) -> None:
+        move = group.move
+        job_ids = [job.id for job in group.jobs]
         ids = encoded(job_ids)
         self._tx.execute(
             SQL["log_moved"],
-            (version, ids, self._now, move.event, move.state, actor, move.reason, move.error),
+            (version, ids, self._now, move.event, move.state, group.actor, move.reason, move.error),
         )
-        if stage is None:
+        if group.stage is None:
+            waiting = None
             self._tx.execute(SQL["note"], (version, ids, move.cancel_requested))
         else:
+            waiting = STAGES[group.stage][1]
             finished_at = self._now if move.state.final else None
             self._tx.execute(
                 SQL["move"],
-                (version, ids, stage, move.attempt, run_at, finished_at, error, move.result),
-            )
+                (
+                    version, ids, group.stage, move.attempt, group.run_at, finished_at,
+                    group.error, move.result,
+                ),
+            )  # fmt: skip
+            origins = Counter([(job.queue, self._current[job.id][1]) for job in group.jobs])
+            for (queue, old_stage), n in origins.items():
+                shift(self._totals, queue, old_stage, group.stage, n)
+        group.fields = moved_fields(move, group.error, at=self._at, waiting=waiting)
         self._versions.update(zip(job_ids, range(version, version + len(job_ids)), strict=True))
 
     def _write_keys(self) -> None:
@@ -154,18 +193,11 @@ class Moving:
 
     def _restage(self, job_id: int, queue: str, before: int, after: int) -> None:
         shift(self._totals, queue, before, after, 1)
-        self._stages[job_id] = after
+        self._restaged[job_id] = after
         self._tx.ring_others = True
 
-    def _moved(self, change: Change | None) -> Job | None:
-        if change is None:
-            return None
-        job_id = change.job.id
-        stage = self._stages[job_id] if job_id in self._stages else self._current[job_id][1]
-        return moved(
-            change.job,
-            change.move,
-            at=self._at,
-            version=LogId(self._versions[job_id]),
-            waiting=STAGES[stage][1],
-        )
+    def _moved(self, job: Job, group: _Group) -> Job:
+        job = replace(job, version=self._versions[job.id], **group.fields)
+        if job.id in self._restaged:
+            return replace(job, waiting=STAGES[self._restaged[job.id]][1])
+        return job

@@ -122,7 +122,7 @@ WHERE penstock_job.id = p.value ->> 0 AND token = p.value ->> 1 AND stage = 3
 RETURNING id;
 
 -- name: versions
-SELECT json_group_array(json_array(j.version, j.stage, j.expires_at))
+SELECT json_group_array(json_array(j.version, ifnull(j.stage, -1), j.expires_at))
 FROM json_each(?) AS p LEFT JOIN penstock_job AS j ON j.id = p.value;
 
 -- Moves that differ only in their jobs are written together: one step for a whole batch, where

@@ -40,7 +40,7 @@ _DEFAULT_LEASE = span_to_micros(DEFAULT_LEASE)
 
 ids = msgspec.json.Decoder(list[int])
 picks = msgspec.json.Decoder(list[tuple[int, int, int]])
-versions = msgspec.json.Decoder(list[tuple[int | None, int | None, int | None]])
+versions = msgspec.json.Decoder(list[tuple[int | None, int, int | None]])
 jobs = msgspec.json.Decoder(list[list[Any]])
 names = msgspec.json.Decoder(list[str])
 _tags = msgspec.json.Decoder(tuple[str, ...])

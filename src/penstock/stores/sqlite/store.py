@@ -278,9 +278,13 @@ class SqliteStore:
             queues &= set(wanted.queues)
         sources = [(queue, tag) for queue in queues for tag in wanted.tags or (None,)]
         portion = -(-wanted.limit // max(1, len(sources)))
-        ranked = heapq.merge(*(_ready(tx, queue, tag, portion) for queue, tag in sources))
-        # A job that fits several tags comes up once for each, one after the other.
-        ids = [pick[-1] for pick, _ in islice(groupby(ranked), wanted.limit)]
+        ranked = [_ready(tx, queue, tag, portion) for queue, tag in sources]
+        if len(ranked) == 1:
+            picks = islice(ranked[0], wanted.limit)
+        else:
+            # A job that fits several tags comes up once for each, one after the other.
+            picks = islice((pick for pick, _ in groupby(heapq.merge(*ranked))), wanted.limit)
+        ids = [pick[-1] for pick in picks]
         if not ids:
             return []
         chosen = encoded(ids)

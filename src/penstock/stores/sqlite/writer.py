@@ -22,7 +22,6 @@ from typing import Any, TypeVar
 from penstock.core.errors import StoreError
 from penstock.stores.sqlite.checkpoint import Checkpointer
 from penstock.stores.sqlite.connection import BUSY_TIMEOUT, connect, translate
-from penstock.stores.sqlite.gate import Gate
 from penstock.stores.sqlite.transaction import Transaction
 
 A = TypeVar("A")
@@ -61,7 +60,6 @@ class Writer:
         self._waiting: deque[_Request] = deque()
         self._door = threading.Lock()
         self._lock = threading.Lock()
-        self._gate = Gate(path)
         self._checkpointer = Checkpointer(path, self._lock)
         self._wakeups: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -92,12 +90,12 @@ class Writer:
             while self._waiting:
                 self._flush()
         self._checkpointer.close()
-        self._gate.close()
         self._connection.close()
 
     def _run_here(self, verb: Verb[C, A], call: C) -> A:
         request = _Request(verb, call, None)
         self._enter(request)
+        self._checkpointer.keep_pace()
         with self._lock:
             # Whoever held the lock before may have taken this request along.
             while not request.done:
@@ -123,9 +121,11 @@ class Writer:
 
     def _run_forever(self) -> None:
         while self._wakeups.get():
-            with self._lock:
-                while self._waiting:
-                    self._flush()
+            while self._waiting:
+                self._checkpointer.keep_pace()
+                with self._lock:
+                    if self._waiting:
+                        self._flush()
 
     def _flush(self) -> None:
         requests: list[_Request] = []
@@ -196,7 +196,6 @@ class Writer:
         SQLite's own waiting sleeps up to 100 ms between two looks, while writers that come later
         go first. Looking more often costs little and shortens the wait a hundredfold.
         """
-        self._gate.pass_through()
         deadline = time.monotonic() + BUSY_TIMEOUT
         pause = _FIRST_LOOK
         while True:
