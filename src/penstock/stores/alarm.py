@@ -34,4 +34,9 @@ class Alarm:
         if self._loop is None:
             self._event.wait(timeout)
         else:
-            await asyncio.wait([self._future], timeout=timeout)
+            # Less on the way than `asyncio.wait`, whose waiter is woken a turn of the loop later.
+            timer = self._loop.call_later(timeout, self._answer)
+            try:
+                await self._future
+            finally:
+                timer.cancel()

@@ -78,7 +78,12 @@ class Adding:
         for options, payloads in self._groups:
             ids = (self._first + n, self._first_log + n)
             if len(payloads) == 1:
-                self._tx.execute(SQL["add_job"], (*ids, self._now, *options))
+                if options[rows.RARE] == rows.NONE_OF_THEM:
+                    self._tx.execute(
+                        SQL["add_plain_job"], (*ids, self._now, *options[: rows.RARE.start])
+                    )
+                else:
+                    self._tx.execute(SQL["add_job"], (*ids, self._now, *options))
                 self._tx.execute(SQL["add_payload"], (ids[0], payloads[0]))
             else:
                 encoded_payloads = encoded(payloads)

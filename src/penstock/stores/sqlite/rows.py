@@ -63,6 +63,11 @@ def _decode_retry(text: str) -> RetryPolicy:
     return _retry.decode(text)
 
 
+# Where `options` has what few jobs ask for.
+RARE = slice(6, 12)
+NONE_OF_THEM = (None,) * 6
+
+
 def options(job: NewJob, stage: int, run_at: int) -> tuple[Any, ...]:
     """All but the arguments of a new job: the parameters of the query `add_jobs` from `stage` on.
 

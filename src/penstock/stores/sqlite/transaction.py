@@ -40,7 +40,9 @@ class Transaction:
 
     def add_totals(self, totals: Totals) -> None:
         """Keep the totals that no one counts rows for."""
-        self.executemany(SQL["add_totals"], [(*key, n) for key, n in totals.items() if n])
+        for (queue, stage), n in totals.items():
+            if n:
+                self.execute(SQL["add_totals"], (queue, stage, n))
         self.written = True
 
 
