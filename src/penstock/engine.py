@@ -12,19 +12,17 @@ from typing import Any, Literal, ParamSpec, Self, TypeVar, Unpack, overload
 
 import msgspec
 
+from penstock.checks import PAYLOAD_LIMIT, JobChecker, check_kind, check_limit, check_name
 from penstock.core import lifecycle
 from penstock.core.errors import (
     ConfigurationError,
-    InvalidJob,
     JobNotFound,
     LeaseLost,
-    PayloadTooLarge,
     PenstockError,
     StoreError,
     UnknownTask,
 )
 from penstock.core.job import (
-    DEFAULT_LEASE,
     Change,
     Claim,
     Counts,
@@ -37,11 +35,9 @@ from penstock.core.job import (
     NewJob,
     Queue,
     QueueSettings,
-    Scope,
     headline,
 )
 from penstock.core.lifecycle import Event, Move, Outcome, State, Waiting
-from penstock.core.retry import DEFAULT_RETRY, LONGEST, RetryPolicy
 from penstock.core.store import Clock, Store
 from penstock.core.times import from_micros
 from penstock.stores import open_store, system_clock
@@ -51,19 +47,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 
-PAYLOAD_LIMIT = 1_000_000
-NAME_LIMIT = 200
-KEY_LIMIT = 1_000
-TAGS_LIMIT = 50
-MAX_PRIORITY = 10
-
 # A move is decided anew this often when others keep changing the job, before giving up.
 _DECISIONS = 100
-# Names of tasks and queues are few and checked once; a program that makes up names stays small.
-_REMEMBERED_NAMES = 1_000
-# Looks only at the outermost level: 0.3 µs for 200 bytes.
-_JSON_OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_UNFINISHED = Scope.UNFINISHED
 
 _ENDED = {
     State.DONE: "it finished at",
@@ -126,13 +111,12 @@ class Penstock:
         self.url = url
         self.actor = actor or f"{socket.gethostname()}:{os.getpid()}"
         self.tasks: dict[str, Task[Any, Any]] = {}
-        self._payload_limit = payload_limit
+        self.check = JobChecker(payload_limit).check
         self._clock = clock
         self._create = create
         self._store: Store | None = None
         self._pid = 0
         self._opening = threading.Lock()
-        self._checked_names: set[str] = set()
 
     @property
     def store(self) -> Store:
@@ -241,50 +225,6 @@ class Penstock:
             self.check(job)
         return await self.store.add(jobs, actor=self.actor, connection=connection)
 
-    def check(self, job: NewJob) -> None:
-        """Raise `InvalidJob` for a job that cannot be stored as asked for."""
-        self._check_payload(job)
-        if type(job.priority) is not int or not 0 <= job.priority <= MAX_PRIORITY:
-            raise InvalidJob(f"priority is a whole number from 0 to {MAX_PRIORITY}")
-        if job.task not in self._checked_names or job.queue not in self._checked_names:
-            _check_name("task", job.task)
-            _check_name("queue", job.queue)
-            if len(self._checked_names) < _REMEMBERED_NAMES:
-                self._checked_names.update((job.task, job.queue))
-        if job.key is not None:
-            _check_key("key", job.key)
-        if job.dedupe is not None:
-            _check_key("dedupe", job.dedupe)
-        if job.tags:
-            _check_tags(job.tags)
-        if job.retry is not DEFAULT_RETRY:
-            _check_kind("retry", job.retry, RetryPolicy)
-        if job.scope is not _UNFINISHED:
-            _check_kind("scope", job.scope, Scope)
-        if (
-            job.lease is not DEFAULT_LEASE
-            or job.delay is not None
-            or job.run_at is not None
-            or job.timeout is not None
-        ):
-            _check_times(job)
-
-    def _check_payload(self, job: NewJob) -> None:
-        payload = job.payload
-        if type(payload) is not str:
-            _check_kind("payload", payload, str)
-        try:
-            _JSON_OBJECT.decode(payload)
-        except (msgspec.MsgspecError, TypeError, UnicodeEncodeError) as error:
-            raise InvalidJob(f"payload of task {job.task}: not a JSON object: {error}") from error
-        if len(job.payload) > self._payload_limit // 4:  # a character is at most four bytes
-            size = len(job.payload.encode())
-            if size > self._payload_limit:
-                raise PayloadTooLarge(
-                    f"arguments of task {job.task}: {size} bytes of JSON, the limit is "
-                    f"{self._payload_limit}; store large data elsewhere and pass a reference"
-                )
-
     # Workers
 
     async def claim(
@@ -296,7 +236,7 @@ class Penstock:
         tags: Sequence[str] = (),
     ) -> list[Job]:
         """Take up to `limit` ready jobs; each stays the worker's while its lease is renewed."""
-        _check_limit(limit)
+        check_limit(limit)
         wanted = Claim(
             worker=worker,
             limit=limit,
@@ -375,7 +315,7 @@ class Penstock:
     async def find(self, query: JobQuery | None = None) -> list[Job]:
         """The jobs that fit, newest first unless asked otherwise."""
         query = query or JobQuery()
-        _check_limit(query.limit)
+        check_limit(query.limit)
         return await self.store.find(query)
 
     async def count(self) -> Counts:
@@ -386,7 +326,7 @@ class Penstock:
         self, job_id: int | None = None, *, after: int | None = None, limit: int = 1000
     ) -> list[LogEntry]:
         """The audit of one job, or of all behind an entry's id, oldest first."""
-        _check_limit(limit)
+        check_limit(limit)
         return await self.store.log(
             None if job_id is None else JobId(job_id),
             after=None if after is None else LogId(after),
@@ -475,7 +415,7 @@ class Penstock:
         return await self._configure(QueueSettings(name=queue, max_pending=max_pending))
 
     async def _configure(self, settings: QueueSettings) -> Queue:
-        _check_name("queue", settings.name)
+        check_name("queue", settings.name)
         return await self.store.configure(settings)
 
     async def drain(self, queue: str | None = None, *, timeout: timedelta) -> Drained:
@@ -483,7 +423,7 @@ class Penstock:
 
         Ends at once with `paused` when a paused queue keeps the backlog from moving.
         """
-        _check_kind("timeout", timeout, timedelta)
+        check_kind("timeout", timeout, timedelta)
         start = time.monotonic()
         remaining, newest = await self.store.backlog(queue)
         seen = 0
@@ -524,49 +464,3 @@ def _settling(job: Job, held: Job | Lease, outcome: Outcome) -> Move:
 
 def _lease(job: Job | Lease) -> Lease:
     return job.lease if isinstance(job, Job) else job
-
-
-def _check_limit(limit: int) -> None:
-    if limit < 1:
-        raise ConfigurationError(f"a limit is 1 or more, not {limit}")
-
-
-def _check_kind(field: str, value: object, kind: type) -> None:
-    if not isinstance(value, kind):
-        raise InvalidJob(f"{field} is a {kind.__name__}, not {value!r:.80}")
-
-
-def _check_name(field: str, name: object) -> None:
-    if not (isinstance(name, str) and 0 < len(name) <= NAME_LIMIT and name.isprintable()):
-        raise InvalidJob(f"{field} is 1 to {NAME_LIMIT} printable characters, not {name!r:.80}")
-
-
-def _check_key(field: str, key: object) -> None:
-    if not (isinstance(key, str) and 0 < len(key) <= KEY_LIMIT and "\0" not in key):
-        raise InvalidJob(f"{field} is 1 to {KEY_LIMIT} characters without NUL, not {key!r:.80}")
-    try:
-        key.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidJob(f"{field} is not valid text: {error}") from error
-
-
-def _check_tags(tags: tuple[str, ...]) -> None:
-    if len(tags) > TAGS_LIMIT:
-        raise InvalidJob(f"a job has at most {TAGS_LIMIT} tags")
-    for tag in tags:
-        _check_name("tag", tag)
-
-
-def _check_times(job: NewJob) -> None:
-    for name, span in (("delay", job.delay), ("lease", job.lease), ("timeout", job.timeout)):
-        if span is not None:
-            _check_kind(name, span, timedelta)
-            if not timedelta(0) <= span <= LONGEST or (name != "delay" and not span):
-                least = "not negative" if name == "delay" else "longer than nothing"
-                raise InvalidJob(f"{name} is {least}, and at most {LONGEST.days} days")
-    if job.run_at is not None:
-        _check_kind("run_at", job.run_at, datetime)
-        if job.delay is not None:
-            raise InvalidJob("give delay or run_at, not both")
-        if job.run_at.tzinfo is None:
-            raise InvalidJob("run_at needs a time zone: datetime.now(UTC) + …")

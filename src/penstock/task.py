@@ -37,6 +37,9 @@ class Options(TypedDict, total=False):
     retry: RetryPolicy
     timeout: timedelta
     lease: timedelta
+    correlation: str
+    tenant: str
+    parent: int
     connection: Any
 
 

@@ -49,6 +49,9 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     retry: RetryPolicy = DEFAULT_RETRY
     timeout: timedelta | None = None
     lease: timedelta = DEFAULT_LEASE
+    correlation: str | None = None
+    tenant: str | None = None
+    parent: JobId | None = None
 
 
 class Lease(msgspec.Struct, frozen=True, gc=False):
@@ -89,6 +92,9 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     retry: RetryPolicy = DEFAULT_RETRY
     timeout: timedelta | None = None
     lease_time: timedelta = DEFAULT_LEASE
+    correlation: str | None = None
+    tenant: str | None = None
+    parent: JobId | None = None
     token: int = 0
     worker: str | None = None
     started_at: datetime | None = None
@@ -197,6 +203,9 @@ class JobQuery(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     task: str | None = None
     key: str | None = None
     tag: str | None = None
+    correlation: str | None = None
+    tenant: str | None = None
+    parent: JobId | None = None
     cancel_requested: bool | None = None
     after: JobId | None = None
     newest_first: bool = True

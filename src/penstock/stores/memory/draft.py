@@ -68,6 +68,9 @@ class Draft:
                 retry=new.retry,
                 timeout=new.timeout,
                 lease_time=new.lease,
+                correlation=new.correlation,
+                tenant=new.tenant,
+                parent=new.parent,
             )
         )
         return job_id, False

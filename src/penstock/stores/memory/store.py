@@ -359,5 +359,8 @@ def _fits(job: Job, query: JobQuery) -> bool:
         and (query.task is None or job.task == query.task)
         and (query.key is None or job.key == query.key)
         and (query.tag is None or query.tag in job.tags)
+        and (query.correlation is None or job.correlation == query.correlation)
+        and (query.tenant is None or job.tenant == query.tenant)
+        and (query.parent is None or job.parent == query.parent)
         and (query.cancel_requested is None or job.cancel_requested == query.cancel_requested)
     )

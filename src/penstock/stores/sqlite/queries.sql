@@ -29,8 +29,9 @@ WHERE EXISTS (
 -- name: add_job
 INSERT INTO penstock_job (
     id, version, enqueued_at,
-    stage, run_at, queue, task, priority, lease_time, timeout, key, dedupe, scope, tags, retry
-) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+    stage, run_at, queue, task, priority, lease_time, timeout, key, dedupe, scope, tags, retry,
+    correlation, tenant, parent
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- The same without what is rarely asked for: binding a NULL costs as much as ten numbers.
 -- name: add_plain_job
@@ -46,9 +47,12 @@ INSERT INTO penstock_payload (job_id, body) VALUES (?, ?);
 -- name: add_jobs
 INSERT INTO penstock_job (
     id, version, enqueued_at,
-    stage, run_at, queue, task, priority, lease_time, timeout, key, dedupe, scope, tags, retry
+    stage, run_at, queue, task, priority, lease_time, timeout, key, dedupe, scope, tags, retry,
+    correlation, tenant, parent
 )
-SELECT ?2 + p.key, ?3 + p.key, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16
+SELECT
+    ?2 + p.key, ?3 + p.key, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18,
+    ?19
 FROM json_each(?1) AS p;
 
 -- name: add_payloads
@@ -114,7 +118,8 @@ FROM json_each(?4) AS p WHERE penstock_job.id = p.value;
 SELECT json_group_array(json_array(
     j.id, j.stage, j.version, j.attempt, j.token, j.run_at, j.started_at, j.expires_at,
     j.finished_at, j.cancel_requested, j.worker, j.queue, j.task, j.priority, j.enqueued_at,
-    j.lease_time, j.timeout, j.key, j.dedupe, j.scope, j.tags, j.retry, j.error, j.result,
+    j.lease_time, j.timeout, j.key, j.dedupe, j.scope, j.tags, j.retry, j.correlation,
+    j.tenant, j.parent, j.error, j.result,
     l.body
 ))
 FROM json_each(?) AS p
@@ -269,7 +274,8 @@ SELECT min(run_at) FROM penstock_job WHERE stage = 1 AND run_at > ?;
 SELECT
     j.id, j.stage, j.version, j.attempt, j.token, j.run_at, j.started_at, j.expires_at,
     j.finished_at, j.cancel_requested, j.worker, j.queue, j.task, j.priority, j.enqueued_at,
-    j.lease_time, j.timeout, j.key, j.dedupe, j.scope, j.tags, j.retry, j.error, j.result,
+    j.lease_time, j.timeout, j.key, j.dedupe, j.scope, j.tags, j.retry, j.correlation,
+    j.tenant, j.parent, j.error, j.result,
     l.body
 FROM penstock_job AS j
 CROSS JOIN penstock_payload AS l ON l.job_id = j.id
@@ -279,7 +285,8 @@ WHERE
 SELECT
     j.id, j.stage, j.version, j.attempt, j.token, j.run_at, j.started_at, j.expires_at,
     j.finished_at, j.cancel_requested, j.worker, j.queue, j.task, j.priority, j.enqueued_at,
-    j.lease_time, j.timeout, j.key, j.dedupe, j.scope, j.tags, j.retry, j.error, j.result,
+    j.lease_time, j.timeout, j.key, j.dedupe, j.scope, j.tags, j.retry, j.correlation,
+    j.tenant, j.parent, j.error, j.result,
     l.body
 FROM penstock_tag AS t
 CROSS JOIN penstock_job AS j ON j.id = t.job_id

@@ -64,8 +64,8 @@ def _decode_retry(text: str) -> RetryPolicy:
 
 
 # Where `options` has what few jobs ask for.
-RARE = slice(6, 12)
-NONE_OF_THEM = (None,) * 6
+RARE = slice(6, 15)
+NONE_OF_THEM = (None,) * 9
 
 
 def options(job: NewJob, stage: int, run_at: int) -> tuple[Any, ...]:
@@ -86,6 +86,9 @@ def options(job: NewJob, stage: int, run_at: int) -> tuple[Any, ...]:
         None if job.dedupe is None else job.scope,
         encoded(job.tags) if job.tags else None,
         None if job.retry is DEFAULT_RETRY else encoded(job.retry),
+        job.correlation,
+        job.tenant,
+        job.parent,
     )
 
 
@@ -112,6 +115,9 @@ def new_job(  # noqa: PLR0917 - all that the file decides about it
         retry=job.retry,
         timeout=job.timeout,
         lease_time=job.lease,
+        correlation=job.correlation,
+        tenant=job.tenant,
+        parent=job.parent,
     )
 
 
@@ -127,7 +133,7 @@ def job(row: Sequence[Any]) -> Job:
     (
         job_id, stage, version, attempt, token, run_at, started_at, expires_at, finished_at,
         cancel_requested, worker, queue, task, priority, enqueued_at, lease_time, timeout,
-        key, dedupe, scope, tags, retry, error, result, payload,
+        key, dedupe, scope, tags, retry, correlation, tenant, parent, error, result, payload,
     ) = row  # fmt: skip
     state, waiting = STAGES[stage]
     return Job(
@@ -149,6 +155,9 @@ def job(row: Sequence[Any]) -> Job:
         retry=DEFAULT_RETRY if retry is None else _decode_retry(retry),
         timeout=None if timeout is None else span_from_micros(timeout),
         lease_time=DEFAULT_LEASE if lease_time == _DEFAULT_LEASE else span_from_micros(lease_time),
+        correlation=correlation,
+        tenant=tenant,
+        parent=parent,
         token=token,
         worker=worker,
         started_at=None if started_at is None else from_micros(started_at),
@@ -209,10 +218,14 @@ def _conditions(query: JobQuery) -> tuple[list[str], list[Any]]:
         clauses += _stages(query.states)
     if query.cancel_requested is not None:
         clauses.append(f"j.cancel_requested = {query.cancel_requested:d}")
-    for column in ("queue", "task", "key"):
+    for column in ("queue", "task", "key", "correlation", "tenant", "parent"):
         if (value := getattr(query, column)) is not None:
             clauses.append(f"j.{column} = ?")
             parameters.append(value)
+    # Partial indexes: see `queries.sql`.
+    for column in ("correlation", "parent"):
+        if getattr(query, column) is not None:
+            clauses.append(f"j.{column} IS NOT NULL")
     if query.key is not None and query.states is not None and query.states <= UNFINISHED:
         clauses.append("j.key IS NOT NULL AND j.stage < 4")
     return clauses, parameters

@@ -41,6 +41,9 @@ CREATE TABLE penstock_job (
     scope TEXT,
     tags TEXT,
     retry TEXT,
+    correlation TEXT,
+    tenant TEXT,
+    parent INTEGER,
     error TEXT,
     result TEXT
 );
@@ -59,6 +62,9 @@ CREATE UNIQUE INDEX penstock_job_dedupe ON penstock_job (dedupe)
 WHERE dedupe IS NOT NULL AND stage < 3;
 CREATE INDEX penstock_job_dedupe_running ON penstock_job (dedupe)
 WHERE dedupe IS NOT NULL AND stage = 3;
+CREATE INDEX penstock_job_correlation ON penstock_job (correlation, id)
+WHERE correlation IS NOT NULL;
+CREATE INDEX penstock_job_parent ON penstock_job (parent, id) WHERE parent IS NOT NULL;
 CREATE INDEX penstock_job_finished ON penstock_job (stage, finished_at) WHERE stage >= 4;
 
 -- The arguments never change and stand apart: every transition rewrites the job's row, and the
