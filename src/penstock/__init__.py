@@ -1,9 +1,11 @@
 """Penstock: a durable job queue that starts as one file."""
 
+from penstock.compose import chain
 from penstock.core.errors import (
     Cancel,
     ConfigurationError,
     InvalidJob,
+    JobFailed,
     JobNotFound,
     LeaseLost,
     PayloadTooLarge,
@@ -16,12 +18,14 @@ from penstock.core.errors import (
     UnknownTask,
 )
 from penstock.core.job import (
+    Edge,
     Job,
     JobId,
     JobQuery,
     Lease,
     LogEntry,
     NewJob,
+    OnFailure,
     Queue,
     Retention,
     Scope,
@@ -37,23 +41,26 @@ from penstock.core.lifecycle import (
     Waiting,
 )
 from penstock.core.retry import RetryPolicy
-from penstock.engine import Drained, Explanation, Penstock, run_sync
-from penstock.task import Task
+from penstock.engine import Batch, Drained, Explanation, Penstock, run_sync
+from penstock.task import Task, Verdict
 from penstock.worker.context import Context, context
 from penstock.worker.worker import Worker
 
 __all__ = [
+    "Batch",
     "Cancel",
     "Cancelled",
     "ConfigurationError",
     "Context",
     "Done",
     "Drained",
+    "Edge",
     "Event",
     "Explanation",
     "Failed",
     "InvalidJob",
     "Job",
+    "JobFailed",
     "JobId",
     "JobNotFound",
     "JobQuery",
@@ -61,6 +68,7 @@ __all__ = [
     "LeaseLost",
     "LogEntry",
     "NewJob",
+    "OnFailure",
     "Outcome",
     "PayloadTooLarge",
     "Penstock",
@@ -78,8 +86,10 @@ __all__ = [
     "Task",
     "TransitionRefused",
     "UnknownTask",
+    "Verdict",
     "Waiting",
     "Worker",
+    "chain",
     "context",
     "run_sync",
 ]

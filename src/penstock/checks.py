@@ -116,6 +116,8 @@ def _check_options(job: NewJob) -> None:
         or job.correlation is not None
         or job.tenant is not None
         or job.parent is not None
+        or job.after
+        or job.supersede
     ):
         _check_relations(job)
     if job.tags:
@@ -139,3 +141,7 @@ def _check_relations(job: NewJob) -> None:
             check_key(field, text)
     if job.parent is not None:
         check_kind("parent", job.parent, int)
+    for needed in job.after:
+        check_kind("after", needed, int)
+    if job.supersede and job.key is None:
+        raise InvalidJob("supersede replaces pending jobs of a key: give the job a key")

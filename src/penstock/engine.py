@@ -6,18 +6,23 @@ import random
 import socket
 import threading
 import time
+import uuid
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Literal, ParamSpec, Self, TypeVar, Unpack, overload
 
 import msgspec
+from msgspec.structs import replace
 
 from penstock.checks import PAYLOAD_LIMIT, JobChecker, check_kind, check_limit, check_name
+from penstock.compose import chain
 from penstock.core import lifecycle
 from penstock.core.errors import (
     ConfigurationError,
+    InvalidJob,
     JobNotFound,
     LeaseLost,
+    Overtaken,
     PenstockError,
     StoreError,
     UnknownTask,
@@ -26,6 +31,7 @@ from penstock.core.job import (
     Change,
     Claim,
     Counts,
+    Edge,
     Job,
     JobId,
     JobQuery,
@@ -35,13 +41,16 @@ from penstock.core.job import (
     NewJob,
     Queue,
     QueueSettings,
+    Tail,
+    Tally,
     headline,
 )
 from penstock.core.lifecycle import Event, Move, Outcome, State, Waiting
 from penstock.core.store import Clock, Store
 from penstock.core.times import from_micros
+from penstock.results import Ends, outcome_of
 from penstock.stores import open_store, system_clock
-from penstock.task import Options, Task
+from penstock.task import Merge, Options, Task, Verdict
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -82,6 +91,25 @@ class Drained(msgspec.Struct, frozen=True):
     elapsed: timedelta
 
 
+class Batch(msgspec.Struct, frozen=True):
+    """How the jobs of one correlation fare."""
+
+    correlation: str
+    tally: Tally
+
+    @property
+    def total(self) -> int:
+        """How many jobs there are."""
+        return sum(self.tally.values())
+
+    @property
+    def status(self) -> Literal["running", "done", "failed"]:
+        """Running while a job is unfinished; then done, or failed if one did not succeed."""
+        if any(not state.final for state in self.tally):
+            return "running"
+        return "failed" if {State.FAILED, State.CANCELLED} & self.tally.keys() else "done"
+
+
 class Explanation(msgspec.Struct, frozen=True):
     """Why a job is, or is not, running."""
 
@@ -117,6 +145,7 @@ class Penstock:
         self._store: Store | None = None
         self._pid = 0
         self._opening = threading.Lock()
+        self._ends = Ends(lambda: self.store)
 
     @property
     def store(self) -> Store:
@@ -163,6 +192,7 @@ class Penstock:
         /,
         *,
         permanent: tuple[type[Exception], ...] = (),
+        merge: Merge | None = None,
         **options: Unpack[Options],
     ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
     @overload
@@ -173,6 +203,7 @@ class Penstock:
         /,
         *,
         permanent: tuple[type[Exception], ...] = (),
+        merge: Merge | None = None,
         **options: Unpack[Options],
     ) -> Task[P, R]: ...
     def task(
@@ -182,12 +213,13 @@ class Penstock:
         /,
         *,
         permanent: tuple[type[Exception], ...] = (),
+        merge: Merge | None = None,
         **options: Unpack[Options],
     ) -> Any:
         """Register a handler: `@app.task`, `@app.task(queue="mail")` or `app.task("name", f)`.
 
         The name is the function's own unless given. Errors of the `permanent` types are not
-        tried again.
+        tried again. `merge` is the rule for jobs that `supersede` others of their key.
         """
         if callable(name):
             name, handler = None, name
@@ -196,7 +228,7 @@ class Penstock:
             title = function.__name__ if name is None else name
             if title in self.tasks:
                 raise ConfigurationError(f"task {title!r} is registered twice")
-            task = Task(self, title, function, options, permanent=permanent)
+            task = Task(self, title, function, options, permanent=permanent, merge=merge)
             self.check(NewJob(task=title, payload="{}", **task._fields))
             self.tasks[title] = task
             return task
@@ -221,9 +253,64 @@ class Penstock:
 
     async def enqueue_many(self, jobs: Sequence[NewJob], *, connection: Any = None) -> list[Job]:
         """Store these jobs in one transaction, all or none; the answer has their order."""
-        for job in jobs:
+        superseding = False
+        for place, job in enumerate(jobs):
             self.check(job)
+            superseding = superseding or job.supersede
+            if job.follows and not all(0 <= before < place for before in job.follows):
+                raise InvalidJob(f"job {place} of the call follows one that is not before it")
+        if superseding:
+            return [await self._enqueue_superseding(jobs, connection)]
         return await self.store.add(jobs, actor=self.actor, connection=connection)
+
+    async def enqueue_batch(
+        self, jobs: Sequence[NewJob], *, correlation: str | None = None, ordered: bool = False
+    ) -> list[Job]:
+        """Store jobs that belong together, all or none; `batch` tells how they fare.
+
+        With the correlation of a batch that exists, they join it. Ordered ones run one after the
+        other; when one fails, the rest is cancelled.
+        """
+        name = correlation or uuid.uuid4().hex
+        together = [replace(job, correlation=name) for job in jobs]
+        return await self.enqueue_many(chain(*together) if ordered else together)
+
+    async def _enqueue_superseding(self, jobs: Sequence[NewJob], connection: Any) -> Job:
+        if len(jobs) != 1 or connection is not None:
+            raise InvalidJob("a superseding job is enqueued alone, in a transaction of its own")
+        (new,) = jobs
+        for _ in range(_DECISIONS):
+            tail, wanted = await self._merged(new)
+            try:
+                if wanted is not None:
+                    (job,) = await self.store.add((wanted,), actor=self.actor, tail=tail)
+                    return job
+                if tail.job is not None:
+                    change = Change(tail.job, lifecycle.supersede(tail.job, None))
+                    (undone,) = await self.store.transition([change], actor=self.actor)
+                    if undone is not None:
+                        return undone
+            except Overtaken:
+                continue
+        raise PenstockError(f"the jobs of key {new.key!r} keep changing; try again")
+
+    async def _merged(self, new: NewJob) -> tuple[Tail, NewJob | None]:
+        """What a superseding job meets, and what is to be stored after that."""
+        pending = frozenset({State.PENDING})
+        found = await self.find(JobQuery(key=new.key, states=pending, limit=1))
+        if not found or found[0].task != new.task:  # nothing, or another task's: no merging
+            return Tail(job=found[0] if found else None), new
+        task = self.tasks.get(new.task)
+        if task is None or task.merge is None:
+            return Tail(job=found[0], replaces=True), new
+        verdict = task.merge(found[0].args, msgspec.json.decode(new.payload))
+        if verdict is Verdict.KEEP:
+            return Tail(job=found[0]), new
+        if verdict is Verdict.DROP:
+            return Tail(job=found[0]), None
+        merged = replace(new, payload=task.arguments.encode_json(verdict))
+        self.check(merged)
+        return Tail(job=found[0], replaces=True), merged
 
     # Workers
 
@@ -333,6 +420,32 @@ class Penstock:
             limit=limit,
         )
 
+    async def result(self, job: Job | int, *, timeout: timedelta | None = None) -> Any:
+        """What the job returned, when it has ended, in whatever process.
+
+        Raises `JobFailed` if it ended without success, `TimeoutError` when the time is over.
+        """
+        ended = await self._ends.of(
+            job.id if isinstance(job, Job) else JobId(job),
+            None if timeout is None else timeout.total_seconds(),
+        )
+        return outcome_of(ended)
+
+    async def batch(self, correlation: str) -> Batch:
+        """How the jobs of a batch fare."""
+        tally = await self.store.tally(correlation=correlation)
+        if not tally:
+            raise JobNotFound(f"there is no batch {correlation!r}; retention may have removed it")
+        return Batch(correlation, tally)
+
+    async def children(self, job_id: int) -> Tally:
+        """How many children of a job there are in each state."""
+        return await self.store.tally(parent=JobId(job_id))
+
+    async def edges(self, job_ids: Sequence[int]) -> list[Edge]:
+        """Who waits for whom, as far as these jobs do or are waited for."""
+        return await self.store.edges([JobId(job_id) for job_id in job_ids])
+
     async def explain(self, job_id: int) -> Explanation:
         """Why this job is not running, or what else became of it."""
         job = await self.get(job_id)
@@ -359,6 +472,8 @@ class Penstock:
         if any(queue.paused for queue in await self.queues() if queue.name == job.queue):
             text = f"queue {job.queue!r} is paused; resume it to let its jobs go on"
             return Explanation(job.id, "held", text)
+        if job.needs:
+            return await self._explain_needs(job)
         if job.waiting is Waiting.BLOCKED and (first := await self._holder_of_key(job)):
             text = f"job {first.id}, which is {first.state}, holds its key {job.key!r}"
             return Explanation(job.id, "blocked", text, first.id)
@@ -369,6 +484,18 @@ class Penstock:
                 text += f", after {attempt} failed: {headline(job.error)}"
             return Explanation(job.id, "scheduled", text)
         return Explanation(job.id, "ready", "it is ready; no free worker has claimed it yet")
+
+    async def _explain_needs(self, job: Job) -> Explanation:
+        open_ends = [
+            edge.needed
+            for edge in await self.store.edges([job.id])
+            if edge.job_id == job.id and not edge.resolved
+        ]
+        needed = (await self.store.get(open_ends[:1]))[0]
+        text = f"it waits for job {needed.id}, which is {needed.state}"
+        if len(open_ends) > 1:
+            text += f", and for {len(open_ends) - 1} more"
+        return Explanation(job.id, "blocked", text, needed.id)
 
     async def _holder_of_key(self, job: Job) -> Job | None:
         for state in (State.RUNNING, State.PENDING):

@@ -2,15 +2,16 @@
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypedDict, TypeVar, Unpack
 
 import msgspec
 import msgspec.inspect
 
 from penstock.core.errors import ConfigurationError, InvalidJob
-from penstock.core.job import Job, NewJob, Scope
+from penstock.core.job import Job, JobId, NewJob, OnFailure, Scope
 from penstock.core.retry import RetryPolicy
 
 if TYPE_CHECKING:
@@ -21,6 +22,19 @@ R = TypeVar("R")
 
 _MISFITS = (TypeError, ValueError, OverflowError, RecursionError)
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
+
+class Verdict(StrEnum):
+    """What a merge rule says when it does not merge."""
+
+    KEEP = "keep"
+    """Both run, one after the other."""
+    DROP = "drop"
+    """Neither runs: the newer undoes the older."""
+
+
+Merge = Callable[[Mapping[str, Any], Mapping[str, Any]], Mapping[str, Any] | Verdict]
+"""Makes one job's arguments of those of a pending job and of a newer one of the same key."""
 
 
 class Options(TypedDict, total=False):
@@ -40,6 +54,9 @@ class Options(TypedDict, total=False):
     correlation: str
     tenant: str
     parent: int
+    after: Sequence[int | Job]
+    on_failure: OnFailure
+    supersede: bool
     connection: Any
 
 
@@ -195,11 +212,13 @@ class Task(Generic[P, R]):
         options: Options,
         *,
         permanent: tuple[type[Exception], ...] = (),
+        merge: Merge | None = None,
         arguments: Arguments | None = None,
     ) -> None:
         self.name = name
         self.handler = handler
         self.permanent = permanent
+        self.merge = merge
         self.is_async = inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
             getattr(handler, "__call__", None)  # noqa: B004 - an object whose call is awaited
         )
@@ -226,6 +245,7 @@ class Task(Generic[P, R]):
             self.handler,
             merged,
             permanent=self.permanent,
+            merge=self.merge,
             arguments=self.arguments,
         )
 
@@ -254,4 +274,8 @@ def _new_job_fields(options: Options) -> dict[str, Any]:
         if isinstance(fields["tags"], str):
             raise ConfigurationError("tags are a list of strings, not a string")
         fields["tags"] = tuple(fields["tags"])
+    if "after" in fields:
+        fields["after"] = tuple(
+            job.id if isinstance(job, Job) else JobId(job) for job in fields["after"]
+        )
     return fields

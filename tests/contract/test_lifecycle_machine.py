@@ -19,6 +19,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from msgspec.structs import replace
 
 from penstock.core import lifecycle
 from penstock.core.errors import QueueFull, TransitionRefused
@@ -29,6 +30,7 @@ from penstock.core.job import (
     JobId,
     LogId,
     NewJob,
+    OnFailure,
     QueueSettings,
     Retention,
     Scope,
@@ -93,6 +95,7 @@ class Known:
     finished_at: datetime | None = None
     error: str | None = None
     result: str | None = None
+    open: set[int] = field(default_factory=set)
 
 
 @dataclass
@@ -106,6 +109,8 @@ class Model:
 
     def copy(self) -> "Model":
         jobs = {place: copy(job) for place, job in self.jobs.items()}
+        for job in jobs.values():
+            job.open = set(job.open)
         return Model(jobs, set(self.paused), dict(self.limits), list(self.logged))
 
     def rival(self, dedupe: str | None, scope: Scope, but: int | None = None) -> Known | None:
@@ -125,6 +130,8 @@ class Model:
     def waiting(self, job: Known, now: datetime) -> Waiting | None:
         if job.state is not PENDING:
             return None
+        if job.open:
+            return Waiting.BLOCKED
         if job.asked.key is not None:
             line = [
                 other
@@ -146,6 +153,23 @@ class Model:
         ]
         fitting.sort(key=lambda job: (-job.asked.priority, job.run_at, job.id))
         return fitting[: wanted.limit]
+
+    def release(self, actor: str, now: datetime) -> None:
+        """Tell those that wait for a job that it has ended, and those behind them."""
+        told = True
+        while told:
+            told = False
+            for job in self.jobs.values():
+                for needed in [one for one in job.open if self.jobs[one].state.final]:
+                    told = True
+                    job.open.discard(needed)
+                    self.tell(job, self.jobs[needed].state, actor, now)
+
+    def tell(self, job: Known, state: State, actor: str, now: datetime) -> None:
+        succeeded = state in {State.DONE, State.SUPERSEDED}
+        if job.state is PENDING and not succeeded and job.asked.on_failure is OnFailure.CANCEL:
+            self.end(job, State.CANCELLED, now)
+            self.log(job, Event.CANCELLED, actor)
 
     def log(self, job: Known, event: Event, actor: str) -> None:
         self.logged.append((job.id, event, job.state, actor))
@@ -224,6 +248,7 @@ class Life(RuleBasedStateMachine):
             rival = trial.rival(new.dedupe, new.scope)
             if rival is None:
                 fresh = Known(new, 10**9 + len(asked), self.now + (new.delay or 0 * SECOND))
+                fresh.open = {*new.after, *(asked[place] for place in new.follows)}
                 trial.jobs[fresh.id] = rival = fresh
             asked.append(rival.id)
         full = self.over_limit(trial)
@@ -239,17 +264,40 @@ class Life(RuleBasedStateMachine):
                 assert job.id > self.highest
                 self.highest = names[place] = job.id
                 known = Known(new, job.id, trial.jobs[place].run_at)
+                known.open = {names.get(one, one) for one in trial.jobs[place].open}
                 self.model.jobs[job.id] = known
                 self.model.log(known, Event.ENQUEUED, "p")
             else:
                 assert job.duplicate
                 assert job.id == names.get(place, place)
+        self.model.release("p", self.now)
+
+    @precondition(lambda self: self.model.jobs)
+    @rule(
+        batch=st.lists(new_jobs, min_size=1, max_size=3),
+        needed=st.lists(picks, max_size=3),
+        on_failure=st.sampled_from(OnFailure),
+    )
+    def add_after(self, batch: list[NewJob], needed: list[int], on_failure: OnFailure) -> None:
+        stored = list(self.model.jobs)
+        after = tuple(JobId(stored[pick % len(stored)]) for pick in needed)
+        self.add(
+            [
+                replace(
+                    new,
+                    after=after if place == 0 else (),
+                    follows=() if place == 0 else (place - 1,),
+                    on_failure=on_failure,
+                )
+                for place, new in enumerate(batch)
+            ]
+        )
 
     @precondition(lambda self: self.of(RUNNING))
     @rule(pick=picks, outcome=st.sampled_from(["", "failed", "snoozed"]))
     def add_again(self, pick: int, outcome: str) -> None:
         """What a "run again" does; and then the first run wants another attempt."""
-        self.add([self.pick(pick, RUNNING)[0].asked])
+        self.add([replace(self.pick(pick, RUNNING)[0].asked, after=(), follows=())])
         if outcome:
             self.settle([(pick, outcome)])
 
@@ -293,6 +341,7 @@ class Life(RuleBasedStateMachine):
         jobs = drive(self.store.get([JobId(place) for place in outcomes]))
         for place, outcome in outcomes.items():
             self.model.settle(self.model.jobs[place], outcome, self.now)
+        self.model.release("w", self.now)
         moves = [lifecycle.advance(job, OUTCOMES[outcomes[job.id]]) for job in jobs]
         assert None not in self.write(list(zip(jobs, moves, strict=True)), "w")
 
@@ -304,6 +353,7 @@ class Life(RuleBasedStateMachine):
         stale = [job.version] != [now.version for now in found]
         if not stale:
             self.model.settle(self.model.jobs[job.id], outcome, self.now)
+            self.model.release("w", self.now)
         [moved] = self.write([(job, lifecycle.advance(job, OUTCOMES[outcome]))], "w")
         assert (moved is None) is stale
         for now in found if stale else []:
@@ -321,6 +371,7 @@ class Life(RuleBasedStateMachine):
         else:
             self.model.end(known, State.CANCELLED, self.now)
             self.model.log(known, Event.CANCELLED, "me")
+            self.model.release("me", self.now)
         assert self.write([(job, lifecycle.cancel(job))], "me") != [None]
 
     @precondition(lambda self: self.of(PENDING, State.FAILED, State.CANCELLED))
@@ -348,6 +399,7 @@ class Life(RuleBasedStateMachine):
         assert {job.id for job in found} <= {job.id for job in past}
         for job in found:
             self.model.settle(self.model.jobs[job.id], "expired", self.now)
+        self.model.release("w", self.now)
         moves = [(job, lifecycle.advance(job, lifecycle.Expired())) for job in found]
         assert None not in self.write(moves, "w")
 
@@ -412,6 +464,7 @@ class Life(RuleBasedStateMachine):
             assert (job.worker, job.finished_at) == (known.worker, known.finished_at)
             assert (job.error, job.result_json) == (known.error, known.result)
             assert job.cancel_requested == known.stopping
+            assert job.needs == len(known.open)
             waits = self.model.waiting(known, self.now)
             # A job that fell due may stay scheduled until somebody claims.
             late = waits is Waiting.READY and job.waiting is Waiting.SCHEDULED

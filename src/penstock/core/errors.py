@@ -9,6 +9,8 @@ PenstockError
 ├── JobNotFound
 ├── QueueFull              the queue is at its limit; try later
 ├── TransitionRefused      not allowed from this state
+├── Overtaken              a job that was to be replaced has changed
+├── JobFailed              the awaited job did not succeed
 ├── LeaseLost              another worker owns the job now
 └── StoreError
     └── StoreUnavailable   nothing was changed; safe to try again
@@ -18,7 +20,10 @@ PenstockError
 """
 
 from datetime import timedelta
-from typing import Self
+from typing import TYPE_CHECKING, Self
+
+if TYPE_CHECKING:
+    from penstock.core.job import Job
 
 
 class PenstockError(Exception):
@@ -61,6 +66,21 @@ class QueueFull(PenstockError):
 
 class TransitionRefused(PenstockError):
     """The job's state does not allow what was asked for; nothing changed."""
+
+
+class Overtaken(PenstockError):
+    """A job that was to be replaced has changed meanwhile; nothing was stored."""
+
+
+class JobFailed(PenstockError):
+    """The job whose result was awaited ended without one: `job` tells how."""
+
+    def __init__(self, text: str, job: "Job") -> None:
+        super().__init__(text)
+        self.job = job
+
+    def __reduce__(self) -> tuple[type[Self], tuple[str, "Job"]]:
+        return type(self), (str(self), self.job)
 
 
 class LeaseLost(PenstockError):

@@ -30,10 +30,18 @@ class Scope(StrEnum):
     UNFINISHED = "unfinished"
 
 
+class OnFailure(StrEnum):
+    """What becomes of a job when one that it waits for does not succeed."""
+
+    CANCEL = "cancel"
+    RUN = "run"
+
+
 class NewJob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A job that is asked for: what `Task.new` makes and `enqueue` stores.
 
-    `payload` is the JSON text of an object: the arguments by name.
+    `payload` is the JSON text of an object: the arguments by name. `after` are the ids of stored
+    jobs that it waits for, `follows` the places of jobs in the same call, before its own.
     """
 
     task: str
@@ -52,6 +60,10 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     correlation: str | None = None
     tenant: str | None = None
     parent: JobId | None = None
+    after: tuple[JobId, ...] = ()
+    follows: tuple[int, ...] = ()
+    on_failure: OnFailure = OnFailure.CANCEL
+    supersede: bool = False
 
 
 class Lease(msgspec.Struct, frozen=True, gc=False):
@@ -70,7 +82,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A stored job as it was at one moment.
 
     `version` is the id of the newest log entry about it; it changes with every transition.
-    `token` belongs to the newest claim. `duplicate` tells that an enqueue met this existing job
+    `token` belongs to the newest claim. `needs` counts the jobs that it still waits for.
+    `duplicate` tells that an enqueue met this existing job
     instead of storing another.
     """
 
@@ -95,6 +108,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     correlation: str | None = None
     tenant: str | None = None
     parent: JobId | None = None
+    needs: int = 0
     token: int = 0
     worker: str | None = None
     started_at: datetime | None = None
@@ -176,6 +190,25 @@ class LogEntry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     duration: timedelta | None = None
 
 
+class Edge(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One job waits for another; `resolved` when that one has come to an end."""
+
+    needed: JobId
+    job_id: JobId
+    on_failure: OnFailure
+    resolved: bool = False
+
+
+class Tail(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What a superseding job was merged with: the newest pending job of its key, if any.
+
+    The new job takes the other's place if it `replaces` it, or stands behind it.
+    """
+
+    job: Job | None
+    replaces: bool = False
+
+
 class Change(msgspec.Struct, frozen=True, gc=False):
     """A move for a job, to be written only while the job is still the one that was looked at."""
 
@@ -240,3 +273,4 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 Counts = Mapping[tuple[str, State, Waiting | None], int]
+Tally = Mapping[State, int]

@@ -233,6 +233,26 @@ def give_way(job: "Job", move: Move, rival: int) -> Move:
     return msgspec.structs.replace(move, state=State.SUPERSEDED, delay=timedelta(0), reason=reason)
 
 
+def frees(state: State, *, run_anyway: bool) -> bool:
+    """Whether a job that ended in this state lets those go on that wait for it.
+
+    The work of a superseded job is done by the one that took its place.
+    """
+    return run_anyway or state in (State.DONE, State.SUPERSEDED)
+
+
+def abandon(job: "Job", needed: int, state: State) -> Move:
+    """A job that this one waits for did not succeed."""
+    reason = f"job {needed}, which it waits for, is {state}"
+    return _move(job, Event.CANCELLED, State.CANCELLED, reason=reason)
+
+
+def supersede(job: "Job", by: int | None) -> Move:
+    """A newer job of its key takes a pending job's place, or both come to nothing."""
+    reason = "a newer job undoes it" if by is None else f"superseded by job {by}"
+    return _move(job, Event.SUPERSEDED, State.SUPERSEDED, reason=reason)
+
+
 def refuse(job: "Job", token: int, actor: str) -> Move:
     """Note a write with a stale token; the job stays as it is."""
     return _move(

@@ -7,6 +7,7 @@ from penstock.core.job import (
     Change,
     Claim,
     Counts,
+    Edge,
     Job,
     JobId,
     JobQuery,
@@ -17,6 +18,8 @@ from penstock.core.job import (
     Queue,
     QueueSettings,
     Retention,
+    Tail,
+    Tally,
 )
 
 Clock = Callable[[], int]
@@ -33,8 +36,20 @@ class Store(Protocol):
     that synchronous code can drive them by one `send` (see `penstock.engine.run_sync`).
     """
 
-    async def add(self, jobs: Sequence[NewJob], *, actor: str, connection: Any = None) -> list[Job]:
+    async def add(
+        self,
+        jobs: Sequence[NewJob],
+        *,
+        actor: str,
+        connection: Any = None,
+        tail: Tail | None = None,
+    ) -> list[Job]:
         """Store these jobs, all or none, in this order; ids grow in that order.
+
+        A job with `after` or `follows` is blocked until all of those have ended. Raises
+        `JobNotFound` if one of `after` is not stored. With `tail`, there is one new
+        job, and it is stored only if the newest pending job of its key is still the one in
+        `tail`, unchanged; else raises `Overtaken`.
 
         A job whose dedupe key is held is not stored: the holder is returned in its place, with
         `duplicate` set. Raises `QueueFull` when a queue would pass its limit; duplicates are
@@ -66,9 +81,22 @@ class Store(Protocol):
 
         Returns, for each change, the job as it is now, or None where the job had changed or is
         gone. Finishing or giving back the head of a key makes the next job of the key visible
-        in the same transaction. A move to pending meets `lifecycle.give_way` if its dedupe key
+        in the same transaction; so does the end of a job for those that wait for it, or they
+        meet `lifecycle.abandon`. A move to pending meets `lifecycle.give_way` if its dedupe key
         is held by another.
         """
+        ...
+
+    async def watch(self, ids: Sequence[JobId]) -> list[Job]:
+        """These jobs as they are now; `wait` will return, in every process, when they end."""
+        ...
+
+    async def edges(self, ids: Sequence[JobId]) -> list[Edge]:
+        """Who waits for whom, as far as these jobs do or are waited for."""
+        ...
+
+    async def tally(self, *, correlation: str | None = None, parent: JobId | None = None) -> Tally:
+        """How many jobs of a batch, or children of a job, there are in each state."""
         ...
 
     async def expired(self, limit: int) -> list[Job]:

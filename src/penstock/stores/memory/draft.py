@@ -1,5 +1,6 @@
 """What a write would change, decided before anything is."""
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -7,7 +8,19 @@ import msgspec
 from msgspec.structs import replace
 
 from penstock.core import lifecycle
-from penstock.core.job import Job, JobId, LogEntry, LogId, NewJob, Queue, Scope, moved
+from penstock.core.errors import JobNotFound
+from penstock.core.job import (
+    Edge,
+    Job,
+    JobId,
+    LogEntry,
+    LogId,
+    NewJob,
+    OnFailure,
+    Queue,
+    Scope,
+    moved,
+)
 from penstock.core.lifecycle import UNFINISHED, Event, Move, State, Waiting
 
 if TYPE_CHECKING:
@@ -20,6 +33,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     jobs: list[Job] = []
     entries: list[LogEntry] = []
     queues: list[Queue] = []
+    edges: list[Edge] = []
     removed: list[JobId] = []
 
 
@@ -32,22 +46,44 @@ class Draft:
         self._store = store
         self._now = now
         self._actor = actor
+        self._last_job = store._last_job  # noqa: SLF001 - its draft
         self._holders: dict[str, set[JobId]] = {}
+        self._edges: dict[JobId, dict[JobId, Edge]] = {}
+        self._ended: list[tuple[JobId, State]] = []
+        # Jobs that were added when one they need had ended: they hear of it after the others.
+        self._late: list[tuple[JobId, JobId, State, OnFailure]] = []
 
     def get(self, job_id: JobId) -> Job | None:
         """The job as the verb has left it so far."""
         return self.jobs.get(job_id) or self._store._jobs.get(job_id)  # noqa: SLF001 - its draft
 
-    def batch(self) -> Batch:
-        """All that was written."""
-        return Batch(jobs=list(self.jobs.values()), entries=self.entries)
+    def _current(self, job_id: JobId) -> Job:
+        return self.jobs.get(job_id) or self._store._jobs[job_id]  # noqa: SLF001 - its draft
 
-    def add(self, new: NewJob) -> tuple[JobId, bool]:
-        """The id of the new job, or of the one that holds its dedupe key and True."""
+    def batch(self) -> Batch:
+        """All that was written, with what the ends of jobs mean for those that wait for them."""
+        for news in self._late:
+            self._tell(*news)
+        while self._ended:
+            self._release(*self._ended.pop())
+        return Batch(
+            jobs=list(self.jobs.values()),
+            entries=self.entries,
+            edges=[edge for edges in self._edges.values() for edge in edges.values()],
+        )
+
+    def add(self, new: NewJob, before: Sequence[tuple[JobId, bool]] = ()) -> tuple[JobId, bool]:
+        """The id of the new job, or of the one that holds its dedupe key and True.
+
+        `before` are the answers for the jobs of the same call before it.
+        """
         if new.dedupe is not None and (rival := self._rival(new.dedupe, new.scope)) is not None:
             return rival, True
         run_at = new.run_at or self._now if new.delay is None else self._now + new.delay
-        job_id = JobId(self._store._last_job + len(self.jobs) + 1)  # noqa: SLF001 - its draft
+        self._last_job = job_id = JobId(self._last_job + 1)
+        needed = {*new.after, *(before[place][0] for place in new.follows)}
+        ended = self._link(new, job_id, needed)
+        needs = len(needed) - len(ended)
         self._write(
             Job(
                 id=job_id,
@@ -57,7 +93,7 @@ class Draft:
                 queue=new.queue,
                 priority=new.priority,
                 state=State.PENDING,
-                waiting=self._waiting(new.key, run_at),
+                waiting=Waiting.BLOCKED if needs else self._waiting(new.key, run_at),
                 attempt=0,
                 enqueued_at=self._now,
                 run_at=run_at.astimezone(UTC),
@@ -71,9 +107,52 @@ class Draft:
                 correlation=new.correlation,
                 tenant=new.tenant,
                 parent=new.parent,
+                needs=needs,
             )
         )
+        self._late += [(job_id, one.id, one.state, new.on_failure) for one in ended]
         return job_id, False
+
+    def replace(self, job: Job, by: JobId) -> None:
+        """Let a new job take the place of a pending one."""
+        self.move(job, lifecycle.supersede(job, by))
+
+    def _link(self, new: NewJob, job_id: JobId, needed: set[JobId]) -> list[Job]:
+        """Note who waits for whom; those of the needed jobs that have ended already."""
+        ended: list[Job] = []
+        for one in sorted(needed):
+            job = self.get(one)
+            if job is None:
+                raise JobNotFound(f"there is no job {one} to wait for")
+            over = job.state.final
+            self._edges.setdefault(one, {})[job_id] = Edge(
+                needed=one, job_id=job_id, on_failure=new.on_failure, resolved=over
+            )
+            if over:
+                ended.append(job)
+        return ended
+
+    def _release(self, ended: JobId, state: State) -> None:
+        """What the end of a job means for those that wait for it."""
+        stored = self._store._dependents.get(ended, {})  # noqa: SLF001 - its draft
+        edges = self._edges.setdefault(ended, {})
+        for job_id, edge in {**stored, **edges}.items():
+            if edge.resolved:
+                continue
+            edges[job_id] = replace(edge, resolved=True)
+            job = self._current(job_id)
+            job = replace(job, needs=job.needs - 1)
+            if job.state is State.PENDING and not job.needs:
+                job = replace(job, waiting=self._waiting(job.key, job.run_at))
+            self._write(job)
+            self._tell(job_id, ended, state, edge.on_failure)
+
+    def _tell(self, job_id: JobId, needed: JobId, state: State, on_failure: OnFailure) -> None:
+        """Let a job know that one it needed has ended like this."""
+        job = self._current(job_id)
+        run_anyway = on_failure is OnFailure.RUN
+        if job.state is State.PENDING and not lifecycle.frees(state, run_anyway=run_anyway):
+            self.move(job, lifecycle.abandon(job, needed, state))
 
     def claim(self, job: Job) -> None:
         """Give a job to the actor."""
@@ -100,6 +179,8 @@ class Draft:
             move = self._settled(job, move)
             back = move.state is State.PENDING
             waiting = self._waiting(job.key, self._now + move.delay) if back else None
+            if back and job.needs:
+                waiting = Waiting.BLOCKED
             duration = self._now - job.started_at if running and job.started_at else None
         version = self._log(
             job.id,
@@ -111,6 +192,8 @@ class Draft:
             duration=duration,
         )
         self._write(moved(job, move, at=self._now, version=version, waiting=waiting))
+        if move.state.final and not move.stays:
+            self._ended.append((job.id, move.state))
 
     def _settled(self, job: Job, move: Move) -> Move:
         if move.state is not State.PENDING or job.dedupe is None:

@@ -13,11 +13,12 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from penstock.core.errors import ConfigurationError, QueueFull
+from penstock.core.errors import ConfigurationError, Overtaken, QueueFull
 from penstock.core.job import (
     Change,
     Claim,
     Counts,
+    Edge,
     Job,
     JobId,
     JobQuery,
@@ -28,6 +29,8 @@ from penstock.core.job import (
     Queue,
     QueueSettings,
     Retention,
+    Tail,
+    Tally,
 )
 from penstock.core.lifecycle import FINAL, UNFINISHED, Event, State, Waiting
 from penstock.core.store import Clock
@@ -61,16 +64,31 @@ class MemoryStore:
         self._ended = {state: Ranking() for state in FINAL}
         self._lines: dict[str, Line] = {}
         self._holders: dict[str, set[JobId]] = {}
+        self._dependents: dict[JobId, dict[JobId, Edge]] = {}
+        self._needed: dict[JobId, set[JobId]] = {}
         self._generation = 0
         self._waiters: list[Callable[[], object]] = []
 
-    async def add(self, jobs: Sequence[NewJob], *, actor: str, connection: Any = None) -> list[Job]:
+    async def add(
+        self,
+        jobs: Sequence[NewJob],
+        *,
+        actor: str,
+        connection: Any = None,
+        tail: Tail | None = None,
+    ) -> list[Job]:
         if connection is not None:
             raise ConfigurationError("the in-memory store cannot join a database transaction")
         with self._lock:
             draft = Draft(self, self._tick(), actor)
-            places = [draft.add(new) for new in jobs]
-            self._check_limits(draft.jobs.values())
+            if tail is not None and self._tail(jobs[0].key) != tail.job:
+                raise Overtaken(f"the pending jobs of key {jobs[0].key!r} have changed")
+            places: list[tuple[JobId, bool]] = []
+            for new in jobs:
+                places.append(draft.add(new, places))
+            self._check_limits(job for job in draft.jobs.values() if job.id > self._last_job)
+            if tail is not None and tail.job is not None and tail.replaces:
+                draft.replace(tail.job, places[0][0])
             self._commit(draft.batch())
             found = ((self._jobs[place], duplicate) for place, duplicate in places)
             return [replace(job, duplicate=True) if hit else job for job, hit in found]
@@ -108,6 +126,26 @@ class MemoryStore:
                     places.append(job.id)
             self._commit(draft.batch())
             return [None if place is None else self._jobs[place] for place in places]
+
+    async def watch(self, ids: Sequence[JobId]) -> list[Job]:
+        return await self.get(ids)
+
+    async def edges(self, ids: Sequence[JobId]) -> list[Edge]:
+        with self._lock:
+            found = {
+                (edge.job_id, edge.needed): edge
+                for place in ids
+                for edge in (
+                    *self._dependents.get(place, {}).values(),
+                    *(self._dependents[one][place] for one in self._needed.get(place, ())),
+                )
+            }
+            return [found[place] for place in sorted(found)]
+
+    async def tally(self, *, correlation: str | None = None, parent: JobId | None = None) -> Tally:
+        query = JobQuery(correlation=correlation, parent=parent)
+        with self._lock:
+            return Counter(job.state for job in self._jobs.after(None) if _fits(job, query))
 
     async def expired(self, limit: int) -> list[Job]:
         with self._lock:
@@ -200,6 +238,11 @@ class MemoryStore:
         with self._lock:
             self._wake()
 
+    def _tail(self, key: str | None) -> Job | None:
+        """The newest pending job of a key."""
+        pending = self._lines[key].pending.ids() if key in self._lines else ()
+        return self._jobs[max(pending)] if pending else None
+
     def _claimable(self, wanted: Claim) -> Iterator[Ranked]:
         names = self._queues.keys() if wanted.queues is None else set(wanted.queues)
         tags: set[str | None] = set(wanted.tags) or {None}
@@ -260,10 +303,20 @@ class MemoryStore:
             self._last_log = entry.id
             self._log.put(entry.id, entry)
             self._entries.setdefault(entry.job_id, []).append(entry.id)
+        for edge in batch.edges:
+            self._dependents.setdefault(edge.needed, {})[edge.job_id] = edge
+            self._needed.setdefault(edge.job_id, set()).add(edge.needed)
         for place in batch.removed:
+            self._unlink(place)
             self._leave(self._jobs.take(place))
             for entry_id in self._entries.pop(place):
                 self._log.take(entry_id)
+
+    def _unlink(self, place: JobId) -> None:
+        for job_id in self._dependents.pop(place, {}):
+            self._needed[job_id].discard(place)
+        for needed in self._needed.pop(place, ()):
+            self._dependents[needed].pop(place, None)
 
     def _put(self, job: Job) -> None:
         if (old := self._jobs.get(job.id)) is not None:
@@ -324,7 +377,7 @@ class MemoryStore:
                 self._put(replace(job, waiting=Waiting.BLOCKED))
         if line.visible is not None:
             job = self._jobs[line.visible]
-            if job.waiting is Waiting.BLOCKED:
+            if job.waiting is Waiting.BLOCKED and not job.needs:
                 kind = Waiting.READY if job.run_at <= self._now else Waiting.SCHEDULED
                 self._put(replace(job, waiting=kind))
         if not line.pending and not line.running:

@@ -7,12 +7,17 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from penstock.core.errors import QueueFull
-from penstock.core.job import Job, NewJob
+from penstock.core.errors import JobNotFound, Overtaken, QueueFull
+from penstock.core.job import Change, Job, NewJob, OnFailure, Tail
+from penstock.core.lifecycle import State, abandon, frees, supersede
 from penstock.core.times import from_micros
 from penstock.stores.sqlite import rows
-from penstock.stores.sqlite.rows import BLOCKED, READY, SCHEDULED, encoded
+from penstock.stores.sqlite.moving import Moving, Taken
+from penstock.stores.sqlite.rows import BLOCKED, READY, SCHEDULED, STAGES, encoded
 from penstock.stores.sqlite.transaction import SQL, Totals, Transaction
+
+Addition = tuple[Sequence[NewJob], str, Tail | None]
+"""One call of `add`: the new jobs, the actor, and what a superseding one was merged with."""
 
 
 class Adding:
@@ -33,6 +38,9 @@ class Adding:
         self._rooms: dict[str, tuple[int, int] | None] = {}
         self._held_keys: set[str] = set()
         self._deduped: dict[str, Job] = {}
+        # Who waits for whom among the new jobs and those that were stored before.
+        self._edges: list[tuple[int, int, OnFailure, bool]] = []
+        self.abandoned: dict[int, tuple[int, State]] = {}
 
     def look_up_keys(self, keys: Iterable[str]) -> None:
         """Which of these keys already have an unfinished job."""
@@ -42,6 +50,31 @@ class Adding:
 
     def call(self, jobs: Sequence[NewJob], actor: str) -> list[Job] | Exception:
         """Take the jobs of one caller, all or none."""
+        try:
+            states = self._look_up_needed(jobs)
+        except JobNotFound as error:
+            return error
+        holders, asked = self._look_up_holders(jobs)
+        for queue, n in asked.items():
+            room = self._room(queue)
+            if room is not None and n > room[0]:
+                return QueueFull(queue, room[1])
+        for queue, n in asked.items():
+            room = self._rooms[queue]
+            self._rooms[queue] = None if room is None else (room[0] - n, room[1])
+        self._actors.append((actor, sum(asked.values())))
+        taken: list[Job] = []
+        for job, holder in zip(jobs, holders, strict=True):
+            if job.dedupe is not None and (held := holder or self._deduped.get(job.dedupe)):
+                taken.append(replace(held, duplicate=True))
+            elif job.after or job.follows:
+                taken.append(self._take_after(job, taken, states))
+            else:
+                taken.append(self._take(job))
+        return taken
+
+    def _look_up_holders(self, jobs: Sequence[NewJob]) -> tuple[list[Job | None], dict[str, int]]:
+        """Who holds the dedupe keys, and how many jobs are to be stored in each queue."""
         holders: list[Job | None] = []
         promised: set[str] = set()
         asked: dict[str, int] = {}
@@ -55,20 +88,7 @@ class Adding:
             elif job.dedupe is None:
                 asked[job.queue] = asked.get(job.queue, 0) + 1
             holders.append(holder)
-        for queue, n in asked.items():
-            room = self._room(queue)
-            if room is not None and n > room[0]:
-                return QueueFull(queue, room[1])
-        for queue, n in asked.items():
-            room = self._rooms[queue]
-            self._rooms[queue] = None if room is None else (room[0] - n, room[1])
-        self._actors.append((actor, sum(asked.values())))
-        return [
-            self._take(job)
-            if job.dedupe is None
-            else self._take_once(job, holder or self._deduped.get(job.dedupe))
-            for job, holder in zip(jobs, holders, strict=True)
-        ]
+        return holders, asked
 
     def write(self) -> None:
         """Write every job that was taken."""
@@ -95,10 +115,37 @@ class Adding:
             n = sum(taken for _, taken in group)
             self._tx.execute(SQL["log_added"], (actor, first, first + n - 1))
             first += n
+        if self._edges:
+            self._tx.execute(SQL["add_edges"], (encoded(self._edges),))
+            open_ends = {needed for needed, _, _, resolved in self._edges if not resolved}
+            self._tx.execute(SQL["await"], (encoded(open_ends),))
         self._tx.add_totals(self._totals)
         self._tx.ring = self._tx.ring_others = True
 
-    def _take(self, new: NewJob) -> Job:
+    def _look_up_needed(self, jobs: Sequence[NewJob]) -> dict[int, State]:
+        """The states of the stored jobs that these wait for."""
+        wanted = {needed for job in jobs if job.after for needed in job.after}
+        if not wanted:
+            return {}
+        found = self._tx.execute(SQL["stages"], (encoded(wanted),)).fetchall()
+        states = {job_id: STAGES[stage][0] for job_id, stage in found}
+        if missing := wanted - states.keys():
+            raise JobNotFound(f"there is no job {min(missing)} to wait for")
+        return states
+
+    def _take_after(self, new: NewJob, before: Sequence[Job], states: dict[int, State]) -> Job:
+        """Take a job that waits for others, some of which may have ended already."""
+        needed = {**{job_id: states[job_id] for job_id in new.after}}
+        needed.update((before[place].id, before[place].state) for place in new.follows)
+        ended = {job_id: state for job_id, state in needed.items() if state.final}
+        job = self._take(new, needs=len(needed) - len(ended))
+        self._edges += [(one, job.id, new.on_failure, one in ended) for one in needed]
+        for one, state in ended.items():
+            if not frees(state, run_anyway=new.on_failure is OnFailure.RUN):
+                self.abandoned[job.id] = (one, state)
+        return job
+
+    def _take(self, new: NewJob, needs: int = 0) -> Job:
         run_at, stage = self._now, READY
         if new.delay is not None or new.run_at is not None:
             run_at = rows.due(new, self._now)
@@ -107,26 +154,23 @@ class Adding:
             if new.key in self._held_keys:
                 stage = BLOCKED
             self._held_keys.add(new.key)
+        if needs:
+            stage = BLOCKED
         job_id, version = self._first + self._n, self._first_log + self._n
         self._n += 1
-        options = rows.options(new, stage, run_at)
+        options = rows.options(new, stage, run_at, needs)
         if self._last is not None and options == self._groups[-1][0]:
             self._groups[-1][1].append(new.payload)
             job = replace(self._last, id=job_id, version=version, payload=new.payload)
         else:
             self._groups.append((options, [new.payload]))
-            job = rows.new_job(new, job_id, version, stage, run_at, self._at)
+            job = rows.new_job(new, job_id, version, stage, run_at, needs, self._at)
         self._last = job
         total = (new.queue, stage)
         self._totals[total] = self._totals.get(total, 0) + 1
         if new.dedupe is not None:
             self._deduped[new.dedupe] = job
         return job
-
-    def _take_once(self, job: NewJob, holder: Job | None) -> Job:
-        if holder is None:
-            return self._take(job)
-        return replace(holder, duplicate=True)
 
     def _holder(self, job: NewJob) -> Job | None:
         if job.dedupe is None:
@@ -148,3 +192,64 @@ class Adding:
                 pending = self._tx.execute(SQL["pending_total"], (queue,)).fetchone()[0]
                 self._rooms[queue] = (limit - pending, limit)
         return self._rooms[queue]
+
+
+class Following:
+    """What adding jobs does to others, in the same transaction: replaced ones, and lost ends."""
+
+    def __init__(self, tx: Transaction, now: int, adding: Adding) -> None:
+        self._tx = tx
+        self._now = now
+        self._adding = adding
+        self._keys: set[str | None] = set()
+        self.replaced: list[tuple[Job, int, str]] = []
+
+    def add(self, jobs: Sequence[NewJob], actor: str, tail: Tail) -> list[Job] | Exception:
+        """Add a superseding job, if what it was merged with is still the newest of its key."""
+        (new,) = jobs
+        if new.key in self._keys:  # by another caller in this transaction
+            return _overtaken(new)
+        (newest,) = self._tx.execute(SQL["tail_of_key"], (new.key,)).fetchone()
+        expected = None if tail.job is None else (tail.job.id, tail.job.version)
+        found = [(job.id, job.version) for job in self._tx.jobs([newest])] if newest else [None]
+        if found != [expected]:
+            return _overtaken(new)
+        self._keys.add(new.key)
+        answer = self._adding.call(jobs, actor)
+        if tail.job is not None and tail.replaces and not isinstance(answer, Exception):
+            self.replaced.append((tail.job, answer[0].id, actor))
+        return answer
+
+    def write(
+        self, calls: Sequence[Addition], answers: Sequence[list[Job] | Exception]
+    ) -> list[list[Job] | Exception]:
+        """Write these moves; the answers with the new jobs as they are then."""
+        moving = Moving(self._tx, self._now)
+        moving.look_up([job.id for job, _, _ in self.replaced])
+        moves: list[list[Taken | None] | Exception] = [
+            moving.call([Change(job, supersede(job, by))], actor)
+            for job, by, actor in self.replaced
+        ]
+        lost = self._adding.abandoned
+        orphans = {job.id: job for job in self._tx.jobs(list(lost))}
+        moving.look_up(list(orphans))
+        moves += [
+            moving.call([Change(job, abandon(job, *lost[job.id]))], actor)
+            for (_, actor, _), answer in zip(calls, answers, strict=True)
+            if not isinstance(answer, Exception)
+            for added in answer
+            if (job := orphans.get(added.id)) is not None and not added.duplicate
+        ]
+        moving.write(moves)
+        return [
+            answer if isinstance(answer, Exception) else self._as_they_are(answer)
+            for answer in answers
+        ]
+
+    def _as_they_are(self, answer: Sequence[Job]) -> list[Job]:
+        now = {job.id: job for job in self._tx.jobs([job.id for job in answer])}
+        return [replace(now[job.id], duplicate=job.duplicate) for job in answer]
+
+
+def _overtaken(new: NewJob) -> Overtaken:
+    return Overtaken(f"the pending jobs of key {new.key!r} have changed; nothing was stored")

@@ -7,8 +7,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from penstock.core.errors import TransitionRefused
-from penstock.core.job import Change, Job, JobId, kept_error, moved_fields
-from penstock.core.lifecycle import Event, Move, State, give_way
+from penstock.core.job import Change, Job, JobId, OnFailure, kept_error, moved_fields
+from penstock.core.lifecycle import Event, Move, State, abandon, frees, give_way
 from penstock.core.times import from_micros, span_to_micros
 from penstock.stores.sqlite import rows
 from penstock.stores.sqlite.rows import BLOCKED, READY, SCHEDULED, STAGES, encoded
@@ -42,7 +42,7 @@ class Moving:
         self._tx = tx
         self._now = now
         self._at = from_micros(now)
-        self._current: dict[int, tuple[int | None, int, int | None]] = {}
+        self._current: dict[int, tuple[int | None, int, int | None, int, int]] = {}
         self._groups: dict[tuple[Any, ...], _Group] = {}
         self._last: _Group | None = None
         self._totals: Totals = {}
@@ -52,19 +52,22 @@ class Moving:
         self._put_back: dict[str, int] = {}
         self._versions: dict[int, int] = {}
         self._restaged: dict[int, int] = {}
+        # The awaited jobs that come to an end, and those that wait for fewer others than before.
+        self._ended: dict[int, tuple[State, str]] = {}
+        self._needs_less: set[int] = set()
 
     def look_up(self, job_ids: Sequence[JobId]) -> None:
-        """The versions and stages that these jobs have now, and when their leases are over."""
+        """What these jobs are now: versions, stages, ends of leases, what they need, awaited."""
         found = self._tx.execute(SQL["versions"], (encoded(job_ids),)).fetchone()[0]
         self._current.update(zip(job_ids, rows.versions.decode(found), strict=True))
 
     def call(self, changes: Sequence[Change], actor: str) -> list[Taken | None] | Exception:
         """Take the moves of one caller whose jobs are what the caller believes; in order."""
-        before = self._touched.copy(), self._put_back.copy()
+        before = self._touched.copy(), self._put_back.copy(), self._ended.copy()
         try:
-            moves = [self._checked(change) for change in changes]
+            moves = [self._checked(change, actor) for change in changes]
         except TransitionRefused as error:
-            self._touched, self._put_back = before
+            self._touched, self._put_back, self._ended = before
             return error
         return [
             None if move is None else self._take(change.job, move, actor)
@@ -76,10 +79,12 @@ class Moving:
     ) -> list[list[Job | None] | Exception]:
         """Write every move that was taken, and what it means for the jobs of the same key."""
         if self._groups:
+            self._release()
             version = self._tx.execute(SQL["last_ids"]).fetchone()[1] + 1
             for group in self._groups.values():
                 self._write_group(version, group)
                 version += len(group.jobs)
+            self._write_freed()
             self._write_keys()
             self._tx.add_totals(self._totals)
             self._tx.ring = True
@@ -90,9 +95,9 @@ class Moving:
             for answer in answers
         ]
 
-    def _checked(self, change: Change) -> Move | None:
+    def _checked(self, change: Change, actor: str) -> Move | None:
         job, move = change.job, change.move
-        version, _, expires_at = self._current[job.id]
+        version, _, expires_at, _, awaited = self._current[job.id]
         if version != job.version or job.id in self._touched:
             return None
         if move.event is Event.EXPIRED and expires_at is not None and expires_at > self._now:
@@ -104,6 +109,8 @@ class Moving:
             else:
                 self._put_back[job.dedupe] = job.id
         self._touched[job.id] = move.state
+        if awaited and move.state.final:
+            self._ended[job.id] = (move.state, actor)
         return move
 
     def _rival(self, job: Job, dedupe: str) -> int | None:
@@ -122,9 +129,10 @@ class Moving:
             or error != group.error
             or actor != group.actor
             or job.key is not None
+            or job.needs
         ):
             group = self._group(job, move, error, actor)
-            self._last = group if job.key is None else None
+            self._last = group if job.key is None and not job.needs else None
         group.jobs.append(job)
         return job, group
 
@@ -148,7 +156,7 @@ class Moving:
         if move.state is not State.PENDING:
             return rows.STAGE_OF[move.state], None
         run_at = self._now + span_to_micros(move.delay)
-        if job.key is not None:
+        if job.key is not None or self._current[job.id][3]:
             return BLOCKED, run_at
         return READY if run_at <= self._now else SCHEDULED, run_at
 
@@ -178,6 +186,43 @@ class Moving:
                 shift(self._totals, queue, old_stage, group.stage, n)
         group.fields = moved_fields(move, group.error, at=self._at, waiting=waiting)
         self._versions.update(zip(job_ids, range(version, version + len(job_ids)), strict=True))
+
+    def _release(self) -> None:
+        """What the ends of jobs mean for those that wait for them, and for those behind."""
+        while self._ended:
+            ended, self._ended = self._ended, {}
+            self._tx.ring_others = True
+            over = encoded(list(ended))
+            edges = self._tx.execute(SQL["waiting_for"], (over,)).fetchall()
+            if not edges:
+                return
+            self._tx.execute(SQL["resolve"], (over,))
+            fewer = Counter([job_id for _, job_id, _ in edges])
+            self._tx.execute(SQL["need_less"], (encoded(list(fewer.items())),))
+            self._needs_less.update(fewer)
+            orphans = {
+                job_id: (needed, *ended[needed])
+                for needed, job_id, on_failure in edges
+                if not frees(ended[needed][0], run_anyway=on_failure == OnFailure.RUN)
+            }
+            if orphans:
+                self._abandon(orphans)
+
+    def _abandon(self, orphans: dict[int, tuple[int, State, str]]) -> None:
+        waiting = [job_id for job_id in orphans if job_id not in self._touched]
+        jobs = [job for job in self._tx.jobs(waiting) if job.state is State.PENDING]
+        self.look_up([job.id for job in jobs])
+        for job in jobs:
+            needed, state, actor = orphans[job.id]
+            self.call([Change(job, abandon(job, needed, state))], actor)
+
+    def _write_freed(self) -> None:
+        if self._needs_less:
+            ids = encoded(self._needs_less)
+            self._keys.update(key for (key,) in self._tx.execute(SQL["freed_keys"], (ids,)))
+            freed = self._tx.execute(SQL["free"], (self._now, ids)).fetchall()
+            for job_id, queue, stage in freed:
+                self._restage(job_id, queue, BLOCKED, stage)
 
     def _write_keys(self) -> None:
         if self._reset_keys:

@@ -30,8 +30,8 @@ WHERE EXISTS (
 INSERT INTO penstock_job (
     id, version, enqueued_at,
     stage, run_at, queue, task, priority, lease_time, timeout, key, dedupe, scope, tags, retry,
-    correlation, tenant, parent
-) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+    correlation, tenant, parent, needs
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ifnull(?, 0));
 
 -- The same without what is rarely asked for: binding a NULL costs as much as ten numbers.
 -- name: add_plain_job
@@ -48,11 +48,11 @@ INSERT INTO penstock_payload (job_id, body) VALUES (?, ?);
 INSERT INTO penstock_job (
     id, version, enqueued_at,
     stage, run_at, queue, task, priority, lease_time, timeout, key, dedupe, scope, tags, retry,
-    correlation, tenant, parent
+    correlation, tenant, parent, needs
 )
 SELECT
     ?2 + p.key, ?3 + p.key, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18,
-    ?19
+    ?19, ifnull(?20, 0)
 FROM json_each(?1) AS p;
 
 -- name: add_payloads
@@ -117,7 +117,7 @@ FROM json_each(?4) AS p WHERE penstock_job.id = p.value;
 -- name: jobs
 SELECT json_group_array(json_array(
     j.id, j.stage, j.version, j.attempt, j.token, j.run_at, j.started_at, j.expires_at,
-    j.finished_at, j.cancel_requested, j.worker, j.queue, j.task, j.priority, j.enqueued_at,
+    j.finished_at, j.cancel_requested, j.needs, j.worker, j.queue, j.task, j.priority, j.enqueued_at,
     j.lease_time, j.timeout, j.key, j.dedupe, j.scope, j.tags, j.retry, j.correlation,
     j.tenant, j.parent, j.error, j.result,
     l.body
@@ -133,7 +133,9 @@ WHERE penstock_job.id = p.value ->> 0 AND token = p.value ->> 1 AND stage = 3
 RETURNING id;
 
 -- name: versions
-SELECT json_group_array(json_array(j.version, ifnull(j.stage, -1), j.expires_at))
+SELECT json_group_array(json_array(
+    j.version, ifnull(j.stage, -1), j.expires_at, ifnull(j.needs, 0), ifnull(j.awaited, 0)
+))
 FROM json_each(?) AS p LEFT JOIN penstock_job AS j ON j.id = p.value;
 
 -- Moves that differ only in their jobs are written together: one step for a whole batch, where
@@ -194,7 +196,58 @@ WHERE id IN (
         WHERE key = k.value AND key IS NOT NULL AND stage IN (0, 1, 3) AND stage < 4
     )
 )
+AND needs = 0
 RETURNING id, queue, stage;
+
+-- name: tail_of_key
+SELECT max(id) FROM penstock_job WHERE key = ? AND key IS NOT NULL AND stage < 3 AND stage < 4;
+
+-- name: stages
+SELECT id, stage FROM penstock_job WHERE id IN (SELECT value FROM json_each(?));
+
+-- name: add_edges
+INSERT OR IGNORE INTO penstock_edge (needed, job_id, on_failure, resolved)
+SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3 FROM json_each(?);
+
+-- name: await
+UPDATE penstock_job SET awaited = 1
+WHERE awaited = 0 AND stage < 4 AND id IN (SELECT value FROM json_each(?));
+
+-- name: waiting_for
+SELECT needed, job_id, on_failure FROM json_each(?) AS n
+CROSS JOIN penstock_edge AS e ON e.needed = n.value
+WHERE NOT e.resolved;
+
+-- name: resolve
+UPDATE penstock_edge SET resolved = 1 WHERE needed IN (SELECT value FROM json_each(?));
+
+-- name: need_less
+UPDATE penstock_job SET needs = needs - (p.value ->> 1)
+FROM json_each(?) AS p WHERE penstock_job.id = p.value ->> 0;
+
+-- name: freed_keys
+SELECT DISTINCT key FROM penstock_job
+WHERE id IN (SELECT value FROM json_each(?)) AND needs = 0 AND stage = 2 AND key IS NOT NULL;
+
+-- name: free
+UPDATE penstock_job SET stage = (run_at > ?1)
+WHERE id IN (SELECT value FROM json_each(?2)) AND needs = 0 AND stage = 2 AND key IS NULL
+RETURNING id, queue, stage;
+
+-- name: edges
+SELECT needed, job_id, on_failure, resolved FROM penstock_edge
+WHERE needed IN (SELECT value FROM json_each(?1))
+UNION
+SELECT needed, job_id, on_failure, resolved FROM penstock_edge
+WHERE job_id IN (SELECT value FROM json_each(?1))
+ORDER BY 2, 1;
+
+-- name: tally_of_batch
+SELECT stage, count(*) FROM penstock_job
+WHERE correlation = ? AND correlation IS NOT NULL GROUP BY stage;
+
+-- name: tally_of_children
+SELECT stage, count(*) FROM penstock_job WHERE parent = ? AND parent IS NOT NULL GROUP BY stage;
 
 -- name: expired
 SELECT json_group_array(id) FROM (
@@ -215,6 +268,9 @@ SELECT count(*), max(id) FROM (
     UNION ALL
     SELECT id FROM penstock_job
     WHERE stage = 2 AND stage < 4 AND key IS NOT NULL AND (?1 IS NULL OR queue = ?1) AND +id <= ?2
+    UNION ALL
+    SELECT id FROM penstock_job
+    WHERE stage = 2 AND key IS NULL AND (?1 IS NULL OR queue = ?1) AND +id <= ?2
 );
 
 -- name: queues
@@ -259,6 +315,10 @@ DELETE FROM penstock_log WHERE id IN (
     SELECT id FROM chain
 );
 
+-- name: prune_edges
+DELETE FROM penstock_edge
+WHERE needed IN (SELECT value FROM json_each(?1)) OR job_id IN (SELECT value FROM json_each(?1));
+
 -- name: prune_payloads
 DELETE FROM penstock_payload WHERE job_id IN (SELECT value FROM json_each(?));
 
@@ -273,7 +333,7 @@ SELECT min(run_at) FROM penstock_job WHERE stage = 1 AND run_at > ?;
 -- name: find
 SELECT
     j.id, j.stage, j.version, j.attempt, j.token, j.run_at, j.started_at, j.expires_at,
-    j.finished_at, j.cancel_requested, j.worker, j.queue, j.task, j.priority, j.enqueued_at,
+    j.finished_at, j.cancel_requested, j.needs, j.worker, j.queue, j.task, j.priority, j.enqueued_at,
     j.lease_time, j.timeout, j.key, j.dedupe, j.scope, j.tags, j.retry, j.correlation,
     j.tenant, j.parent, j.error, j.result,
     l.body
@@ -284,7 +344,7 @@ WHERE
 -- name: find_tagged
 SELECT
     j.id, j.stage, j.version, j.attempt, j.token, j.run_at, j.started_at, j.expires_at,
-    j.finished_at, j.cancel_requested, j.worker, j.queue, j.task, j.priority, j.enqueued_at,
+    j.finished_at, j.cancel_requested, j.needs, j.worker, j.queue, j.task, j.priority, j.enqueued_at,
     j.lease_time, j.timeout, j.key, j.dedupe, j.scope, j.tags, j.retry, j.correlation,
     j.tenant, j.parent, j.error, j.result,
     l.body

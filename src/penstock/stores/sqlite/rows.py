@@ -9,12 +9,14 @@ import msgspec
 
 from penstock.core.job import (
     DEFAULT_LEASE,
+    Edge,
     Job,
     JobId,
     JobQuery,
     LogEntry,
     LogId,
     NewJob,
+    OnFailure,
     Queue,
     Scope,
 )
@@ -40,7 +42,7 @@ _DEFAULT_LEASE = span_to_micros(DEFAULT_LEASE)
 
 ids = msgspec.json.Decoder(list[int])
 picks = msgspec.json.Decoder(list[tuple[int, int, int]])
-versions = msgspec.json.Decoder(list[tuple[int | None, int, int | None]])
+versions = msgspec.json.Decoder(list[tuple[int | None, int, int | None, int, int]])
 jobs = msgspec.json.Decoder(list[list[Any]])
 names = msgspec.json.Decoder(list[str])
 _tags = msgspec.json.Decoder(tuple[str, ...])
@@ -64,11 +66,11 @@ def _decode_retry(text: str) -> RetryPolicy:
 
 
 # Where `options` has what few jobs ask for.
-RARE = slice(6, 15)
-NONE_OF_THEM = (None,) * 9
+RARE = slice(6, 16)
+NONE_OF_THEM = (None,) * 10
 
 
-def options(job: NewJob, stage: int, run_at: int) -> tuple[Any, ...]:
+def options(job: NewJob, stage: int, run_at: int, needs: int) -> tuple[Any, ...]:
     """All but the arguments of a new job: the parameters of the query `add_jobs` from `stage` on.
 
     Jobs with the same options are written together, so that this has to be cheap to compare.
@@ -89,11 +91,12 @@ def options(job: NewJob, stage: int, run_at: int) -> tuple[Any, ...]:
         job.correlation,
         job.tenant,
         job.parent,
+        needs or None,
     )
 
 
 def new_job(  # noqa: PLR0917 - all that the file decides about it
-    job: NewJob, job_id: int, version: int, stage: int, run_at: int, at: datetime
+    job: NewJob, job_id: int, version: int, stage: int, run_at: int, needs: int, at: datetime
 ) -> Job:
     """The job that `add_jobs` makes of a new one."""
     return Job(
@@ -118,6 +121,7 @@ def new_job(  # noqa: PLR0917 - all that the file decides about it
         correlation=job.correlation,
         tenant=job.tenant,
         parent=job.parent,
+        needs=needs,
     )
 
 
@@ -132,7 +136,7 @@ def job(row: Sequence[Any]) -> Job:
     """The job in a row of the queries `jobs` and `find`."""
     (
         job_id, stage, version, attempt, token, run_at, started_at, expires_at, finished_at,
-        cancel_requested, worker, queue, task, priority, enqueued_at, lease_time, timeout,
+        cancel_requested, needs, worker, queue, task, priority, enqueued_at, lease_time, timeout,
         key, dedupe, scope, tags, retry, correlation, tenant, parent, error, result, payload,
     ) = row  # fmt: skip
     state, waiting = STAGES[stage]
@@ -158,6 +162,7 @@ def job(row: Sequence[Any]) -> Job:
         correlation=correlation,
         tenant=tenant,
         parent=parent,
+        needs=needs,
         token=token,
         worker=worker,
         started_at=None if started_at is None else from_micros(started_at),
@@ -183,6 +188,14 @@ def log_entry(row: Sequence[Any]) -> LogEntry:
         reason=reason,
         error=error,
         duration=None if duration is None else span_from_micros(duration),
+    )
+
+
+def edge(row: Sequence[Any]) -> Edge:
+    """The edge in a row of the query `edges`."""
+    needed, job_id, on_failure, resolved = row
+    return Edge(
+        needed=needed, job_id=job_id, on_failure=OnFailure(on_failure), resolved=bool(resolved)
     )
 
 

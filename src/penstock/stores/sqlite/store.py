@@ -18,6 +18,7 @@ from penstock.core.job import (
     Change,
     Claim,
     Counts,
+    Edge,
     Job,
     JobId,
     JobQuery,
@@ -28,12 +29,14 @@ from penstock.core.job import (
     Queue,
     QueueSettings,
     Retention,
+    Tail,
+    Tally,
 )
-from penstock.core.lifecycle import FINAL
+from penstock.core.lifecycle import FINAL, State
 from penstock.core.store import Clock
 from penstock.core.times import span_to_micros
 from penstock.stores.sqlite import rows
-from penstock.stores.sqlite.adding import Adding
+from penstock.stores.sqlite.adding import Adding, Addition, Following
 from penstock.stores.sqlite.bell import Bell
 from penstock.stores.sqlite.connection import connect, prepared, translated
 from penstock.stores.sqlite.forks import note_closed, note_opened, refuse_inherited
@@ -70,11 +73,18 @@ class SqliteStore:
 
     # Writing
 
-    async def add(self, jobs: Sequence[NewJob], *, actor: str, connection: Any = None) -> list[Job]:
+    async def add(
+        self,
+        jobs: Sequence[NewJob],
+        *,
+        actor: str,
+        connection: Any = None,
+        tail: Tail | None = None,
+    ) -> list[Job]:
         """See `Store.add`."""
         if connection is None:
-            return await self._writer.run(self._add, (jobs, actor))
-        return self._add_within(connection, jobs, actor)
+            return await self._writer.run(self._add, (jobs, actor, tail))
+        return self._add_within(connection, (jobs, actor, tail))
 
     async def claim(self, wanted: Claim) -> list[Job]:
         """See `Store.claim`."""
@@ -87,6 +97,10 @@ class SqliteStore:
     async def transition(self, changes: Sequence[Change], *, actor: str) -> list[Job | None]:
         """See `Store.transition`."""
         return await self._writer.run(self._transition, (changes, actor))
+
+    async def watch(self, ids: Sequence[JobId]) -> list[Job]:
+        """See `Store.watch`."""
+        return await self._writer.run(self._watch, ids)
 
     async def configure(self, settings: QueueSettings) -> Queue:
         """See `Store.configure`."""
@@ -110,6 +124,24 @@ class SqliteStore:
     async def get(self, ids: Sequence[JobId]) -> list[Job]:
         """See `Store.get`."""
         return await self._read(lambda connection: jobs(connection.execute, ids))
+
+    async def edges(self, ids: Sequence[JobId]) -> list[Edge]:
+        """See `Store.edges`."""
+        wanted = (encoded(ids),)
+        found = await self._read(
+            lambda connection: connection.execute(SQL["edges"], wanted).fetchall()
+        )
+        return [rows.edge(row) for row in found]
+
+    async def tally(self, *, correlation: str | None = None, parent: JobId | None = None) -> Tally:
+        """See `Store.tally`."""
+        name = "tally_of_children" if correlation is None else "tally_of_batch"
+        whose = (parent if correlation is None else correlation,)
+        found = await self._read(lambda connection: connection.execute(SQL[name], whose).fetchall())
+        tally: Counter[State] = Counter()
+        for stage, n in found:
+            tally[STAGES[stage][0]] += n
+        return dict(tally)
 
     async def find(self, query: JobQuery) -> list[Job]:
         """See `Store.find`."""
@@ -216,9 +248,7 @@ class SqliteStore:
 
     # Adding
 
-    def _add_within(
-        self, connection: sqlite3.Connection, jobs: Sequence[NewJob], actor: str
-    ) -> list[Job]:
+    def _add_within(self, connection: sqlite3.Connection, call: Addition) -> list[Job]:
         if not isinstance(connection, sqlite3.Connection):
             raise ConfigurationError("a SQLite store takes a sqlite3.Connection as connection")
         with translated(self._path):
@@ -228,7 +258,7 @@ class SqliteStore:
             text_factory, connection.text_factory = connection.text_factory, str
             try:
                 self._join(connection, cursor)
-                (answer,) = self._add(Transaction(cursor), [(jobs, actor)])
+                (answer,) = self._add(Transaction(cursor), [call])
             finally:
                 connection.text_factory = text_factory
         if isinstance(answer, Exception):
@@ -247,13 +277,18 @@ class SqliteStore:
                 )
             cursor.execute("BEGIN IMMEDIATE")
 
-    def _add(
-        self, tx: Transaction, calls: Sequence[tuple[Sequence[NewJob], str]]
-    ) -> list[list[Job] | Exception]:
-        adding = Adding(tx, self._clock())
-        adding.look_up_keys(job.key for jobs, _ in calls for job in jobs if job.key is not None)
-        answers = [adding.call(jobs, actor) for jobs, actor in calls]
+    def _add(self, tx: Transaction, calls: Sequence[Addition]) -> list[list[Job] | Exception]:
+        now = self._clock()
+        adding = Adding(tx, now)
+        adding.look_up_keys(job.key for jobs, _, _ in calls for job in jobs if job.key is not None)
+        following = Following(tx, now, adding)
+        answers = [
+            adding.call(jobs, actor) if tail is None else following.add(jobs, actor, tail)
+            for jobs, actor, tail in calls
+        ]
         adding.write()
+        if adding.abandoned or following.replaced:
+            return following.write(calls, answers)
         return answers
 
     # Claiming
@@ -321,6 +356,12 @@ class SqliteStore:
         moving.look_up([change.job.id for changes, _ in calls for change in changes])
         return moving.write([moving.call(changes, actor) for changes, actor in calls])
 
+    def _watch(self, tx: Transaction, calls: Sequence[Sequence[JobId]]) -> list[list[Job]]:
+        wanted = [job_id for ids in calls for job_id in ids]
+        tx.execute(SQL["await"], (encoded(wanted),))
+        tx.written = True
+        return [tx.jobs(ids) for ids in calls]
+
     # Queues and retention
 
     def _configure(self, tx: Transaction, calls: Sequence[QueueSettings]) -> list[Queue]:
@@ -351,6 +392,7 @@ class SqliteStore:
             if found != "[]":
                 tx.execute(SQL["remember_last_ids"], tx.execute(SQL["last_ids"]).fetchone())
                 tx.execute(SQL["prune_log"], (found,))
+                tx.execute(SQL["prune_edges"], (found,))
                 tx.execute(SQL["prune_payloads"], (found,))
                 gone = tx.execute(SQL["prune_jobs"], (found,)).fetchall()
                 tx.add_totals({key: -n for key, n in Counter(gone).items()})

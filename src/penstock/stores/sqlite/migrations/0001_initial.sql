@@ -29,6 +29,9 @@ CREATE TABLE penstock_job (
     expires_at INTEGER,
     finished_at INTEGER,
     cancel_requested INTEGER NOT NULL DEFAULT 0,
+    -- how many jobs it waits for, and whether anyone waits for its end
+    needs INTEGER NOT NULL DEFAULT 0,
+    awaited INTEGER NOT NULL DEFAULT 0,
     worker TEXT,
     queue TEXT NOT NULL,
     task TEXT NOT NULL,
@@ -58,6 +61,7 @@ CREATE INDEX penstock_job_cancelling ON penstock_job (id)
 WHERE stage = 3 AND cancel_requested = 1;
 CREATE INDEX penstock_job_key ON penstock_job (key, stage, id)
 WHERE key IS NOT NULL AND stage < 4;
+CREATE INDEX penstock_job_needing ON penstock_job (id) WHERE stage = 2 AND key IS NULL;
 CREATE UNIQUE INDEX penstock_job_dedupe ON penstock_job (dedupe)
 WHERE dedupe IS NOT NULL AND stage < 3;
 CREATE INDEX penstock_job_dedupe_running ON penstock_job (dedupe)
@@ -73,6 +77,16 @@ CREATE TABLE penstock_payload (
     job_id INTEGER PRIMARY KEY,
     body TEXT NOT NULL
 );
+
+-- Who waits for whom; resolved when the needed job has ended.
+CREATE TABLE penstock_edge (
+    needed INTEGER NOT NULL,
+    job_id INTEGER NOT NULL,
+    on_failure TEXT NOT NULL,
+    resolved INTEGER NOT NULL,
+    PRIMARY KEY (needed, job_id)
+) WITHOUT ROWID;
+CREATE INDEX penstock_edge_job ON penstock_edge (job_id);
 
 -- Finding jobs by tag, in whatever state.
 CREATE TABLE penstock_tag (
