@@ -229,7 +229,9 @@ class Penstock:
             if title in self.tasks:
                 raise ConfigurationError(f"task {title!r} is registered twice")
             task = Task(self, title, function, options, permanent=permanent, merge=merge)
-            self.check(NewJob(task=title, payload="{}", **task._fields))
+            # The key of a superseding job is often known only when it is enqueued.
+            fields = {**task._fields, "supersede": False}
+            self.check(NewJob(task=title, payload="{}", **fields))
             self.tasks[title] = task
             return task
 
