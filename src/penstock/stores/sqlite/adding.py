@@ -1,6 +1,7 @@
 """Adds the jobs of one transaction: decides for each caller, then writes them all at once."""
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
@@ -50,19 +51,21 @@ class Adding:
 
     def call(self, jobs: Sequence[NewJob], actor: str) -> list[Job] | Exception:
         """Take the jobs of one caller, all or none."""
+        for job in jobs:
+            if job.dedupe is not None or job.after or job.follows:
+                return self._call_related(jobs, actor)
+        full = self._ask(Counter([job.queue for job in jobs]), actor)
+        return full or [self._take(job) for job in jobs]
+
+    def _call_related(self, jobs: Sequence[NewJob], actor: str) -> list[Job] | Exception:
+        """As `call`, for jobs that have to do with others."""
         try:
             states = self._look_up_needed(jobs)
         except JobNotFound as error:
             return error
         holders, asked = self._look_up_holders(jobs)
-        for queue, n in asked.items():
-            room = self._room(queue)
-            if room is not None and n > room[0]:
-                return QueueFull(queue, room[1])
-        for queue, n in asked.items():
-            room = self._rooms[queue]
-            self._rooms[queue] = None if room is None else (room[0] - n, room[1])
-        self._actors.append((actor, sum(asked.values())))
+        if full := self._ask(asked, actor):
+            return full
         taken: list[Job] = []
         for job, holder in zip(jobs, holders, strict=True):
             if job.dedupe is not None and (held := holder or self._deduped.get(job.dedupe)):
@@ -72,6 +75,18 @@ class Adding:
             else:
                 taken.append(self._take(job))
         return taken
+
+    def _ask(self, asked: Mapping[str, int], actor: str) -> QueueFull | None:
+        """Whether the queues have no room for so many more; else it is theirs."""
+        for queue, n in asked.items():
+            room = self._room(queue)
+            if room is not None and n > room[0]:
+                return QueueFull(queue, room[1])
+        for queue, n in asked.items():
+            room = self._rooms[queue]
+            self._rooms[queue] = None if room is None else (room[0] - n, room[1])
+        self._actors.append((actor, sum(asked.values())))
+        return None
 
     def _look_up_holders(self, jobs: Sequence[NewJob]) -> tuple[list[Job | None], dict[str, int]]:
         """Who holds the dedupe keys, and how many jobs are to be stored in each queue."""

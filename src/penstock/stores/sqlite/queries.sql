@@ -270,7 +270,8 @@ SELECT count(*), max(id) FROM (
     WHERE stage = 2 AND stage < 4 AND key IS NOT NULL AND (?1 IS NULL OR queue = ?1) AND +id <= ?2
     UNION ALL
     SELECT id FROM penstock_job
-    WHERE stage = 2 AND key IS NULL AND (?1 IS NULL OR queue = ?1) AND +id <= ?2
+    WHERE id IN (SELECT job_id FROM penstock_edge WHERE NOT resolved)
+    AND stage = 2 AND key IS NULL AND (?1 IS NULL OR queue = ?1) AND +id <= ?2
 );
 
 -- name: queues

@@ -61,7 +61,6 @@ CREATE INDEX penstock_job_cancelling ON penstock_job (id)
 WHERE stage = 3 AND cancel_requested = 1;
 CREATE INDEX penstock_job_key ON penstock_job (key, stage, id)
 WHERE key IS NOT NULL AND stage < 4;
-CREATE INDEX penstock_job_needing ON penstock_job (id) WHERE stage = 2 AND key IS NULL;
 CREATE UNIQUE INDEX penstock_job_dedupe ON penstock_job (dedupe)
 WHERE dedupe IS NOT NULL AND stage < 3;
 CREATE INDEX penstock_job_dedupe_running ON penstock_job (dedupe)
@@ -87,6 +86,7 @@ CREATE TABLE penstock_edge (
     PRIMARY KEY (needed, job_id)
 ) WITHOUT ROWID;
 CREATE INDEX penstock_edge_job ON penstock_edge (job_id);
+CREATE INDEX penstock_edge_open ON penstock_edge (job_id) WHERE NOT resolved;
 
 -- Finding jobs by tag, in whatever state.
 CREATE TABLE penstock_tag (
