@@ -422,6 +422,10 @@ class Penstock:
             limit=limit,
         )
 
+    async def newest_log(self) -> int:
+        """The id of the newest entry of the log: where to begin reading on from now."""
+        return await self.store.newest_log()
+
     async def result(self, job: Job | int, *, timeout: timedelta | None = None) -> Any:
         """What the job returned, when it has ended, in whatever process.
 

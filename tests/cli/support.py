@@ -28,8 +28,8 @@ class Shell:
     def __init__(self, url: str) -> None:
         self.url = url
 
-    def __call__(self, *args: str, code: int = 0) -> Result:
-        result = CliRunner().invoke(cli, args, env={"PENSTOCK_STORE": self.url})
+    def __call__(self, *args: str, code: int = 0, stdin: str | None = None) -> Result:
+        result = CliRunner().invoke(cli, args, input=stdin, env={"PENSTOCK_STORE": self.url})
         assert result.exit_code == code, result.output
         return result
 

@@ -20,6 +20,7 @@ from penstock.cli.output import (
     when,
 )
 from penstock.cli.store import on_store, opened, suggest
+from penstock.cli.watch import watch
 from penstock.core.errors import PenstockError, TransitionRefused
 from penstock.core.job import DEFAULT_QUEUE, Job, JobId, JobQuery, LogEntry, headline
 from penstock.core.lifecycle import State, Waiting
@@ -71,9 +72,11 @@ _LOG_COLUMNS = (
     help="At most this many jobs.",
 )
 @click.option("--after", type=JOB_ID, metavar="ID", help="Go on after this job of the last page.")
+@click.option("--watch", "live", is_flag=True, help="Show queues and jobs live, until Ctrl-C.")
 @on_store
 def list_jobs(
     *,
+    live: bool,
     job_id: int | None,
     states: tuple[str, ...],
     queue: str | None,
@@ -103,6 +106,8 @@ def list_jobs(
         limit=limit + 1,  # one more tells whether there is another page
     )
     with opened(store) as app:
+        if live:
+            watch(app, query)
         found = run_sync(app.find(query))
     page, more = found[:limit], len(found) > limit
     if as_json:

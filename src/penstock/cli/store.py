@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from penstock.core.errors import ConfigurationError, JobNotFound, StoreError
+from penstock.core.errors import ConfigurationError, JobNotFound, PenstockError, StoreError
 from penstock.engine import Penstock, run_sync
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -66,6 +66,14 @@ def opened(url: str) -> Iterator[Penstock]:
         raise
     finally:
         run_sync(app.close())
+
+
+def complete_queues(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+    """The queues of the store, for the shell; nothing if it cannot be read."""
+    url = ctx.params.get("store") or os.environ.get("PENSTOCK_STORE") or DEFAULT_STORE
+    with contextlib.suppress(PenstockError), opened(url) as app:
+        return [queue.name for queue in run_sync(app.queues()) if queue.name.startswith(incomplete)]
+    return []
 
 
 def suggest(command: str) -> str:

@@ -141,6 +141,10 @@ class Store(Protocol):
         """The audit, oldest first: of one job or of all, behind `after`."""
         ...
 
+    async def newest_log(self) -> LogId:
+        """The id of the newest entry; 0 before the first."""
+        ...
+
     async def prune(self, retention: Retention, limit: int) -> int:
         """Remove at most `limit` finished jobs past their time, with their log; how many went."""
         ...

@@ -202,6 +202,10 @@ class MemoryStore:
             entries = map(self._log.__getitem__, self._entries.get(job_id, ()))
             return list(islice((one for one in entries if after is None or one.id > after), limit))
 
+    async def newest_log(self) -> LogId:
+        with self._lock:
+            return LogId(self._last_log)
+
     async def prune(self, retention: Retention, limit: int) -> int:
         with self._lock:
             now = self._tick()

@@ -184,6 +184,11 @@ class SqliteStore:
         )
         return [rows.log_entry(row) for row in found]
 
+    async def newest_log(self) -> LogId:
+        """See `Store.newest_log`."""
+        found = await self._read(lambda connection: connection.execute(SQL["last_ids"]).fetchone())
+        return LogId(found[1])
+
     async def wait(self, seen: int, timeout: float) -> int:
         """See `Store.wait`."""
         now = self._bell.listen()

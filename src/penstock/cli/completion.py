@@ -1,0 +1,29 @@
+"""The command `completion`: what a shell needs to complete our commands."""
+
+from collections.abc import Sequence
+
+import click
+from click.shell_completion import get_completion_class
+
+_WHERE = {
+    "bash": 'eval "$(penstock completion bash)"  # in ~/.bashrc',
+    "zsh": 'eval "$(penstock completion zsh)"  # in ~/.zshrc',
+    "fish": "penstock completion fish | source  # in ~/.config/fish/config.fish",
+}
+
+
+@click.command(
+    "completion", epilog="\b\n" + "\n".join(f"{shell}: {line}" for shell, line in _WHERE.items())
+)
+@click.argument("shell", type=click.Choice(sorted(_WHERE)))
+@click.pass_context
+def print_completion(context: click.Context, shell: str) -> None:
+    """Print the completion script for a shell."""
+    completion = get_completion_class(shell)
+    if completion is None:
+        raise click.UsageError(f"there is no completion for {shell}")
+    root = context.find_root()
+    click.echo(completion(root.command, {}, "penstock", "_PENSTOCK_COMPLETE").source())
+
+
+COMMANDS: Sequence[click.Command] = (print_completion,)

@@ -1,0 +1,148 @@
+"""`jobs --watch`: what the queues do, live, like `top`."""
+
+import time
+from collections import Counter
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import click
+
+from penstock.cli.output import console, shown, span, when
+from penstock.core.job import Counts, Job, JobQuery, Queue, headline
+from penstock.core.lifecycle import State, Waiting
+from penstock.engine import Penstock, run_sync
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
+
+# However much happens, a person reads only so fast; the store is asked no more often.
+_PAUSE = 0.5
+_LOOK_AGAIN = 2.0
+_WIDTH = 20
+_RUNNING_SHOWN, _RECENT_SHOWN = 15, 10
+
+
+def watch(app: Penstock, query: JobQuery) -> None:
+    """Show the queues, what runs and what came last, until Ctrl-C."""
+    from rich.live import Live
+
+    target = console()
+    if not target.is_terminal:
+        raise click.UsageError("--watch draws on a terminal; use `log --follow` in a pipe")
+    seen, ended = 0, Ended()
+    with Live(console=target, screen=True, auto_refresh=False) as live:
+        while True:
+            live.update(_picture(app, query, ended), refresh=True)
+            time.sleep(_PAUSE)
+            seen = run_sync(app.store.wait(seen, _LOOK_AGAIN))
+
+
+class Ended:
+    """How many jobs end in a second, from the totals of two looks."""
+
+    def __init__(self) -> None:
+        self._last: tuple[float, int] | None = None
+
+    def rate(self, counts: Counts) -> float | None:
+        """The rate since the last look; retention makes totals fall, which counts as none."""
+        now = time.monotonic(), sum(n for (_, state, _), n in counts.items() if state.final)
+        last, self._last = self._last, now
+        if last is None or now[0] <= last[0]:
+            return None
+        return max(0.0, (now[1] - last[1]) / (now[0] - last[0]))
+
+
+def _picture(app: Penstock, query: JobQuery, ended: Ended) -> "RenderableType":
+    from rich.console import Group
+    from rich.text import Text
+
+    counts = run_sync(app.count())
+    rate = ended.rate(counts)
+    running = run_sync(app.find(_narrowed(query, frozenset({State.RUNNING}), _RUNNING_SHOWN)))
+    recent = run_sync(app.find(_narrowed(query, query.states, _RECENT_SHOWN)))
+    now = datetime.now(UTC)
+    speed = "" if rate is None else f"   {rate:,.0f} ended a second"
+    return Group(
+        Text(f"penstock {app.url}   {now:%H:%M:%S} UTC{speed}   Ctrl-C ends", style="bold"),
+        Text(),
+        _queues(counts, run_sync(app.queues())),
+        Text("\nRunning", style="bold"),
+        _running(app, running, now),
+        Text("\nNewest", style="bold"),
+        _recent(recent, now),
+    )
+
+
+def _narrowed(query: JobQuery, states: frozenset[State] | None, limit: int) -> JobQuery:
+    import msgspec
+
+    return msgspec.structs.replace(query, states=states, limit=limit, after=None)
+
+
+def _table(*titles: str) -> "Table":
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for title in titles:
+        table.add_column(title, no_wrap=True, overflow="ellipsis")
+    return table
+
+
+def _queues(counts: Counts, queues: list[Queue]) -> "Table":
+    table = _table("queue", "ready", "scheduled", "blocked", "running", "done", "failed", "")
+    totals: Counter[tuple[str, State | Waiting]] = Counter()
+    for (name, state, waiting), n in counts.items():
+        totals[name, waiting or state] += n
+    places = (
+        Waiting.READY, Waiting.SCHEDULED, Waiting.BLOCKED, State.RUNNING, State.DONE, State.FAILED,
+    )  # fmt: skip
+    for queue in queues:
+        numbers = [f"{totals[queue.name, place]:,}" for place in places]
+        table.add_row(shown(queue.name), *numbers, "paused" if queue.paused else "")
+    return table
+
+
+def _running(app: Penstock, jobs: list[Job], now: datetime) -> "RenderableType":
+    from rich.text import Text
+
+    if not jobs:
+        return Text("nothing runs", style="dim")
+    progress = run_sync(app.progress([job.id for job in jobs]))
+    table = _table("id", "task", "for", "progress", "left", "note", "worker")
+    for job in jobs:
+        said = progress.get(job.id)
+        table.add_row(
+            str(job.id),
+            shown(job.task),
+            "" if job.started_at is None else span(now - job.started_at),
+            "" if said is None else bar(said.fraction),
+            "" if said is None or said.left is None else span(said.left),
+            "" if said is None else shown(said.note or ""),
+            shown(job.worker or ""),
+        )
+    return table
+
+
+def bar(fraction: float | None) -> str:
+    """A share as a bar of fixed width; nothing where it is unknown."""
+    if fraction is None:
+        return ""
+    full = round(min(max(fraction, 0.0), 1.0) * _WIDTH)
+    return f"{'█' * full}{'░' * (_WIDTH - full)} {fraction:4.0%}"
+
+
+def _recent(jobs: list[Job], now: datetime) -> "Table":
+    from penstock.cli.jobs import standing
+
+    table = _table("id", "task", "state", "when", "error")
+    for job in jobs:
+        latest = job.finished_at or job.started_at or job.enqueued_at
+        table.add_row(
+            str(job.id),
+            shown(job.task),
+            standing(job),
+            when(latest, now),
+            shown(headline(job.error)),
+        )
+    return table

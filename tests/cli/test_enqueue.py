@@ -1,0 +1,82 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from penstock import Penstock, run_sync
+from tests.cli.support import Shell
+
+APP = """
+from penstock import Penstock
+
+app = Penstock("memory://")
+
+
+@app.task(queue="mail", priority=7)
+def send(to: str, copies: int = 1) -> None: ...
+"""
+
+
+def test_values_are_json_where_they_can_be(app: Penstock, shell: Shell) -> None:
+    output = shell("enqueue", "greet", "name=Ada", "n=3", "flags=[true,null]", "text=a=b").stdout
+    assert output == "Job 1 is pending (ready).\n"
+    job = run_sync(app.get(1))
+    assert job.args == {"name": "Ada", "n": 3, "flags": [True, None], "text": "a=b"}
+
+
+def test_arguments_come_as_one_object_or_on_stdin(app: Penstock, shell: Shell) -> None:
+    shell("enqueue", "greet", "--args", '{"name": "Ada"}')
+    shell("enqueue", "greet", "--args", "-", stdin='{"name": "Eve"}')
+    assert [run_sync(app.get(n)).args["name"] for n in (1, 2)] == ["Ada", "Eve"]
+
+
+def test_options_reach_the_job(app: Penstock, shell: Shell) -> None:
+    shell("enqueue", "greet", "name=x")
+    document = shell.json(
+        "enqueue", "greet", "--queue", "mail", "--priority", "9", "--delay", "60", "--key", "k",
+        "--dedupe", "d", "--tag", "a", "--tag", "b", "--tenant", "t", "--after", "1",
+    )  # fmt: skip
+    assert isinstance(document, dict)
+    job = run_sync(app.get(document["job"]["id"]))
+    assert (job.queue, job.priority, job.key, job.dedupe) == ("mail", 9, "k", "d")
+    assert (job.tags, job.tenant, job.needs) == (("a", "b"), "t", 1)
+    assert (job.run_at - job.enqueued_at).total_seconds() == 60
+
+
+def test_duplicate_is_told(app: Penstock, shell: Shell) -> None:
+    shell("enqueue", "greet", "--dedupe", "d")
+    again = shell("enqueue", "greet", "--dedupe", "d").stdout
+    assert again == "Job 1 holds that dedupe key; nothing was enqueued.\n"
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["name"], "'name' is not NAME=VALUE"),
+        (["=3"], "'=3' is not NAME=VALUE"),
+        (["n=1", "--args", "{}"], "not both"),
+        (["--args", "[1]"], "--args is not a JSON object"),
+        (["--delay", "soon"], "'soon' is not a number of seconds"),
+        (["--priority", "11"], "11 is not in the range"),
+        (["--after", "9"], "no job 9 to wait for"),
+    ],
+)
+def test_wrong_input_is_told_and_nothing_stored(
+    app: Penstock, shell: Shell, given: list[str], message: str
+) -> None:
+    failed = shell("enqueue", "greet", *given, code=3 if "--after" in given else 2)
+    assert message in failed.stderr
+    assert not run_sync(app.count())
+
+
+def test_app_checks_task_and_arguments(
+    app: Penstock, shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "posts.py").write_text(APP)
+    monkeypatch.chdir(tmp_path)
+    shell("enqueue", "send", "to=Ada", "--app", "posts:app")
+    job = run_sync(app.get(1))
+    assert (job.queue, job.priority, json.loads(job.payload)) == ("mail", 7, {"to": "Ada"})
+    assert "it knows: send" in shell("enqueue", "snd", "--app", "posts:app", code=4).stderr
+    wrong = shell("enqueue", "send", "copies=many", "to=x", "--app", "posts:app", code=2)
+    assert "copies" in wrong.stderr
