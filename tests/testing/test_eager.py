@@ -207,6 +207,17 @@ def test_apps_of_one_store_run_each_other_s_tasks(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_apps_of_other_stores_do_not(shop: Penstock) -> None:
+    other = Penstock("memory://")
+    task = shop.task("t", lambda: "ours")
+    other.task("t", lambda: "theirs")
+    other.task("u", lambda: "theirs")
+    with inline(shop, other):
+        assert run_sync(task.enqueue()).result == "ours"
+        with pytest.raises(UnknownTask):
+            run_sync(shop.enqueue_many([NewJob(task="u", payload="{}")]))
+
+
 def test_nothing_runs_behind_the_block(shop: Penstock) -> None:
     task = shop.task("t", lambda: 1)
     with inline(shop):

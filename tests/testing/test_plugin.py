@@ -199,6 +199,32 @@ def test_app_of_the_ini_file_that_is_none(pytester: pytest.Pytester) -> None:
     ran.stdout.fnmatch_lines(["*'math:pi' is not a Penstock*"])
 
 
+def test_app_of_a_test_module_in_another_process(pytester: pytest.Pytester) -> None:
+    """Which has no name that another process could import."""
+    ran = run(
+        pytester,
+        """
+        from penstock import Penstock, run_sync
+        from penstock.testing import WorkerProcess, fresh
+
+        app = Penstock("sqlite:///never.db")
+
+        @app.task
+        def greet(name: str) -> str:
+            return f"hello {name}"
+
+        def test_greeting(tmp_path):
+            with fresh(app, url=f"sqlite:///{tmp_path}/jobs.db"):
+                job = run_sync(greet.enqueue("ann"))
+                with WorkerProcess(app) as worker:
+                    worker.wait_for("settled")
+                assert run_sync(app.get(job.id)).result == "hello ann"
+        """,
+        "--import-mode=importlib",
+    )
+    ran.assert_outcomes(passed=1)
+
+
 def test_names_of_the_kit_are_not_taken_for_tests(pytester: pytest.Pytester) -> None:
     ran = run(pytester, "from penstock.testing import *\n\ndef test_own(): pass")
     ran.assert_outcomes(passed=1)

@@ -8,6 +8,7 @@ import pytest
 
 from penstock import ConfigurationError, Event, Penstock, State, run_sync
 from penstock.testing import Clock, WorkerProcess, drain, expire_lease, fresh
+from penstock.testing.process import locate
 from tests.testing.program import app, hang, write
 
 MILLISECOND = timedelta(milliseconds=1)
@@ -133,6 +134,12 @@ def test_memory_cannot_be_shared() -> None:
         WorkerProcess(app)
     with pytest.raises(ConfigurationError, match="that both can open"):
         WorkerProcess("tests.testing.program:app")
+
+
+def test_place_is_the_module_of_the_tasks() -> None:
+    """This module holds the app too."""
+    place = locate(app)
+    assert (place.module, place.name) == ("tests.testing.program", "app")
 
 
 def test_app_that_no_module_holds() -> None:

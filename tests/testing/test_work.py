@@ -127,6 +127,13 @@ def test_advance_goes_so_far_and_stays_there(app: Penstock, time: Clock) -> None
     assert time.now == start + timedelta(hours=2, minutes=30)
 
 
+def test_no_retention_takes_away_what_a_long_time_has_done(app: Penstock) -> None:
+    task = app.task("t", lambda n: None)
+    for n in range(4):
+        run_sync(task.using(delay=timedelta(days=100 * n)).enqueue(n))
+    assert [job.args["n"] for job in drain(app, advance=timedelta(days=1000))] == [0, 1, 2, 3]
+
+
 def test_advance_needs_a_clock_that_moves() -> None:
     app = Penstock("memory://")
     with pytest.raises(ConfigurationError, match=r"penstock\.testing\.Clock"):

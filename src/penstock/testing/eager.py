@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import contextvars
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -19,7 +19,7 @@ from penstock.engine import Penstock
 from penstock.task import Task
 from penstock.testing.calls import in_loop, run
 from penstock.testing.clock import Clock
-from penstock.testing.home import fresh
+from penstock.testing.home import fresh, sharing
 from penstock.testing.proxy import Proxy
 from penstock.worker.context import Context, enter
 from penstock.worker.execute import described
@@ -41,19 +41,19 @@ def inline(*apps: Penstock, clock: Clock | None = None) -> Iterator[Penstock]:
     worker). An error of a handler ends its job, without another attempt, and is raised by
     `enqueue`; several of a batch as an `ExceptionGroup`, when all have run.
     """
-    tasks: dict[str, Task[..., Any]] = {}
+    groups = sharing(apps)
     with fresh(*apps, clock=clock), contextlib.ExitStack() as stack:
-        for app in apps:
-            tasks.update(app.tasks)
-            stack.enter_context(_Inline(app.store, app, tasks).before(app))
+        for group in groups:
+            for app in group:
+                stack.enter_context(_Inline(app.store, app, group).before(app))
         yield apps[0]
 
 
 class _Inline(Proxy):
-    def __init__(self, store: Store, app: Penstock, tasks: Mapping[str, Task[..., Any]]) -> None:
+    def __init__(self, store: Store, app: Penstock, sharing: Sequence[Penstock]) -> None:
         super().__init__(store)
         self._app = app
-        self._tasks = tasks
+        self._apps = [app, *sharing]
 
     async def add(self, jobs: Sequence[NewJob], *, actor: str, connection: Any = None) -> list[Job]:
         """See `Store.add`; and run what is ready then. No transaction is joined."""
@@ -87,9 +87,7 @@ class _Inline(Proxy):
         return Done(encoded), None
 
     async def _call(self, job: Job) -> Any:
-        task = self._tasks.get(job.task) or self._app.tasks.get(job.task)
-        if task is None:
-            raise UnknownTask(f"no handler is called {job.task!r}: give inline the app that has it")
+        task = self._task(job.task)
         own = contextvars.copy_context()
         own.run(enter, Context(job))
         handler = partial(task.handler, **task.arguments.decode(job.payload))
@@ -102,6 +100,12 @@ class _Inline(Proxy):
         if error is not None:
             raise error
         return result
+
+    def _task(self, name: str) -> Task[..., Any]:
+        for app in self._apps:
+            if name in app.tasks:
+                return app.tasks[name]
+        raise UnknownTask(f"no handler is called {name!r}: give inline the app that has it as well")
 
 
 async def _await(handler: Callable[[], Any], own: contextvars.Context) -> Any:

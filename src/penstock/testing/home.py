@@ -29,7 +29,7 @@ def fresh(*apps: Penstock, url: str = MEMORY, clock: Clock | None = None) -> Ite
     if not apps:
         raise ConfigurationError("fresh takes the apps to point at fresh stores: fresh(app)")
     clock = clock or Clock()
-    groups = _sharing(apps)
+    groups = sharing(apps)
     if len(groups) > 1 and url != MEMORY and "{n}" not in url:
         raise ConfigurationError(
             f"these apps have {len(groups)} stores: write {{n}} into {url!r}, for their numbers"
@@ -44,7 +44,7 @@ def fresh(*apps: Penstock, url: str = MEMORY, clock: Clock | None = None) -> Ite
         yield apps[0]
 
 
-def _sharing(apps: tuple[Penstock, ...]) -> list[list[Penstock]]:
+def sharing(apps: tuple[Penstock, ...]) -> list[list[Penstock]]:
     """The apps by the store they have: by URL, but what is in memory is each one's own."""
     groups: dict[object, list[Penstock]] = {}
     for app in dict.fromkeys(apps):

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
@@ -221,12 +222,20 @@ def parse(target: str) -> Place:
 
 
 def locate(app: Penstock) -> Place:
-    """The module that holds an app, and the name it has there."""
-    for module_name, module in list(sys.modules.items()):
-        for name, value in list(getattr(module, "__dict__", {}).items()):
-            if value is app:
-                return Place(module_name, name, getattr(module, "__file__", None))
-    raise ConfigurationError(
-        "no module holds this app by name, so another process cannot find it; "
-        "make it at the top level of a module, or give 'module:name'"
-    )
+    """The module that holds an app, and the name it has there.
+
+    Of several, such as a program and a test that has imported it, the one with the app's tasks.
+    """
+    homes = Counter(task.handler.__module__ for task in app.tasks.values())
+    places = [
+        Place(module_name, name, getattr(module, "__file__", None))
+        for module_name, module in list(sys.modules.items())
+        for name, value in list(getattr(module, "__dict__", {}).items())
+        if value is app
+    ]
+    if not places:
+        raise ConfigurationError(
+            "no module holds this app by name, so another process cannot find it; "
+            "make it at the top level of a module, or give 'module:name'"
+        )
+    return max(places, key=lambda place: (homes[place.module], place.module != "__main__"))

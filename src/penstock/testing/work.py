@@ -6,7 +6,7 @@ from contextlib import suppress
 from datetime import datetime, timedelta
 
 from penstock.core.errors import ConfigurationError
-from penstock.core.job import Job, JobId, JobQuery, LogEntry, LogId, headline
+from penstock.core.job import Job, JobId, JobQuery, LogEntry, LogId, Retention, headline
 from penstock.core.lifecycle import Event, State
 from penstock.core.times import from_micros
 from penstock.engine import Penstock
@@ -16,6 +16,8 @@ from penstock.testing.reading import every_entry, every_job, next_due, shown
 from penstock.worker.worker import Worker
 
 SOON = timedelta(seconds=10)
+# However far a test moves the clock, it finds the jobs that ran.
+_FOREVER = Retention(finished=timedelta(days=36_500), failed=timedelta(days=36_500))
 _FAILURES = frozenset({Event.FAILED, Event.EXPIRED})
 
 
@@ -107,7 +109,8 @@ async def _work(
 ) -> None:
     while True:
         await app.reclaim()
-        await Worker(app, queues=queues, concurrency=concurrency).run(until_empty=True)
+        worker = Worker(app, queues=queues, concurrency=concurrency, retention=_FOREVER)
+        await worker.run(until_empty=True)
         clock = app.clock
         if advance is False or not isinstance(clock, Clock):
             return
