@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -16,11 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from penstock.core.job import Job
     from penstock.engine import Penstock
     from penstock.testing.clock import Clock
-
-__all__ = ["Work"]
+    from penstock.testing.work import Work
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -36,30 +34,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "without it, a new one with no tasks",
         default="",
     )
-
-
-class Work:
-    """Runs the jobs of an app: `penstock_worker()`, or `await penstock_worker.run_until_empty()`.
-
-    Takes what `penstock.testing.drain` takes. Another app than `penstock_app` comes first.
-    """
-
-    def __init__(self, app: Penstock) -> None:
-        self._app = app
-
-    def __call__(self, app: Penstock | None = None, **options: Any) -> list[Job]:
-        """Run a worker until nothing is ready, in a synchronous test."""
-        from penstock.testing.calls import run
-        from penstock.testing.work import run_until_empty
-
-        work = run_until_empty(app or self._app, **options)
-        return run(work, "await penstock_worker.run_until_empty() instead of penstock_worker()")
-
-    async def run_until_empty(self, app: Penstock | None = None, **options: Any) -> list[Job]:
-        """Run a worker until nothing is ready, in an asynchronous test."""
-        from penstock.testing.work import run_until_empty
-
-        return await run_until_empty(app or self._app, **options)
 
 
 @pytest.fixture
@@ -97,6 +71,8 @@ def penstock_sqlite(tmp_path: Path, penstock_clock: Clock) -> Iterator[Penstock]
 @pytest.fixture
 def penstock_worker(penstock_app: Penstock) -> Work:
     """Runs the jobs of `penstock_app` until nothing is ready."""
+    from penstock.testing.work import Work
+
     return Work(penstock_app)
 
 

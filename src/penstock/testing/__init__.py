@@ -7,13 +7,14 @@ from penstock.testing.faults import Faults, faulty
 from penstock.testing.home import fresh
 from penstock.testing.leases import expire_lease
 from penstock.testing.process import WorkerProcess
-from penstock.testing.work import JobFailed, NotDrained, drain, run_until_empty
+from penstock.testing.work import JobFailed, NotDrained, Work, drain, run_until_empty
 
 __all__ = [
     "Clock",
     "Faults",
     "JobFailed",
     "NotDrained",
+    "Work",
     "WorkerProcess",
     "assert_enqueued",
     "assert_not_enqueued",

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
+from typing import TypedDict, Unpack
 
 from penstock.core.errors import ConfigurationError
 from penstock.core.job import Job, JobId, JobQuery, LogEntry, LogId, Retention, headline
@@ -19,6 +20,16 @@ SOON = timedelta(seconds=10)
 # However far a test moves the clock, it finds the jobs that ran.
 _FOREVER = Retention(finished=timedelta(days=36_500), failed=timedelta(days=36_500))
 _FAILURES = frozenset({Event.FAILED, Event.EXPIRED})
+
+
+class WorkOptions(TypedDict, total=False):
+    """What `run_until_empty` can be told."""
+
+    timeout: timedelta
+    advance: bool | timedelta
+    allow_failures: bool
+    queues: Sequence[str] | None
+    concurrency: int
 
 
 class JobFailed(AssertionError):
@@ -79,25 +90,32 @@ async def run_until_empty(
     return await _outcome(app, entries, allow_failures=allow_failures)
 
 
-def drain(
-    app: Penstock,
-    *,
-    timeout: timedelta = SOON,
-    advance: bool | timedelta = False,
-    allow_failures: bool = False,
-    queues: Sequence[str] | None = None,
-    concurrency: int = 20,
-) -> list[Job]:
+def drain(app: Penstock, **options: Unpack[WorkOptions]) -> list[Job]:
     """As `run_until_empty`, for synchronous tests."""
-    work = run_until_empty(
-        app,
-        timeout=timeout,
-        advance=advance,
-        allow_failures=allow_failures,
-        queues=queues,
-        concurrency=concurrency,
-    )
+    work = run_until_empty(app, **options)
     return run(work, "await run_until_empty(app) instead of drain(app)")
+
+
+class Work:
+    """The fixture `penstock_worker`: runs the jobs of `penstock_app`, or of the app it is given.
+
+    `penstock_worker()` in a synchronous test, `await penstock_worker.run_until_empty()` in an
+    asynchronous one; with the options of `run_until_empty`.
+    """
+
+    def __init__(self, app: Penstock) -> None:
+        self._app = app
+
+    def __call__(self, app: Penstock | None = None, **options: Unpack[WorkOptions]) -> list[Job]:
+        """As `drain`."""
+        work = run_until_empty(app or self._app, **options)
+        return run(work, "await penstock_worker.run_until_empty() instead of penstock_worker()")
+
+    async def run_until_empty(
+        self, app: Penstock | None = None, **options: Unpack[WorkOptions]
+    ) -> list[Job]:
+        """As the function of that name."""
+        return await run_until_empty(app or self._app, **options)
 
 
 async def _work(
