@@ -130,6 +130,12 @@ def test_long_failures_are_cut(app: Penstock, send: Task[..., None]) -> None:
     assert "x" * 500 not in str(raised.value).split("<-", maxsplit=1)[0]
 
 
+def test_no_job_is_overlooked_among_many(app: Penstock, send: Task[..., None]) -> None:
+    run_sync(app.enqueue_many([send.new(str(n)) for n in range(2_100)]))
+    assert len(enqueued(app, send)) == 2_100
+    assert_enqueued(app, send, args={"to": "2099"})
+
+
 def test_unknown_field_is_told(app: Penstock) -> None:
     with pytest.raises(ConfigurationError, match="jobs have no colour"):
         assert_enqueued(app, colour="red")

@@ -163,6 +163,27 @@ def test_store_of_the_ini_file(pytester: pytest.Pytester) -> None:
     ran.assert_outcomes(passed=1)
 
 
+def test_stores_are_closed_after_the_test(pytester: pytest.Pytester) -> None:
+    ran = run(
+        pytester,
+        """
+        import pytest
+        from penstock import StoreError, run_sync
+
+        stores = []
+
+        def test_use(penstock_sqlite):
+            run_sync(penstock_sqlite.count())
+            stores.append(penstock_sqlite.store)
+
+        def test_later():
+            with pytest.raises(StoreError, match="closed"):
+                run_sync(stores[0].count())
+        """,
+    )
+    ran.assert_outcomes(passed=2)
+
+
 def test_app_of_the_ini_file(pytester: pytest.Pytester) -> None:
     pytester.makeini("[pytest]\npenstock_app = shop:queue\npythonpath = .\n")
     pytester.makepyfile(

@@ -4,6 +4,7 @@ from datetime import datetime, timedelta
 import pytest
 
 from penstock import ConfigurationError, Event, Penstock, RetryPolicy, State, context, run_sync
+from penstock.core.times import from_micros
 from penstock.testing import Clock, JobFailed, NotDrained, drain, run_until_empty
 from tests.contract.support import HOUR, SECOND
 
@@ -125,6 +126,33 @@ def test_advance_goes_so_far_and_stays_there(app: Penstock, time: Clock) -> None
     ran = drain(app, advance=timedelta(hours=2, minutes=30))
     assert len(ran) == 3
     assert time.now == start + timedelta(hours=2, minutes=30)
+
+
+class Hourly(Penstock):
+    """A Penstock with a schedule, as far as draining can tell."""
+
+    next_run: datetime
+
+    async def reclaim(self, limit: int = 1000) -> int:
+        """Sweep, and fire: a worker does both when it begins."""
+        while self.next_run <= from_micros(self.clock()):
+            self.next_run += HOUR
+            await self.enqueue("strike")
+        return await super().reclaim(limit)
+
+    async def fire_due(self) -> timedelta | None:
+        return self.next_run - from_micros(self.clock())
+
+
+def test_schedules_are_fired_while_so_much_time_passes(time: Clock) -> None:
+    app = Hourly("memory://", clock=time)
+    app.next_run = time.now + HOUR
+    struck = []
+    app.task("strike", lambda: struck.append(time.now))
+    start = time.now
+    drain(app, advance=HOUR * 3.5)
+    assert [round((at - start) / HOUR, 3) for at in struck] == [1, 2, 3]
+    assert drain(app, advance=True) == []
 
 
 def test_no_retention_takes_away_what_a_long_time_has_done(app: Penstock) -> None:

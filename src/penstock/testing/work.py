@@ -64,7 +64,8 @@ async def run_until_empty(
 
     Expired leases are taken back first. With `advance`, the app's `Clock` then jumps to whatever
     time alone would set going next (a scheduled job, a retry, the end of a lease), and so on: as
-    long as there is anything, or until so much time has passed.
+    long as there is anything, or until so much time has passed. Schedules, which never end,
+    count only in the latter case.
 
     Raises `JobFailed` for jobs whose last attempt here failed, whether or not another would
     follow, unless `allow_failures`; `NotDrained` after `timeout` of real time.
@@ -133,12 +134,25 @@ async def _work(
         if advance is False or not isinstance(clock, Clock):
             return
         due = await next_due(app.store)
+        if horizon is not None:  # a schedule never ends: it counts as far as time goes
+            due = _earlier(due, await _next_run(app, clock))
         if due is None or (horizon is not None and due > horizon):
             if horizon is not None:
                 clock.set(max(horizon, clock.now))
             return
         # A microsecond later: a lease is over when its deadline is past.
         clock.set(max(due, clock.now) + timedelta(microseconds=1))
+
+
+async def _next_run(app: Penstock, clock: Clock) -> datetime | None:
+    """When a schedule of the app next has to be fired; None for an app without schedules."""
+    fire_due = getattr(app, "fire_due", None)
+    until = None if fire_due is None else await fire_due()
+    return None if until is None else clock.now + until
+
+
+def _earlier(*times: datetime | None) -> datetime | None:
+    return min((time for time in times if time is not None), default=None)
 
 
 async def _last_entry(app: Penstock) -> LogId | None:
