@@ -150,6 +150,12 @@ def test_delay_is_not_waited_for(shop: Penstock) -> None:
         assert run_sync(task.using(delay=HOUR).enqueue()).result == 1
 
 
+def test_no_transaction_is_joined(shop: Penstock) -> None:
+    task = shop.task("t", lambda: 1)
+    with inline(shop):
+        assert run_sync(task.using(connection=object()).enqueue()).result == 1
+
+
 def test_context_and_its_variables_are_the_run_s_own(shop: Penstock) -> None:
     @shop.task
     def look() -> list[object]:

@@ -81,17 +81,17 @@ class Telling(Proxy):
         self._order = order
         self._told = {"claimed": 0, "ran": 0, "settled": 0}
 
-    async def claim(self, wanted: Claim) -> list[Job]:
+    async def claim(self, wanted: Claim, **options: Any) -> list[Job]:
         """See `Store.claim`."""
-        jobs = await self._store.claim(wanted)
+        jobs = await self._store.claim(wanted, **options)
         self._tell("claimed", [job.id for job in jobs])
         return jobs
 
-    async def transition(self, changes: Sequence[Change], *, actor: str) -> list[Job | None]:
+    async def transition(self, changes: Sequence[Change], **options: Any) -> list[Job | None]:
         """See `Store.transition`."""
         ended = [change.job.id for change in changes if change.move.event in _SETTLED]
         self._tell("ran", ended)
-        answers = await self._store.transition(changes, actor=actor)
+        answers = await self._store.transition(changes, **options)
         self._tell("settled", ended)
         return answers
 

@@ -55,11 +55,11 @@ class _Inline(Proxy):
         self._app = app
         self._apps = [app, *sharing]
 
-    async def add(self, jobs: Sequence[NewJob], *, actor: str, connection: Any = None) -> list[Job]:
+    async def add(self, jobs: Sequence[NewJob], **options: Any) -> list[Job]:
         """See `Store.add`; and run what is ready then. No transaction is joined."""
-        _ = connection
+        options.pop("connection", None)
         at_once = [replace(job, delay=None, run_at=None) for job in jobs]
-        added = await self._store.add(at_once, actor=actor)
+        added = await self._store.add(at_once, **options)
         errors: list[Exception] = []
         while claimed := await self._store.claim(Claim(worker=_WORKER, limit=_AT_ONCE)):
             for job in claimed:
