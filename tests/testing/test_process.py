@@ -1,5 +1,8 @@
 import os
 import signal
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -9,14 +12,16 @@ import pytest
 from penstock import ConfigurationError, Event, Penstock, State, run_sync
 from penstock.testing import Clock, WorkerProcess, drain, expire_lease, fresh
 from penstock.testing.process import locate
+from tests.contract.support import SOON
 from tests.testing.program import app, hang, write
 
 MILLISECOND = timedelta(milliseconds=1)
+ROOT = Path(__file__).parents[2]
 KILLED = -signal.SIGKILL
 
 
 @pytest.fixture(autouse=True)
-def time(tmp_path: Path) -> Iterator[Clock]:
+def moved(tmp_path: Path) -> Iterator[Clock]:
     """The clock of the program's app, which is on a file of the test's own."""
     clock = Clock()
     with fresh(app, url=f"sqlite:///{tmp_path}/jobs.db", clock=clock):
@@ -64,14 +69,14 @@ def test_what_a_killed_worker_held_is_run_by_the_next(tmp_path: Path) -> None:
     assert events == [Event.ENQUEUED, Event.CLAIMED, Event.EXPIRED, Event.CLAIMED, Event.DONE]
 
 
-def test_time_stands_in_the_child_where_it_stood_here(time: Clock) -> None:
+def test_time_stands_in_the_child_where_it_stood_here(moved: Clock) -> None:
     run_sync(hang.enqueue())
     with WorkerProcess(app) as worker:
         [job_id] = worker.wait_for("claimed")
         job = run_sync(app.get(job_id))
         assert job.started_at == job.enqueued_at
         worker.kill()
-    time.advance(job.lease_time)
+    moved.advance(job.lease_time)
     assert run_sync(app.reclaim()) == 1
 
 
@@ -90,6 +95,39 @@ def test_end_of_the_block_kills() -> None:
     with WorkerProcess(app) as worker:
         os.kill(worker.pid, 0)
     assert worker.wait() == KILLED
+
+
+PARENT = """
+import sys, time
+from penstock.testing import WorkerProcess
+with WorkerProcess("tests.testing.program:app", url=sys.argv[1]) as worker:
+    worker.wait_for("claimed")
+    print(worker.pid, flush=True)
+    sys.stdin.read()
+"""
+
+
+def alive(pid: int) -> bool:
+    """Whether it lives: a process that nobody has buried yet does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at /proc")
+def test_ends_with_a_parent_that_is_killed() -> None:
+    run_sync(hang.enqueue())
+    command = [sys.executable, "-c", PARENT, app.url]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, cwd=ROOT, **pipes) as parent:  # type: ignore[call-overload]
+        pid = int(parent.stdout.readline())
+        assert alive(pid)
+        parent.kill()
+    deadline = time.monotonic() + SOON
+    while alive(pid) and time.monotonic() < deadline:
+        time.sleep(0.01)  # there is no event for it
+    assert not alive(pid)
 
 
 def test_stops_gracefully(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import importlib.util
 import os
 import signal
 import sys
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -29,11 +30,19 @@ _SETTLED = frozenset({Event.DONE, Event.FAILED, Event.SNOOZED, Event.CANCELLED})
 def main(text: str) -> None:
     """Work as ordered, until told to stop or until the point of death."""
     order = msgspec.json.decode(text, type=Order)
+    threading.Thread(target=_leave_with_the_parent, daemon=True).start()
     app = find(order.place)
     clock = system_clock if order.now is None else Clock(from_micros(order.now))
     store = open_store(order.url, clock=clock)
     with app.elsewhere(order.url, store, clock), Telling(store, order).before(app):
         asyncio.run(_work(app, order))
+
+
+def _leave_with_the_parent() -> None:
+    """Wait for the end of standard input, whose other side the parent holds while it lives."""
+    while os.read(0, 1):
+        pass
+    os._exit(1)
 
 
 def find(place: Place) -> Penstock:

@@ -66,7 +66,7 @@ class WorkerProcess:
     `ran` and nobody knows yet, or when the job is `settled`. If the app has a `Clock`, time
     stands still in the child where it stood here.
 
-    The end of the block kills a child that is still there.
+    The end of the block kills a child that is still there; the end of this process ends it too.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class WorkerProcess:
         self._output: IO[Any] = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as this
         self._process = subprocess.Popen(  # noqa: S603 - this Python, our own program
             [sys.executable, "-c", _PROGRAM, msgspec.json.encode(order).decode()],
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,  # its end tells the child that we are gone
             stdout=self._output,
             stderr=subprocess.STDOUT,
             pass_fds=(its,),
@@ -174,6 +174,8 @@ class WorkerProcess:
         if self._printed is None:
             self._printed = self.output
             self._output.close()
+            if self._child.stdin is not None:
+                self._child.stdin.close()
         return status
 
     def kill(self) -> int:
