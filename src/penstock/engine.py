@@ -1,13 +1,14 @@
 """Penstock: the object users hold."""
 
 import asyncio
+import contextlib
 import os
 import random
 import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Literal, ParamSpec, Self, TypeVar, Unpack, overload
 
@@ -142,6 +143,7 @@ class Penstock:
         self.check = JobChecker(payload_limit).check
         self._clock = clock
         self._create = create
+        self._open: Callable[..., Store] = open_store
         self._store: Store | None = None
         self._pid = 0
         self._opening = threading.Lock()
@@ -154,7 +156,7 @@ class Penstock:
             with self._opening:
                 if self._store is None:
                     self._pid = os.getpid()
-                    self._store = open_store(self.url, clock=self._clock, create=self._create)
+                    self._store = self._open(self.url, clock=self._clock, create=self._create)
         if self._pid != os.getpid():
             raise StoreError(
                 f"{self.url} was opened before this process was forked, and cannot be shared with "
@@ -167,6 +169,25 @@ class Penstock:
         if self._store is not None and self._pid == os.getpid():
             await self._store.close()
             self._store = None
+
+    @property
+    def clock(self) -> Clock:
+        """What tells the time here, and to the store."""
+        return self._clock
+
+    @contextlib.contextmanager
+    def elsewhere(self, url: str, store: Store, clock: Clock) -> Iterator[None]:
+        """Work on another store inside the block, and on its own again behind it; for tests.
+
+        Who gives the store closes it. Its own stays as it is, open or not.
+        """
+        kept = self.url, self._clock, self._open, self._store, self._pid
+        self.url, self._clock, self._open = url, clock, lambda *_, **__: store
+        self._store = None
+        try:
+            yield
+        finally:
+            self.url, self._clock, self._open, self._store, self._pid = kept
 
     async def __aenter__(self) -> Self:
         """Open the store."""

@@ -16,7 +16,8 @@ def system_clock() -> int:
 def open_store(url: object, *, clock: Clock = system_clock, create: bool = True) -> Store:
     """Open the store that a URL names: `memory://` or `sqlite:///path/to/jobs.db`.
 
-    A store that is not there yet is created, or refused with `create=False`.
+    A store that is not there yet is created, or refused with `create=False`. A clock that has a
+    method `watch` is told of the store: one that jumps has to wake who waits for its time.
     """
     if not isinstance(url, str):
         raise ConfigurationError(f"a store URL is text, not {url!r:.80}")
@@ -24,7 +25,10 @@ def open_store(url: object, *, clock: Clock = system_clock, create: bool = True)
     if scheme not in _OPENERS:
         known = ", ".join(f"{name}://" for name in _OPENERS)
         raise ConfigurationError(f"unknown store URL {url!r}: expected one of {known}")
-    return _OPENERS[scheme](url, clock, create=create)
+    store = _OPENERS[scheme](url, clock, create=create)
+    if (watch := getattr(clock, "watch", None)) is not None:
+        watch(store)
+    return store
 
 
 def _open_memory(url: str, clock: Clock, *, create: bool) -> Store:

@@ -1,0 +1,58 @@
+"""Reads all of a store, page by page, and shows jobs to people."""
+
+from collections.abc import AsyncIterator
+from datetime import datetime
+
+from msgspec.structs import replace
+
+from penstock.core.job import Job, JobQuery, LogEntry, LogId
+from penstock.core.lifecycle import State, Waiting
+from penstock.core.store import Store
+
+_PAGE = 1_000
+_SHOWN = 60
+
+
+async def every_job(store: Store, query: JobQuery | None = None) -> AsyncIterator[Job]:
+    """The jobs that fit, in the order they were enqueued."""
+    query = replace(query or JobQuery(), newest_first=False, limit=_PAGE)
+    while True:
+        page = await store.find(query)
+        for job in page:
+            yield job
+        if len(page) < _PAGE:
+            return
+        query = replace(query, after=page[-1].id)
+
+
+async def every_entry(store: Store, after: LogId | None = None) -> AsyncIterator[LogEntry]:
+    """The log behind an entry, oldest first."""
+    while True:
+        page = await store.log(after=after, limit=_PAGE)
+        for entry in page:
+            yield entry
+        if len(page) < _PAGE:
+            return
+        after = page[-1].id
+
+
+async def next_due(store: Store) -> datetime | None:
+    """When time alone will next set something going: a scheduled job, or the end of a lease."""
+    unfinished = JobQuery(states=frozenset({State.PENDING, State.RUNNING}))
+    times = [
+        job.expires_at if job.state is State.RUNNING else job.run_at
+        async for job in every_job(store, unfinished)
+        if job.state is State.RUNNING or job.waiting is Waiting.SCHEDULED
+    ]
+    return min((instant for instant in times if instant is not None), default=None)
+
+
+def shown(job: Job) -> str:
+    """A job as a call: `job 3: send(to='a')`."""
+    arguments = ", ".join(f"{name}={_short(value)}" for name, value in job.args.items())
+    return f"job {job.id}: {job.task}({arguments})"
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
