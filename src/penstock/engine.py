@@ -12,6 +12,7 @@ from typing import Any, Literal, ParamSpec, Self, TypeVar, Unpack, overload
 
 import msgspec
 
+from penstock.admin import Administration
 from penstock.checks import PAYLOAD_LIMIT, JobChecker, check_kind, check_limit, check_name
 from penstock.core import lifecycle
 from penstock.core.errors import (
@@ -91,7 +92,7 @@ class Explanation(msgspec.Struct, frozen=True):
     blocked_by: JobId | None = None
 
 
-class Penstock:
+class Penstock(Administration):
     """A queue of jobs in one store, and the tasks that this program knows.
 
     The store is opened by the first call that needs it, and created if it is not there, unless
