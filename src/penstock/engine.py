@@ -13,10 +13,18 @@ from typing import Any, Literal, ParamSpec, Self, TypeVar, Unpack, overload
 import msgspec
 
 from penstock.admin import Administration
-from penstock.checks import PAYLOAD_LIMIT, JobChecker, check_kind, check_limit, check_name
+from penstock.checks import (
+    PAYLOAD_LIMIT,
+    JobChecker,
+    check_jobs,
+    check_kind,
+    check_limit,
+    check_name,
+)
 from penstock.core import lifecycle
 from penstock.core.errors import (
     ConfigurationError,
+    InvalidJob,
     JobNotFound,
     LeaseLost,
     PenstockError,
@@ -216,14 +224,20 @@ class Penstock(Administration):
         if task not in self.tasks:
             known = ", ".join(sorted(self.tasks)) or "none"
             raise UnknownTask(f"no task is called {task!r}; this program knows: {known}")
-        new = self.tasks[task].using(**options).of({} if args is None else args)
+        # `using` would check the options, which are checked with the job.
+        varied = self.tasks[task]._with(options)  # noqa: SLF001
+        new = varied.of({} if args is None else args)
         (job,) = await self.enqueue_many((new,), connection=options.get("connection"))
         return job
 
     async def enqueue_many(self, jobs: Sequence[NewJob], *, connection: Any = None) -> list[Job]:
         """Store these jobs in one transaction, all or none; the answer has their order."""
-        for job in jobs:
-            self.check(job)
+        try:
+            for job in jobs:
+                self.check(job)
+        except (AttributeError, TypeError) as error:
+            check_jobs(jobs)
+            raise InvalidJob(f"a job cannot be stored as asked for: {error}") from error
         return await self.store.add(jobs, actor=self.actor, connection=connection)
 
     # Workers
@@ -328,11 +342,14 @@ class Penstock(Administration):
     ) -> list[LogEntry]:
         """The audit of one job, or of all behind an entry's id, oldest first."""
         check_limit(limit)
-        return await self.store.log(
+        found = await self.store.log(
             None if job_id is None else JobId(job_id),
             after=None if after is None else LogId(after),
             limit=limit,
         )
+        if not found and job_id is not None:
+            await self.get(job_id)  # no job is without a log: there may be none behind `after`
+        return found
 
     async def explain(self, job_id: int) -> Explanation:
         """Why this job is not running, or what else became of it."""
@@ -411,8 +428,8 @@ class Penstock(Administration):
 
     async def limit(self, queue: str, max_pending: int | None) -> Queue:
         """Refuse new jobs with `QueueFull` while this many are pending; None for no limit."""
-        if max_pending is not None and max_pending < 0:
-            raise ConfigurationError("a queue's limit is 0 or more")
+        if max_pending is not None:
+            check_limit(max_pending, least=0)
         return await self._configure(QueueSettings(name=queue, max_pending=max_pending))
 
     async def _configure(self, settings: QueueSettings) -> Queue:

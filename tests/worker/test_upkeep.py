@@ -73,7 +73,7 @@ async def test_finished_jobs_past_their_time_are_removed_and_failed_ones_kept(
     clock.advance(25 * HOUR)
     async with working(app):
         await eventually(lambda: _found(app, {kept.id}))
-    assert await app.log(gone.id) == []
+    assert await app.store.log(gone.id) == []
     clock.advance(6 * 24 * HOUR)
     async with working(app):
         await eventually(lambda: _found(app, set()))
