@@ -418,16 +418,18 @@ import os, sys
 from datetime import timedelta
 from penstock import Penstock, Retention, run_sync, admin
 admin.PORTION = 2
-url, archive, verb, fatal = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
+url, archive, when, verb, fatal = *sys.argv[1:5], int(sys.argv[5])
 app = Penstock(url)
 write, calls = getattr(app.store, verb), 0
 
 async def dying(*args, **kwargs):
     global calls
     calls += 1
-    if calls == fatal:
+    if calls == fatal and when == "before":
         os.kill(os.getpid(), 9)
     answer = await write(*args, **kwargs)
+    if calls == fatal:
+        os.kill(os.getpid(), 9)
     return answer
 
 setattr(app.store, verb, dying)
@@ -436,18 +438,28 @@ run_sync(app.prune(nothing, archive=archive))
 """
 
 
-@pytest.mark.parametrize(("verb", "fatal"), [("delete", 1), ("delete", 2), ("histories", 2)])
-def test_prune_that_is_killed_loses_nothing(tmp_path: Path, verb: str, fatal: int) -> None:
+@pytest.mark.parametrize(
+    ("death", "remaining"),
+    [
+        (("before", "delete", 1), 5),
+        (("after", "delete", 1), 3),
+        (("before", "delete", 2), 3),
+        (("after", "histories", 2), 3),
+    ],
+)
+def test_prune_that_is_killed_loses_nothing(
+    tmp_path: Path, death: tuple[str, str, int], remaining: int
+) -> None:
     url, archive = f"sqlite:///{tmp_path}/jobs.db", tmp_path / "old.jsonl.gz"
     app = Penstock(url)
     run_sync(app.enqueue_many([new()] * 5))
     run_sync(app.settle([(job, Done()) for job in run_sync(app.claim(worker="w", limit=5))]))
-    arguments = [url, str(archive), verb, str(fatal)]
+    arguments = [url, str(archive), *map(str, death)]
     killed = subprocess.run([sys.executable, "-c", KILLED, *arguments], check=False, timeout=60)
     assert killed.returncode == -9
     left = ids(run_sync(app.find()))
     assert set(left) | set(archived(archive)) == {1, 2, 3, 4, 5}
-    assert len(left) == (5 if fatal == 1 else 3)
+    assert len(left) == remaining
     run_sync(app.prune(NOTHING, archive=archive))
     assert run_sync(app.find()) == []
     assert set(archived(archive)) == {1, 2, 3, 4, 5}
