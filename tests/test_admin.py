@@ -127,9 +127,13 @@ async def test_cancelling_a_key_lets_none_of_its_jobs_become_visible(app: Pensto
     taken: list[Job] = []
 
     class Thief(Rival):
+        calls = 0
+
         async def act(self) -> None:
             self.acted = False  # every time
-            taken.extend(await self.app.claim(worker="thief"))
+            self.calls += 1
+            if self.calls > 1:  # between two portions
+                taken.extend(await self.app.claim(worker="thief"))
 
     with pytest.MonkeyPatch.context() as patch:
         Thief(app, "transition", patch)
@@ -670,6 +674,11 @@ def edited(path: Path, number: int, change: dict[str, Any]) -> None:
         (2, {"job.finished_at": "2030-01-01T00:00:00Z"}, (InvalidJob, "finished_at")),
         (2, {"job.version": 99}, (InvalidJob, "log")),
         (2, {"log": []}, (InvalidJob, "log")),
+        (2, {"job.id": 2**70}, (InvalidJob, "line 3")),
+        (2, {"job.id": 0}, (InvalidJob, "range")),
+        (2, {"job.attempt": -1}, (InvalidJob, "range")),
+        (-1, {"last_log": 2**63 - 1}, (InvalidJob, "range")),
+        (0, {"source": -1}, (InvalidJob, "range")),
         (2, {"log.-1.state": "done"}, (InvalidJob, "its state")),
     ],
 )
@@ -705,6 +714,31 @@ async def test_export_that_was_cut_off_is_refused_wherever(
         with pytest.raises((InvalidJob, ConfigurationError)):
             await app.import_jobs(tmp_path / name)
     assert await app.find() == []
+
+
+def test_import_that_is_killed_goes_on_where_it_was(tmp_path: Path) -> None:
+    url, file = f"sqlite:///{tmp_path}/jobs.db", tmp_path / "jobs.jsonl.gz"
+    source = Penstock("memory://")
+    run_sync(source.enqueue_many([new(key="k")] * 5))
+    run_sync(source.export(file))
+    program = KILLED.rpartition("nothing = ")[0] + "run_sync(app.import_jobs(archive))\n"
+    arguments = [url, str(file), "after", "restore", "2"]
+    killed = subprocess.run([sys.executable, "-c", program, *arguments], check=False, timeout=60)
+    assert killed.returncode == -9
+    app = Penstock(url)
+    assert run_sync(app.count_matching(JobQuery())) == 4
+    assert run_sync(app.import_jobs(file)) == Bulk(matched=5, changed=1, skipped=4)
+    assert ids(run_sync(app.find(JobQuery(newest_first=False)))) == [1, 2, 3, 4, 5]
+    run_sync(app.close())
+
+
+@pytest.mark.parametrize("wrong", [None, "failed", {}])
+async def test_which_jobs_has_to_be_said(app: Penstock, wrong: Any) -> None:
+    await enqueue(app)
+    for verb in (app.count_matching, app.cancel_all, app.retry_all, app.delete_all):
+        with pytest.raises(ConfigurationError, match="JobQuery"):
+            await verb(wrong)
+    assert await states(app) == [State.PENDING]
 
 
 async def test_missing_file_is_a_clear_error(app: Penstock, tmp_path: Path) -> None:

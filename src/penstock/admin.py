@@ -15,7 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from penstock import archive as files
-from penstock.checks import MAX_PRIORITY, JobChecker
+from penstock.checks import MAX_PRIORITY, MOST, JobChecker
 from penstock.core import lifecycle
 from penstock.core.errors import ConfigurationError, InvalidJob, TransitionRefused
 from penstock.core.job import (
@@ -46,6 +46,8 @@ PORTION = 300
 _IDS_AT_ONCE = 10_000
 # A move is decided anew this often when others keep changing the job, before it is skipped.
 _DECISIONS = 10
+# Far from where ids would run out.
+_HIGHEST = 2**62
 _RETRIED = frozenset({State.FAILED, State.CANCELLED, State.PENDING})
 
 _log = logging.getLogger(__name__)
@@ -81,6 +83,7 @@ class Administration:
 
     async def count_matching(self, query: JobQuery) -> int:
         """How many jobs fit a query."""
+        _check_query(query)
         return await self.store.tally(query)
 
     async def cancel_all(
@@ -214,6 +217,7 @@ class Administration:
         all of them at the same one. The file appears when it is whole.
         """
         query = query or JobQuery()
+        _check_query(query)
         export = await _aside(files.Export, path, await self._header("export"))
         try:
             queues = await self.store.queues()
@@ -448,6 +452,8 @@ class _Inventory:
             yield number, source, line
 
     def _note(self, source: int, last_job: JobId, last_log: LogId) -> None:
+        if not (0 <= source <= MOST and last_job <= _HIGHEST and last_log <= _HIGHEST):
+            raise InvalidJob(f"{Path(self._path)}: an id is out of range")
         known = self._sources.get(source, Origin(source=source))
         self._sources[source] = Origin(
             source=source,
@@ -469,6 +475,10 @@ class _Inventory:
 def _check_whole(record: Record) -> None:
     """A job that could have come out of a store: nothing else may come into one."""
     job, log = record.job, record.log
+    if not all(0 < number <= _HIGHEST for number in (job.id, *(one.id for one in log))):
+        raise InvalidJob("an id is out of range")
+    if not 0 <= job.attempt <= _HIGHEST:
+        raise InvalidJob("its attempt is out of range")
     times = (job.enqueued_at, job.run_at, job.started_at, job.finished_at)
     if any(at is not None and at.tzinfo is None for at in (*times, *(one.at for one in log))):
         raise InvalidJob("a time has no time zone")
@@ -495,6 +505,7 @@ def _about(
     strict: bool = False,
 ) -> JobQuery:
     """The query for those jobs alone that a verb is about."""
+    _check_query(query)
     if query.states is None:
         return replace(query, states=unless_named)
     states = query.states & allowed
@@ -503,6 +514,11 @@ def _about(
         advice = "; cancel unfinished ones first" if strict else ""
         raise ConfigurationError(f"{verb} is about {words} jobs, not {others}{advice}")
     return replace(query, states=states)
+
+
+def _check_query(query: object) -> None:
+    if not isinstance(query, JobQuery):
+        raise ConfigurationError(f"say which jobs by a JobQuery, not {query!r:.80}")
 
 
 def _before(now: datetime, retention: Retention, state: State) -> datetime:

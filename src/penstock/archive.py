@@ -139,13 +139,19 @@ def new_file(path: Path) -> Iterator[BinaryIO]:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        try:
-            os.link(part, path)  # unlike a rename, refuses to replace
-        except FileExistsError:
-            raise ConfigurationError(f"{path} is there already; name another file") from None
+        _give_name(part, path)
     finally:
         part.unlink(missing_ok=True)
     _sync_folder(path.parent)
+
+
+def _give_name(part: Path, path: Path) -> None:
+    try:
+        os.link(part, path)  # unlike a rename, refuses to replace
+    except FileExistsError:
+        raise ConfigurationError(f"{path} is there already; name another file") from None
+    except OSError:  # a file system without links
+        part.rename(path)
 
 
 def read(path: str | os.PathLike[str]) -> Iterator[tuple[int, Line]]:

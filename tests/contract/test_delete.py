@@ -101,6 +101,7 @@ async def test_tally_counts_what_find_lists(store: Store, clock: ManualClock) ->
         (JobQuery(error="KeyError"), 1),
         (JobQuery(error="keyerror"), 0),
         (JobQuery(error="%"), 0),
+        (JobQuery(error=""), 1),
         (JobQuery(before=clock.now), 3),
         (JobQuery(before=clock.now + SECOND), 5),
         (JobQuery(before=clock.now, states=frozenset({State.DONE})), 0),

@@ -218,7 +218,7 @@ def asked(job: Job) -> NewJob:
 def restored(job: Job, move: Move, *, at: datetime) -> Job:
     """The job after `lifecycle.restore`: it keeps its times, and so its place in the order."""
     if job.state is not State.RUNNING:
-        return job
+        return replace(job, expires_at=None, cancel_requested=False)
     fields = moved_fields(move, job.error, at=at, waiting=None)
     return replace(job, **{**fields, "run_at": job.run_at})
 
@@ -268,6 +268,8 @@ class JobQuery(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         """Refuse what no job could be compared with."""
         if self.states is not None and type(self.states) is not frozenset:
             msgspec.structs.force_setattr(self, "states", _states(self.states))
+        if self.error is not None and type(self.error) is not str:
+            raise ConfigurationError(f"error is a text to look for, not {self.error!r:.80}")
         if self.before is not None and getattr(self.before, "tzinfo", None) is None:
             raise ConfigurationError(
                 f"before is an instant with a time zone: datetime.now(UTC) - …, "
@@ -298,7 +300,7 @@ def fits(job: Job, query: JobQuery) -> bool:
         and (query.tenant is None or job.tenant == query.tenant)
         and (query.parent is None or job.parent == query.parent)
         and (query.cancel_requested is None or job.cancel_requested == query.cancel_requested)
-        and (query.error is None or query.error in (job.error or ""))
+        and (query.error is None or (job.error is not None and query.error in job.error))
         and (query.before is None or (job.finished_at or job.enqueued_at) < query.before)
     )
 
