@@ -338,13 +338,13 @@ def test_another_priority_leaves_all_else_as_it_is() -> None:
     assert after == replace(pending, version=LogId(21), priority=9)
 
 
-@pytest.mark.parametrize("state", [R, *FINAL])
+@pytest.mark.parametrize("state", [R, *sorted(FINAL)])
 def test_only_a_pending_job_has_a_priority_to_change(state: State) -> None:
     with pytest.raises(TransitionRefused, match="cannot be reprioritised"):
         reprioritise(job(state), 9)
 
 
-@pytest.mark.parametrize("state", [P, *FINAL])
+@pytest.mark.parametrize("state", [P, *sorted(FINAL)])
 def test_restored_job_stands_where_it_stood(state: State) -> None:
     before = job(state)
     move = restore(before)
