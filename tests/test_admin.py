@@ -35,6 +35,7 @@ from penstock import admin as administration
 from penstock.admin import Bulk
 from penstock.archive import Archive, Header
 from penstock.core.job import JobId
+from penstock.stores.sqlite import connection
 from tests.contract.support import HOUR, SECOND, STEADY, STORES, ManualClock, ids, new
 
 FAILED = frozenset({State.FAILED})
@@ -792,3 +793,21 @@ async def test_every_field_of_a_job_survives(
     clock.advance(2 * HOUR)
     (taken,) = await other.claim(worker="w", queues=["q"])
     assert taken.retry == STEADY
+
+
+def test_store_of_an_older_penstock_takes_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    with monkeypatch.context() as older:
+        older.setattr(connection, "MIGRATIONS", connection.MIGRATIONS[:1])
+        older.setattr(connection, "SCHEMA", 1)
+        app = Penstock(url)
+        run_sync(app.enqueue_many([new(tags=("x",))] * 3))
+        run_sync(app.close())
+    app = Penstock(url)
+    assert run_sync(app.reprioritise(JobQuery(), 9)).changed == 3
+    assert len(run_sync(app.claim(worker="w", limit=9, tags=["x"]))) == 3
+    assert run_sync(app.export(tmp_path / "jobs.jsonl")).changed == 3
+    assert run_sync(app.import_jobs(tmp_path / "jobs.jsonl")).skipped == 3
+    run_sync(app.close())
