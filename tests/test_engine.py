@@ -1331,3 +1331,58 @@ def test_memory_of_the_parent_is_not_shared_with_a_forked_child() -> None:
             run_sync(add_one(app))
 
     ended_well(fork(check))
+
+
+# What is asked for wrongly is said clearly
+
+
+@pytest.mark.parametrize("wrong", [0, -1, 2**70, "x", 1.5, True, None])
+async def test_limit_of_an_answer_is_checked(app: Penstock, wrong: Any) -> None:
+    with pytest.raises(ConfigurationError, match="a limit is a whole number from 1"):
+        await app.claim(worker="w", limit=wrong)
+    with pytest.raises(ConfigurationError, match="a limit is"):
+        await app.log(limit=wrong)
+
+
+@pytest.mark.parametrize("wrong", [-1, 2**70, "x", 1.5, True])
+async def test_limit_of_a_queue_is_checked(app: Penstock, wrong: Any) -> None:
+    with pytest.raises(ConfigurationError, match="a limit is a whole number from 0"):
+        await app.limit("q", wrong)
+
+
+@pytest.mark.parametrize("wrong", [[1], [None], ["job"], 5, "jobs", None])
+async def test_what_is_no_job_is_not_enqueued(app: Penstock, wrong: Any) -> None:
+    with pytest.raises(InvalidJob, match="NewJob"):
+        await app.enqueue_many(wrong)
+
+
+@pytest.mark.parametrize("wrong", ["failed", ["odd"], 5, {"odd"}])
+def test_states_of_a_query_are_checked(wrong: Any) -> None:
+    with pytest.raises(ConfigurationError, match="states is a set of states"):
+        JobQuery(states=wrong)
+
+
+def test_states_of_a_query_may_be_any_collection() -> None:
+    expected = JobQuery(states=frozenset({State.FAILED}))
+    for states in ({State.FAILED}, [State.FAILED], ("failed",)):
+        assert JobQuery(states=states) == expected  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("wrong", [datetime(2030, 1, 1), "yesterday", 5])  # noqa: DTZ001
+def test_instant_of_a_query_is_checked(wrong: Any) -> None:
+    with pytest.raises(ConfigurationError, match="time zone"):
+        JobQuery(before=wrong)
+
+
+async def test_log_of_an_unknown_job_is_not_found(app: Penstock, greet: Task[[str], str]) -> None:
+    with pytest.raises(JobNotFound, match="no job 9999"):
+        await app.log(9999)
+    job = await greet.enqueue("Ada")
+    assert await app.log(job.id, after=job.version) == []
+
+
+def test_options_of_using_are_checked_at_once(app: Penstock, greet: Task[[str], str]) -> None:
+    with pytest.raises(InvalidJob, match="priority"):
+        greet.using(priority=11)
+    with pytest.raises(InvalidJob, match="queue"):
+        greet.using(queue="")

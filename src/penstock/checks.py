@@ -1,5 +1,6 @@
 """What may be asked for: every argument is checked before anything is stored."""
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 import msgspec
@@ -13,6 +14,8 @@ NAME_LIMIT = 200
 KEY_LIMIT = 1_000
 TAGS_LIMIT = 50
 MAX_PRIORITY = 10
+MOST = 2**63 - 1
+"""What every store can count to."""
 
 # Names of tasks and queues are few and checked once; a program that makes up names stays small.
 _REMEMBERED_NAMES = 1_000
@@ -57,10 +60,19 @@ class JobChecker:
                 )
 
 
-def check_limit(limit: int) -> None:
-    """How many to answer with at most."""
-    if limit < 1:
-        raise ConfigurationError(f"a limit is 1 or more, not {limit}")
+def check_limit(limit: object, least: int = 1) -> None:
+    """How many to answer with, or to take, at most."""
+    if type(limit) is not int or not least <= limit <= MOST:
+        raise ConfigurationError(f"a limit is a whole number from {least} on, not {limit!r:.80}")
+
+
+def check_jobs(jobs: object) -> None:
+    """What `enqueue_many` takes."""
+    if not isinstance(jobs, Sequence) or isinstance(jobs, str | bytes):
+        raise InvalidJob(f"jobs are a list of NewJob, not {jobs!r:.80}")
+    for job in jobs:
+        if not isinstance(job, NewJob):
+            raise InvalidJob(f"a job is a NewJob, as Task.new makes it, not {job!r:.80}")
 
 
 def check_kind(field: str, value: object, kind: type) -> None:

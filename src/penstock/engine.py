@@ -15,7 +15,15 @@ from typing import Any, Literal, ParamSpec, Self, TypeVar, Unpack, overload
 import msgspec
 from msgspec.structs import replace
 
-from penstock.checks import PAYLOAD_LIMIT, JobChecker, check_kind, check_limit, check_name
+from penstock.admin import Administration
+from penstock.checks import (
+    PAYLOAD_LIMIT,
+    JobChecker,
+    check_jobs,
+    check_kind,
+    check_limit,
+    check_name,
+)
 from penstock.compose import chain
 from penstock.core import lifecycle
 from penstock.core.errors import (
@@ -120,7 +128,7 @@ class Explanation(msgspec.Struct, frozen=True):
     blocked_by: JobId | None = None
 
 
-class Penstock:
+class Penstock(Administration):
     """A queue of jobs in one store, and the tasks that this program knows.
 
     The store is opened by the first call that needs it, and created if it is not there, unless
@@ -270,18 +278,24 @@ class Penstock:
         if task not in self.tasks:
             known = ", ".join(sorted(self.tasks)) or "none"
             raise UnknownTask(f"no task is called {task!r}; this program knows: {known}")
-        new = self.tasks[task].using(**options).of({} if args is None else args)
+        # `using` would check the options, which are checked with the job.
+        varied = self.tasks[task]._with(options)  # noqa: SLF001
+        new = varied.of({} if args is None else args)
         (job,) = await self.enqueue_many((new,), connection=options.get("connection"))
         return job
 
     async def enqueue_many(self, jobs: Sequence[NewJob], *, connection: Any = None) -> list[Job]:
         """Store these jobs in one transaction, all or none; the answer has their order."""
         superseding = False
-        for place, job in enumerate(jobs):
-            self.check(job)
-            superseding = superseding or job.supersede
-            if job.follows and not all(0 <= before < place for before in job.follows):
-                raise InvalidJob(f"job {place} of the call follows one that is not before it")
+        try:
+            for place, job in enumerate(jobs):
+                self.check(job)
+                superseding = superseding or job.supersede
+                if job.follows and not all(0 <= before < place for before in job.follows):
+                    raise InvalidJob(f"job {place} of the call follows one that is not before it")
+        except (AttributeError, TypeError) as error:
+            check_jobs(jobs)
+            raise InvalidJob(f"a job cannot be stored as asked for: {error}") from error
         if superseding:
             return [await self._enqueue_superseding(jobs, connection)]
         return await self.store.add(jobs, actor=self.actor, connection=connection)
@@ -437,11 +451,14 @@ class Penstock:
     ) -> list[LogEntry]:
         """The audit of one job, or of all behind an entry's id, oldest first."""
         check_limit(limit)
-        return await self.store.log(
+        found = await self.store.log(
             None if job_id is None else JobId(job_id),
             after=None if after is None else LogId(after),
             limit=limit,
         )
+        if not found and job_id is not None:
+            await self.get(job_id)  # no job is without a log: there may be none behind `after`
+        return found
 
     async def newest_log(self) -> int:
         """The id of the newest entry of the log: where to begin reading on from now."""
@@ -460,14 +477,14 @@ class Penstock:
 
     async def batch(self, correlation: str) -> Batch:
         """How the jobs of a batch fare."""
-        tally = await self.store.tally(correlation=correlation)
+        tally = await self.store.tally(JobQuery(correlation=correlation))
         if not tally:
             raise JobNotFound(f"there is no batch {correlation!r}; retention may have removed it")
         return Batch(correlation, tally)
 
     async def children(self, job_id: int) -> Tally:
         """How many children of a job there are in each state."""
-        return await self.store.tally(parent=JobId(job_id))
+        return await self.store.tally(JobQuery(parent=JobId(job_id)))
 
     async def edges(self, job_ids: Sequence[int]) -> list[Edge]:
         """Who waits for whom, as far as these jobs do or are waited for."""
@@ -564,8 +581,8 @@ class Penstock:
 
     async def limit(self, queue: str, max_pending: int | None) -> Queue:
         """Refuse new jobs with `QueueFull` while this many are pending; None for no limit."""
-        if max_pending is not None and max_pending < 0:
-            raise ConfigurationError("a queue's limit is 0 or more")
+        if max_pending is not None:
+            check_limit(max_pending, least=0)
         return await self._configure(QueueSettings(name=queue, max_pending=max_pending))
 
     async def _configure(self, settings: QueueSettings) -> Queue:

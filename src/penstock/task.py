@@ -238,6 +238,12 @@ class Task(Generic[P, R]):
 
     def using(self, **options: Unpack[Options]) -> "Task[P, R]":
         """The same task with other options for the jobs enqueued through it."""
+        task = self._with(options)
+        self._penstock.check(NewJob(task=self.name, payload="{}", **task._fields))
+        return task
+
+    def _with(self, options: Options) -> "Task[P, R]":
+        """As `using`, for options that are checked when a job is stored."""
         merged: Options = {**self._options, **options}
         return Task(
             self._penstock,

@@ -3,7 +3,7 @@
 import pytest
 
 from penstock.core.errors import JobNotFound
-from penstock.core.job import JobId, OnFailure, QueueSettings, Retention
+from penstock.core.job import JobId, JobQuery, OnFailure, QueueSettings, Retention
 from penstock.core.lifecycle import Done, Event, Failed, State, Waiting, cancel, reset
 from penstock.core.store import Store
 from tests.contract.support import (
@@ -217,11 +217,11 @@ async def test_limit_counts_jobs_that_wait_for_others(store: Store) -> None:
 async def test_tally_counts_a_batch(store: Store) -> None:
     await add(store, *[new(correlation="c")] * 3, new(correlation="d"), new())
     await settle(store, (await take(store, limit=1))[0], Done())
-    assert await store.tally(correlation="c") == {State.DONE: 1, State.PENDING: 2}
-    assert await store.tally(correlation="x") == {}
+    assert await store.tally(JobQuery(correlation="c")) == {State.DONE: 1, State.PENDING: 2}
+    assert await store.tally(JobQuery(correlation="x")) == {}
 
 
 async def test_tally_counts_children(store: Store) -> None:
     parent = await add_one(store)
     await add(store, *[new(parent=parent.id)] * 2)
-    assert await store.tally(parent=parent.id) == {State.PENDING: 2}
+    assert await store.tally(JobQuery(parent=parent.id)) == {State.PENDING: 2}

@@ -442,6 +442,25 @@ class Life(RuleBasedStateMachine):
             del self.model.jobs[place]
             assert drive(self.store.log(JobId(place))) == []
 
+    @precondition(lambda self: self.of(PENDING))
+    @rule(pick=picks, priority=st.integers(4, 6))
+    def reprioritise(self, pick: int, priority: int) -> None:
+        known, job = self.pick(pick, PENDING)
+        known.asked = replace(known.asked, priority=priority)
+        self.model.log(known, Event.REPRIORITISED, "me")
+        assert self.write([(job, lifecycle.reprioritise(job, priority))], "me") != [None]
+
+    @precondition(lambda self: self.model.jobs)
+    @rule(chosen=st.lists(picks, min_size=1, max_size=3))
+    def delete(self, chosen: list[int]) -> None:
+        places = sorted(self.model.jobs)
+        wanted = {JobId(places[n % len(places)]) for n in chosen}
+        jobs = drive(self.store.get(sorted(wanted)))
+        final = [job.id for job in jobs if self.model.jobs[job.id].state.final]
+        assert sorted(drive(self.store.delete(jobs))) == final
+        for place in final:
+            del self.model.jobs[place]
+
     @rule(seconds=st.sampled_from([1, 5, 10, 30, 100]))
     def advance_clock(self, seconds: int) -> None:
         self.clock.advance(seconds * SECOND)

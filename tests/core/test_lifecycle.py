@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from penstock.core.errors import TransitionRefused
-from penstock.core.job import Job, JobId, LogId, moved
+from penstock.core.job import Job, JobId, LogId, moved, restored
 from penstock.core.lifecycle import (
     FINAL,
     TRANSITIONS,
@@ -25,7 +25,9 @@ from penstock.core.lifecycle import (
     cancel,
     give_way,
     refuse,
+    reprioritise,
     reset,
+    restore,
 )
 from penstock.core.retry import RetryPolicy
 
@@ -45,6 +47,8 @@ ALLOWED: dict[Event, dict[State, set[State]]] = {
     Event.CANCELLED: {P: {CANCELLED}, R: {CANCELLED}},
     Event.SUPERSEDED: {P: {SUPERSEDED}},
     Event.RESET: {P: {P}, FAILED: {P}, CANCELLED: {P}},
+    Event.REPRIORITISED: {P: {P}},
+    Event.RESTORED: {**{state: {state} for state in State}, R: {P, CANCELLED}},
     Event.REFUSED: {state: {state} for state in State},
 }
 
@@ -102,7 +106,7 @@ def test_states_are_unfinished_or_final() -> None:
 
 def test_no_event_but_a_reset_or_a_note_leaves_a_final_state() -> None:
     leaving = {event for state, event in TRANSITIONS if state.final}
-    assert leaving == {Event.RESET, Event.REFUSED}
+    assert leaving == {Event.RESET, Event.RESTORED, Event.REFUSED}
 
 
 # Outcomes of a run
@@ -320,3 +324,42 @@ def test_note_leaves_all_but_the_version(state: State) -> None:
 def test_cancel_request_leaves_all_but_version_and_request() -> None:
     now = after(job(), cancel(job()))
     assert fields(now) == {**fields(job()), "version": 30, "cancel_requested": True}
+
+
+# Administration
+
+
+def test_another_priority_leaves_all_else_as_it_is() -> None:
+    pending = job(P)
+    move = reprioritise(pending, 9)
+    assert move.stays
+    assert move.reason == "priority 5 became 9"
+    after = moved(pending, move, at=NOW, version=LogId(21), waiting=None)
+    assert after == replace(pending, version=LogId(21), priority=9)
+
+
+@pytest.mark.parametrize("state", [R, *sorted(FINAL)])
+def test_only_a_pending_job_has_a_priority_to_change(state: State) -> None:
+    with pytest.raises(TransitionRefused, match="cannot be reprioritised"):
+        reprioritise(job(state), 9)
+
+
+@pytest.mark.parametrize("state", [P, *sorted(FINAL)])
+def test_restored_job_stands_where_it_stood(state: State) -> None:
+    before = job(state)
+    move = restore(before)
+    assert (move.event, move.state) == (Event.RESTORED, state)
+    assert restored(before, move, at=NOW) == before
+
+
+def test_restored_running_job_waits_again_and_keeps_its_attempt_and_place() -> None:
+    before = job(R, attempt=3)
+    after = restored(before, restore(before), at=NOW)
+    assert (after.state, after.attempt, after.worker) == (P, 2, None)
+    assert (after.run_at, after.started_at, after.expires_at) == (before.run_at, None, None)
+
+
+def test_restored_running_job_that_should_stop_is_cancelled() -> None:
+    before = job(R, stopping=True)
+    after = restored(before, restore(before), at=NOW)
+    assert (after.state, after.finished_at, after.cancel_requested) == (CANCELLED, NOW, False)

@@ -114,3 +114,13 @@ def test_policy_survives_json(policy: RetryPolicy) -> None:
 def test_policy_that_cannot_be_followed_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError):
         RetryPolicy(**wrong)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"delay": 5}, {"max_delay": 5.0}, {"attempts": "3"}, {"attempts": 1.5}, {"factor": "2"},
+     {"jitter": None}, {"attempts": True}],
+)  # fmt: skip
+def test_policy_of_the_wrong_kind_is_refused_with_its_field(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError, match=f"a retry's {next(iter(wrong))} is a"):
+        RetryPolicy(**wrong)

@@ -103,7 +103,7 @@ class _Troubles(logging.Handler):
         if hasattr(record, "job_id"):  # a handler that failed as it was told
             return
         text = record.getMessage()
-        if "leases ran out" not in text and "was lost before it ended" not in text:
+        if "took back" not in text and "was lost before it ended" not in text:
             self._recorder.note(Trouble, error=text)
 
 

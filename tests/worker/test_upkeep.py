@@ -50,6 +50,20 @@ async def test_job_that_kills_its_workers_stops_at_its_attempt_limit(
     assert again.attempt == 2
 
 
+@pytest.mark.parametrize(
+    ("n", "text"), [(1, "took back 1 job whose lease ran out"), (2, "took back 2 jobs whose")]
+)
+async def test_what_was_taken_back_is_said(
+    app: Penstock, clock: ManualClock, caplog: pytest.LogCaptureFixture, n: int, text: str
+) -> None:
+    for _ in range(n):
+        await abandoned(app)
+    clock.advance(HOUR)
+    async with working(app, sweep=OFTEN, queues=["another"]):
+        await eventually(lambda: _running(app, 0))
+    assert text in caplog.text
+
+
 async def test_many_expired_leases_are_all_taken_back(app: Penstock, clock: ManualClock) -> None:
     await app.enqueue_many([NewJob(task="t", payload="{}")] * 1500)
     assert len(await app.claim(worker="killed", limit=1500)) == 1500
@@ -73,7 +87,7 @@ async def test_finished_jobs_past_their_time_are_removed_and_failed_ones_kept(
     clock.advance(25 * HOUR)
     async with working(app):
         await eventually(lambda: _found(app, {kept.id}))
-    assert await app.log(gone.id) == []
+    assert await app.store.log(gone.id) == []
     clock.advance(6 * 24 * HOUR)
     async with working(app):
         await eventually(lambda: _found(app, set()))

@@ -7,17 +7,21 @@ from typing import Any
 
 import click
 
+from penstock.admin import Bulk
+from penstock.cli.admin import Choice, change_all, choosing
 from penstock.cli.exits import Exit, report
 from penstock.cli.output import (
     Column,
     decoded,
     emit,
+    is_narrow,
     plain,
     show_table,
     show_text,
     shown,
     span,
     when,
+    wrapped,
 )
 from penstock.cli.store import on_store, opened, suggest
 from penstock.cli.watch import watch
@@ -123,14 +127,15 @@ def _print_jobs(jobs: Sequence[Job], now: datetime) -> None:
         click.echo("There are no such jobs.")
         return
     plain_queue = all(job.queue == DEFAULT_QUEUE for job in jobs)
-    show_table(_COLUMNS, [_row(job, now, plain_queue=plain_queue) for job in jobs])
+    stands = _standing_in_a_word if is_narrow() else standing
+    show_table(_COLUMNS, [_row(job, stands(job), now, plain_queue=plain_queue) for job in jobs])
 
 
-def _row(job: Job, now: datetime, *, plain_queue: bool) -> list[str]:
+def _row(job: Job, state: str, now: datetime, *, plain_queue: bool) -> list[str]:
     return [
         str(job.id),
         job.task,
-        standing(job),
+        state,
         f"{job.attempt}/{job.retry.attempts}",
         when(_latest(job), now),
         "" if plain_queue else job.queue,
@@ -144,6 +149,10 @@ def standing(job: Job) -> str:
     if job.cancel_requested:
         return f"{job.state} (asked to stop)"
     return f"{job.state} ({job.waiting})" if job.waiting else str(job.state)
+
+
+def _standing_in_a_word(job: Job) -> str:
+    return "stopping" if job.cancel_requested else str(job.waiting or job.state)
 
 
 def _latest(job: Job) -> datetime:
@@ -173,11 +182,11 @@ def show_job(job_id: int, store: str, *, as_json: bool) -> None:
 
 
 def _print_fields(job: Job, explanation: Explanation, now: datetime) -> None:
-    click.echo(click.style(shown(f"Job {job.id}: {job.task}, {standing(job)}"), bold=True))
-    click.echo(shown(f"{explanation.text[:1].upper()}{explanation.text[1:]}.\n"))
+    click.echo(click.style(wrapped(shown(f"Job {job.id}: {job.task}, {standing(job)}")), bold=True))
+    click.echo(wrapped(shown(f"{explanation.text[:1].upper()}{explanation.text[1:]}.")) + "\n")
     for name, value in _fields(job, now):
         if value:
-            click.echo(f"  {name:<9} {shown(value)}")
+            click.echo(wrapped(f"  {name:<9} {shown(value)}", hang=12))
 
 
 def _fields(job: Job, now: datetime) -> list[tuple[str, str]]:
@@ -233,28 +242,62 @@ def explain_job(*, job_id: int, store: str, as_json: bool) -> None:
     if as_json:
         emit(explanation)
     else:
-        click.echo(shown(f"Job {job_id}: {explanation.text}"))
+        click.echo(wrapped(shown(f"Job {job_id}: {explanation.text}")))
 
 
 @click.command("cancel")
-@click.argument("job_ids", metavar="ID...", type=JOB_ID, nargs=-1, required=True)
+@click.argument("job_ids", metavar="[ID]...", type=JOB_ID, nargs=-1)
 @click.option("--reason", help="Why, for the log.")
+@choosing(confirms=True)
 @on_store
-def cancel_jobs(*, job_ids: tuple[int, ...], reason: str | None, store: str, as_json: bool) -> None:
-    """End pending jobs; ask running ones to stop."""
+def cancel_jobs(
+    *, job_ids: tuple[int, ...], reason: str | None, choice: Choice, store: str, as_json: bool
+) -> None:
+    """End pending jobs; ask running ones to stop.
+
+    Those with these IDs, or all that fit the filters.
+    """
+    if not _named(job_ids, choice):
+
+        def run(app: Penstock, query: JobQuery, **how: Any) -> Coroutine[Any, Any, Bulk]:
+            return app.cancel_all(query, reason=reason, **how)
+
+        change_all(run, "cancel", choice, store, as_json=as_json)
+        return
     _steer(job_ids, lambda app, job_id: app.cancel(job_id, reason), store, as_json=as_json)
 
 
 @click.command("retry")
-@click.argument("job_ids", metavar="ID...", type=JOB_ID, nargs=-1, required=True)
+@click.argument("job_ids", metavar="[ID]...", type=JOB_ID, nargs=-1)
 @click.option("--reason", help="Why, for the log.")
+@choosing(confirms=True)
 @on_store
-def retry_jobs(*, job_ids: tuple[int, ...], reason: str | None, store: str, as_json: bool) -> None:
+def retry_jobs(
+    *, job_ids: tuple[int, ...], reason: str | None, choice: Choice, store: str, as_json: bool
+) -> None:
     """Run failed, cancelled or waiting jobs now.
 
-    They have all their attempts again.
+    They have all their attempts again. Those with these IDs, or all failed ones that fit the
+    filters; cancelled and waiting ones if --state names them.
     """
+    if not _named(job_ids, choice):
+
+        def run(app: Penstock, query: JobQuery, **how: Any) -> Coroutine[Any, Any, Bulk]:
+            return app.retry_all(query, reason=reason, **how)
+
+        change_all(run, "retry", choice, store, as_json=as_json)
+        return
     _steer(job_ids, lambda app, job_id: app.retry(job_id, reason), store, as_json=as_json)
+
+
+def _named(job_ids: Sequence[int], choice: Choice) -> bool:
+    """Whether jobs are named by their ids; not by filters as well."""
+    if job_ids and (choice.any or choice.dry_run):
+        raise click.UsageError(
+            "filters and --dry-run choose among jobs: leave them out, or the IDs",
+            click.get_current_context(),
+        )
+    return bool(job_ids)
 
 
 def _steer(

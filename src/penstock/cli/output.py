@@ -4,6 +4,7 @@ Rich is imported where it is used: `--json` and `--help` need not wait the 30 ms
 """
 
 import json
+import shutil
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -22,9 +23,14 @@ if TYPE_CHECKING:
 _PIPE_WIDTH = 1_000
 _GAP = 2
 _NARROWEST = 8
+_NARROW = 80
 
 STYLES = {
     "pending": "yellow",
+    "ready": "yellow",
+    "scheduled": "yellow",
+    "blocked": "yellow",
+    "stopping": "cyan",
     "running": "cyan",
     "done": "green",
     "failed": "bold red",
@@ -130,7 +136,30 @@ def jobs_of(count: int) -> str:
 def show_text(title: str, text: str) -> None:
     """Print a title and, indented, what stands under it."""
     click.echo(click.style(f"\n{title}", bold=True))
-    click.echo(textwrap.indent(shown(text), "  "))
+    for line in shown(text).split("\n"):
+        click.echo(wrapped(f"  {line}".rstrip(), hang=len(line) - len(line.lstrip()) + 4))
+
+
+def wrapped(line: str, hang: int = 0) -> str:
+    """A line that fits the terminal; where it goes on, it is indented by `hang`."""
+    if not sys.stdout.isatty():
+        return line
+    width = shutil.get_terminal_size().columns
+    # Not indented so far that nothing fits beside it.
+    hang = hang if hang < width // 2 else 0
+    wrapper = textwrap.TextWrapper(
+        width,
+        subsequent_indent=" " * hang,
+        break_on_hyphens=False,
+        replace_whitespace=False,
+        drop_whitespace=True,
+    )
+    return wrapper.fill(line)
+
+
+def is_narrow() -> bool:
+    """Whether stdout is a terminal of 80 columns or less."""
+    return sys.stdout.isatty() and shutil.get_terminal_size().columns <= _NARROW
 
 
 # Tables

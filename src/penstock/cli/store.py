@@ -51,9 +51,10 @@ def on_store(command: F) -> F:
 
 
 @contextlib.contextmanager
-def opened(url: str) -> Iterator[Penstock]:
+def opened(url: str, *, create: bool = False) -> Iterator[Penstock]:
     """The Penstock of a store that exists; nothing is created for a command that only looks."""
-    app = Penstock(url, actor=_actor(), create=False)
+    create = create and not url.startswith("memory:")  # which would be gone at once
+    app = Penstock(url, actor=_actor(), create=create)
     try:
         _ = app.store
     except (StoreError, ConfigurationError) as error:

@@ -271,11 +271,11 @@ class JsonFormatter(logging.Formatter):
 def load_app(target: str) -> Penstock:
     """The Penstock that `module:name` stands for; raises `ConfigurationError` with advice."""
     module_name, _, name = target.partition(":")
-    if not module_name or not name:
-        guess = target.strip(":").removesuffix(".py").replace("/", ".").strip(".") or "tasks"
+    if not module_name or not name or module_name.endswith(".py") or "/" in module_name:
+        guess = module_name.removesuffix(".py").replace("/", ".").strip(".") or "tasks"
         raise _advised(
             f"{target!r} does not name an app: expected MODULE:APP, a module and a Penstock in it",
-            f"penstock worker {guess}:app",
+            f"penstock worker {guess}:{name or 'app'}",
         )
     module = _import(module_name)
     try:

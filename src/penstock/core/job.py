@@ -12,6 +12,7 @@ from typing import Any, NewType
 import msgspec
 from msgspec.structs import replace
 
+from penstock.core.errors import ConfigurationError
 from penstock.core.lifecycle import Event, Move, State, Waiting
 from penstock.core.retry import DEFAULT_RETRY, RetryPolicy
 
@@ -146,6 +147,8 @@ def moved_fields(
 ) -> dict[str, Any]:
     """What a move changes in a job, besides its version."""
     if move.stays:
+        if move.priority is not None:
+            return {"priority": move.priority}
         return {"cancel_requested": move.cancel_requested}
     fields: dict[str, Any] = {
         "state": move.state,
@@ -209,6 +212,50 @@ class Tail(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     replaces: bool = False
 
 
+class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A job with its whole log: what outlives its removal from a store."""
+
+    job: Job
+    log: tuple[LogEntry, ...]
+
+
+class Origin(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Which store it is, and the highest ids of a job and of a log entry it has given so far."""
+
+    source: int
+    last_job: JobId = JobId(0)
+    last_log: LogId = LogId(0)
+
+
+def asked(job: Job) -> NewJob:
+    """What a stored job was asked for."""
+    return NewJob(
+        task=job.task,
+        payload=job.payload,
+        queue=job.queue,
+        priority=job.priority,
+        run_at=job.run_at,
+        key=job.key,
+        dedupe=job.dedupe,
+        scope=job.scope,
+        tags=job.tags,
+        retry=job.retry,
+        timeout=job.timeout,
+        lease=job.lease_time,
+        correlation=job.correlation,
+        tenant=job.tenant,
+        parent=job.parent,
+    )
+
+
+def restored(job: Job, move: Move, *, at: datetime) -> Job:
+    """The job after `lifecycle.restore`: it keeps its times, and so its place in the order."""
+    if job.state is not State.RUNNING:
+        return replace(job, expires_at=None, cancel_requested=False)
+    fields = moved_fields(move, job.error, at=at, waiting=None)
+    return replace(job, **{**fields, "run_at": job.run_at})
+
+
 class Change(msgspec.Struct, frozen=True, gc=False):
     """A move for a job, to be written only while the job is still the one that was looked at."""
 
@@ -229,7 +276,11 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class JobQuery(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Which jobs to list; every field narrows. Pages by id: pass the last id seen as `after`."""
+    """Which jobs to list; every field narrows. Pages by id: pass the last id seen as `after`.
+
+    `error` is a text that occurs in the job's error. `before` is about age: jobs that ended
+    before that instant or, while they are unfinished, were enqueued before it.
+    """
 
     states: frozenset[State] | None = None
     queue: str | None = None
@@ -240,9 +291,51 @@ class JobQuery(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     tenant: str | None = None
     parent: JobId | None = None
     cancel_requested: bool | None = None
+    error: str | None = None
+    before: datetime | None = None
     after: JobId | None = None
     newest_first: bool = True
     limit: int = 100
+
+    def __post_init__(self) -> None:
+        """Refuse what no job could be compared with."""
+        if self.states is not None and type(self.states) is not frozenset:
+            msgspec.structs.force_setattr(self, "states", _states(self.states))
+        if self.error is not None and type(self.error) is not str:
+            raise ConfigurationError(f"error is a text to look for, not {self.error!r:.80}")
+        if self.before is not None and getattr(self.before, "tzinfo", None) is None:
+            raise ConfigurationError(
+                f"before is an instant with a time zone: datetime.now(UTC) - …, "
+                f"not {self.before!r:.80}"
+            )
+
+
+def _states(given: object) -> frozenset[State]:
+    try:
+        if isinstance(given, set | list | tuple):
+            return frozenset(map(State, given))
+    except ValueError:
+        pass
+    raise ConfigurationError(
+        f"states is a set of states, such as {{State.FAILED}}, not {given!r:.80}"
+    )
+
+
+def fits(job: Job, query: JobQuery) -> bool:
+    """Whether a query asks for this job, wherever its page begins and ends."""
+    return (
+        (query.states is None or job.state in query.states)
+        and (query.queue is None or job.queue == query.queue)
+        and (query.task is None or job.task == query.task)
+        and (query.key is None or job.key == query.key)
+        and (query.tag is None or query.tag in job.tags)
+        and (query.correlation is None or job.correlation == query.correlation)
+        and (query.tenant is None or job.tenant == query.tenant)
+        and (query.parent is None or job.parent == query.parent)
+        and (query.cancel_requested is None or job.cancel_requested == query.cancel_requested)
+        and (query.error is None or (job.error is not None and query.error in job.error))
+        and (query.before is None or (job.finished_at or job.enqueued_at) < query.before)
+    )
 
 
 class Queue(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -71,16 +71,20 @@ class Event(StrEnum):
     CANCELLED = "cancelled"
     SUPERSEDED = "superseded"
     RESET = "reset"
+    REPRIORITISED = "reprioritised"
+    RESTORED = "restored"
     REFUSED = "refused"
 
 
 _REFUSED, _CANCEL_REQUESTED = Event.REFUSED, Event.CANCEL_REQUESTED
+_REPRIORITISED = Event.REPRIORITISED
 
 TRANSITIONS: dict[tuple[State, Event], frozenset[State]] = {
     (_P, Event.CLAIMED): frozenset({_R}),
     (_P, Event.CANCELLED): frozenset({State.CANCELLED}),
     (_P, Event.SUPERSEDED): frozenset({State.SUPERSEDED}),
     (_P, Event.RESET): frozenset({_P}),
+    (_P, Event.REPRIORITISED): frozenset({_P}),
     (_R, Event.DONE): frozenset({State.DONE}),
     (_R, Event.FAILED): frozenset({_P, State.FAILED, State.CANCELLED, State.SUPERSEDED}),
     (_R, Event.SNOOZED): frozenset({_P, State.CANCELLED, State.SUPERSEDED}),
@@ -90,6 +94,8 @@ TRANSITIONS: dict[tuple[State, Event], frozenset[State]] = {
     (State.FAILED, Event.RESET): frozenset({_P}),
     (State.CANCELLED, Event.RESET): frozenset({_P}),
     **{(state, Event.REFUSED): frozenset({state}) for state in State},
+    **{(state, Event.RESTORED): frozenset({state}) for state in State},
+    (_R, Event.RESTORED): frozenset({_P, State.CANCELLED}),
 }
 
 
@@ -137,11 +143,13 @@ class Move(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     reason: str | None = None
     error: str | None = None
     result: str | None = None
+    priority: int | None = None
 
     @property
     def stays(self) -> bool:
-        """Whether only the log and the cancel request change."""
-        return self.event is _REFUSED or self.event is _CANCEL_REQUESTED
+        """Whether only the log, the cancel request and the priority change."""
+        event = self.event
+        return event is _REFUSED or event is _CANCEL_REQUESTED or event is _REPRIORITISED
 
 
 def advance(job: "Job", outcome: Outcome, chance: float = 0.5) -> Move:
@@ -219,6 +227,24 @@ def reset(job: "Job", reason: str | None = None) -> Move:
     return _move(job, Event.RESET, State.PENDING, attempt=0, reason=reason)
 
 
+def reprioritise(job: "Job", priority: int, reason: str | None = None) -> Move:
+    """Let a pending job be claimed earlier or later than others; all else stays."""
+    reason = reason or f"priority {job.priority} became {priority}"
+    return _move(job, Event.REPRIORITISED, State.PENDING, priority=priority, reason=reason)
+
+
+def restore(job: "Job", reason: str | None = None) -> Move:
+    """How a job stands in another store, or in its own after it was removed.
+
+    As it stood; but a running one has no worker there, so that it waits for one again. The
+    attempt that nobody saw the end of is not counted.
+    """
+    if job.state is not State.RUNNING:
+        return _move(job, Event.RESTORED, job.state, reason=reason)
+    back = State.CANCELLED if job.cancel_requested else State.PENDING
+    return _move(job, Event.RESTORED, back, attempt=job.attempt - 1, reason=reason)
+
+
 def give_way(job: "Job", move: Move, rival: int) -> Move:
     """What becomes of a move to pending when another job holds the dedupe key meanwhile.
 
@@ -275,9 +301,10 @@ def _move(
     reason: str | None = None,
     error: str | None = None,
     result: str | None = None,
+    priority: int | None = None,
 ) -> Move:
     if state not in TRANSITIONS.get((job.state, event), ()):
-        what = {Event.RESET: "retried", Event.CANCEL_REQUESTED: "cancelled"}.get(event, event)
+        what = _DEEDS.get(event, event)
         raise TransitionRefused(f"job {job.id} is {job.state} and cannot be {what}")
     return Move(
         event=event,
@@ -288,7 +315,11 @@ def _move(
         reason=_text(reason),
         error=_text(error),
         result=result,
+        priority=priority,
     )
+
+
+_DEEDS = {Event.RESET: "retried", Event.CANCEL_REQUESTED: "cancelled"}
 
 
 def _text(text: str | None) -> str | None:

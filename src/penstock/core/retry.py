@@ -29,6 +29,14 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
 
     def __post_init__(self) -> None:
         """Refuse a policy that could never be followed."""
+        for name in ("delay", "max_delay"):
+            if not isinstance(value := getattr(self, name), timedelta):
+                raise ConfigurationError(
+                    f"a retry's {name} is a timedelta, not {value!r:.80}: timedelta(seconds=5)"
+                )
+        for name, kind in (("attempts", int), ("factor", int | float), ("jitter", int | float)):
+            if not isinstance(value := getattr(self, name), kind) or isinstance(value, bool):
+                raise ConfigurationError(f"a retry's {name} is a number, not {value!r:.80}")
         if self.attempts < 1:
             raise ConfigurationError("a retry policy needs at least one attempt")
         if self.delay < timedelta(0) or not timedelta(0) <= self.max_delay <= LONGEST:

@@ -15,8 +15,10 @@ from penstock.core.job import (
     LogEntry,
     LogId,
     NewJob,
+    Origin,
     Queue,
     QueueSettings,
+    Record,
     Retention,
     Tail,
     Tally,
@@ -95,10 +97,6 @@ class Store(Protocol):
         """Who waits for whom, as far as these jobs do or are waited for."""
         ...
 
-    async def tally(self, *, correlation: str | None = None, parent: JobId | None = None) -> Tally:
-        """How many jobs of a batch, or children of a job, there are in each state."""
-        ...
-
     async def expired(self, limit: int) -> list[Job]:
         """Running jobs whose deadline is past, longest past first."""
         ...
@@ -109,6 +107,14 @@ class Store(Protocol):
 
     async def find(self, query: JobQuery) -> list[Job]:
         """The jobs that fit, by id."""
+        ...
+
+    async def find_ids(self, query: JobQuery) -> list[JobId]:
+        """As `find`, the ids alone: cheap enough for very long pages."""
+        ...
+
+    async def tally(self, query: JobQuery) -> Tally:
+        """How many jobs fit, on all pages, by their states; counts them one by one."""
         ...
 
     async def count(self) -> Counts:
@@ -143,6 +149,41 @@ class Store(Protocol):
 
     async def newest_log(self) -> LogId:
         """The id of the newest entry; 0 before the first."""
+
+    async def histories(self, ids: Sequence[JobId]) -> list[Record]:
+        """These jobs, each with its whole log, as they were at one moment.
+
+        In this order; unknown ids are left out.
+        """
+        ...
+
+    async def delete(self, jobs: Sequence[Job]) -> list[JobId]:
+        """Remove those of these jobs that are finished and still have this version.
+
+        Their log goes with them, their ids are never given again. Returns the ids of those that
+        went.
+        """
+        ...
+
+    async def origin(self) -> Origin:
+        """Which store this is: a number of its own, for ever, and the ids it has come to."""
+        ...
+
+    async def restore(
+        self, records: Sequence[Record], *, origin: Origin, actor: str
+    ) -> list[Job | None]:
+        """Take over jobs of another store, or of this one, that are pending or finished.
+
+        Returns each as it is stored now, or None for a job that was taken over from the same
+        source before, however long ago, or is still here, or is unfinished while another job
+        holds its dedupe key.
+
+        A job keeps its id if that is higher than any given here; else it gets the next. Its log
+        comes along under new ids, in its order, and one entry `restored` is added. All of them,
+        and so all tokens from now on, are higher than `origin.last_log`; ids of jobs given after
+        this call are higher than `origin.last_job`. A parent is kept if it was taken over too.
+        Limits of queues do not count. Pending jobs of a key line up behind those that are there.
+        """
         ...
 
     async def prune(self, retention: Retention, limit: int) -> int:

@@ -26,7 +26,8 @@ async def run_upkeep(penstock: Penstock, sweep: timedelta, retention: Retention)
     while True:
         try:
             if reclaimed := await penstock.reclaim():
-                _log.warning("took back %d jobs whose leases ran out", reclaimed)
+                jobs = "1 job whose lease" if reclaimed == 1 else f"{reclaimed} jobs whose leases"
+                _log.warning("took back %s ran out", jobs)
             if loop.time() >= prune_at:
                 while await penstock.store.prune(retention, PRUNED_AT_ONCE) == PRUNED_AT_ONCE:
                     pass

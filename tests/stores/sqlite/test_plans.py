@@ -88,6 +88,10 @@ def test_pick_begins_where_its_queue_does(connection: sqlite3.Connection) -> Non
 ALL_BUT = {
     "find": "built from its parts: see below",
     "find_tagged": "as find",
+    "find_ids": "as find",
+    "find_ids_tagged": "as find",
+    "tally": "as find",
+    "tally_tagged": "as find",
     "backlog": "counts what is unfinished: that is its question",
 }
 

@@ -35,6 +35,8 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     queues: list[Queue] = []
     edges: list[Edge] = []
     removed: list[JobId] = []
+    origins: dict[tuple[int, int], JobId] = {}
+    floors: tuple[int, int] = (0, 0)
 
 
 class Draft:
@@ -153,6 +155,15 @@ class Draft:
         run_anyway = on_failure is OnFailure.RUN
         if job.state is State.PENDING and not lifecycle.frees(state, run_anyway=run_anyway):
             self.move(job, lifecycle.abandon(job, needed, state))
+
+    def put(self, job: Job) -> None:
+        """Write a job that comes from elsewhere; a pending one waits for what it waits for here."""
+        pending = job.state is State.PENDING
+        self._write(replace(job, waiting=self._waiting(job.key, job.run_at) if pending else None))
+
+    def is_held(self, job: Job) -> bool:
+        """Whether another job keeps this one from being pending."""
+        return job.dedupe is not None and self._rival(job.dedupe, job.scope) is not None
 
     def claim(self, job: Job) -> None:
         """Give a job to the actor."""

@@ -1,6 +1,7 @@
 """The Store protocol in plain Python."""
 # ruff: noqa: D102 - the Store protocol documents the verbs
 
+import secrets
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -26,17 +27,21 @@ from penstock.core.job import (
     LogEntry,
     LogId,
     NewJob,
+    Origin,
     Queue,
     QueueSettings,
+    Record,
     Retention,
     Tail,
     Tally,
+    fits,
 )
 from penstock.core.lifecycle import FINAL, UNFINISHED, Event, State, Waiting
 from penstock.core.store import Clock
 from penstock.core.times import from_micros
 from penstock.stores.alarm import Alarm
 from penstock.stores.memory.draft import Batch, Draft
+from penstock.stores.memory.restoring import Restoring
 from penstock.stores.memory.shelves import Line, Ranked, Ranking, Shelf
 
 _RUNNING = frozenset({State.RUNNING})
@@ -54,6 +59,8 @@ class MemoryStore:
         self._jobs: Shelf[Job] = Shelf()
         self._log: Shelf[LogEntry] = Shelf()
         self._queues: dict[str, Queue] = {}
+        self._source = secrets.randbits(63)
+        self._origins: dict[tuple[int, int], JobId] = {}
         # All below follows from the above.
         self._entries: dict[JobId, list[LogId]] = {}
         self._totals: Counter[tuple[str, State, Waiting | None]] = Counter()
@@ -142,11 +149,6 @@ class MemoryStore:
             }
             return [found[place] for place in sorted(found)]
 
-    async def tally(self, *, correlation: str | None = None, parent: JobId | None = None) -> Tally:
-        query = JobQuery(correlation=correlation, parent=parent)
-        with self._lock:
-            return Counter(job.state for job in self._jobs.after(None) if _fits(job, query))
-
     async def expired(self, limit: int) -> list[Job]:
         with self._lock:
             past = _until(self._tick(), self._leased)
@@ -160,9 +162,17 @@ class MemoryStore:
     async def find(self, query: JobQuery) -> list[Job]:
         with self._lock:
             self._tick()
-            return list(
-                islice((job for job in self._listed(query) if _fits(job, query)), query.limit)
-            )
+            return list(self._found(query))
+
+    async def find_ids(self, query: JobQuery) -> list[JobId]:
+        with self._lock:
+            self._tick()
+            return [job.id for job in self._found(query)]
+
+    async def tally(self, query: JobQuery) -> Tally:
+        with self._lock:
+            self._tick()
+            return Counter(job.state for job in self._jobs.after(None) if fits(job, query))
 
     async def count(self) -> Counts:
         with self._lock:
@@ -205,6 +215,44 @@ class MemoryStore:
     async def newest_log(self) -> LogId:
         with self._lock:
             return LogId(self._last_log)
+
+    async def histories(self, ids: Sequence[JobId]) -> list[Record]:
+        with self._lock:
+            self._tick()
+            return [
+                Record(job=job, log=tuple(self._log[entry] for entry in self._entries[job.id]))
+                for job in map(self._jobs.get, ids)
+                if job is not None
+            ]
+
+    async def delete(self, jobs: Sequence[Job]) -> list[JobId]:
+        with self._lock:
+            self._tick()
+            known = {job.id: job.version for job in jobs}
+            removed = [
+                job.id
+                for job in map(self._jobs.get, known)
+                if job is not None and job.state in FINAL and job.version == known[job.id]
+            ]
+            self._commit(Batch(removed=removed))
+            return removed
+
+    async def origin(self) -> Origin:
+        with self._lock:
+            return Origin(
+                source=self._source,
+                last_job=JobId(self._last_job),
+                last_log=LogId(self._last_log),
+            )
+
+    async def restore(
+        self, records: Sequence[Record], *, origin: Origin, actor: str
+    ) -> list[Job | None]:
+        with self._lock:
+            restoring = Restoring(self, self._tick(), origin, actor)
+            places = [restoring.take(record) for record in records]
+            self._commit(restoring.batch())
+            return [None if place is None else self._jobs[place] for place in places]
 
     async def prune(self, retention: Retention, limit: int) -> int:
         with self._lock:
@@ -270,6 +318,9 @@ class MemoryStore:
             if more + sum(self._totals[name, State.PENDING, kind] for kind in Waiting) > limit:
                 raise QueueFull(name, limit)
 
+    def _found(self, query: JobQuery) -> Iterator[Job]:
+        return islice((job for job in self._listed(query) if _fits(job, query)), query.limit)
+
     def _listed(self, query: JobQuery) -> Iterable[Job]:
         """The jobs from which a query picks: not all of them where only running ones can fit."""
         if query.cancel_requested or query.states == _RUNNING:
@@ -310,6 +361,9 @@ class MemoryStore:
         for edge in batch.edges:
             self._dependents.setdefault(edge.needed, {})[edge.job_id] = edge
             self._needed.setdefault(edge.job_id, set()).add(edge.needed)
+        self._origins.update(batch.origins)
+        self._last_job = max(self._last_job, batch.floors[0])
+        self._last_log = max(self._last_log, batch.floors[1])
         for place in batch.removed:
             self._unlink(place)
             self._leave(self._jobs.take(place))
@@ -409,15 +463,6 @@ def _overtaken(job: Job, change: Change, now: datetime) -> bool:
 
 def _fits(job: Job, query: JobQuery) -> bool:
     after = query.after
-    return (
-        (after is None or (job.id < after if query.newest_first else job.id > after))
-        and (query.states is None or job.state in query.states)
-        and (query.queue is None or job.queue == query.queue)
-        and (query.task is None or job.task == query.task)
-        and (query.key is None or job.key == query.key)
-        and (query.tag is None or query.tag in job.tags)
-        and (query.correlation is None or job.correlation == query.correlation)
-        and (query.tenant is None or job.tenant == query.tenant)
-        and (query.parent is None or job.parent == query.parent)
-        and (query.cancel_requested is None or job.cancel_requested == query.cancel_requested)
+    return (after is None or (job.id < after if query.newest_first else job.id > after)) and fits(
+        job, query
     )

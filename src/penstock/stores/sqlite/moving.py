@@ -170,7 +170,10 @@ class Moving:
         )
         if group.stage is None:
             waiting = None
-            self._tx.execute(SQL["note"], (version, ids, move.cancel_requested))
+            if move.priority is None:
+                self._tx.execute(SQL["note"], (version, ids, move.cancel_requested))
+            else:
+                self._tx.execute(SQL["reprioritise"], (version, ids, move.priority))
         else:
             waiting = STAGES[group.stage][1]
             finished_at = self._now if move.state.final else None

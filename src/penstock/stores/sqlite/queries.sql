@@ -171,6 +171,10 @@ FROM json_each(?2) AS p WHERE penstock_job.id = p.value;
 UPDATE penstock_job SET version = ?1 + p.key, cancel_requested = ?3
 FROM json_each(?2) AS p WHERE penstock_job.id = p.value;
 
+-- name: reprioritise
+UPDATE penstock_job SET version = ?1 + p.key, priority = ?3
+FROM json_each(?2) AS p WHERE penstock_job.id = p.value;
+
 -- A job that was reset may be older than the visible one of its key.
 -- name: visible_behind
 SELECT id, queue, stage FROM penstock_job AS j
@@ -242,13 +246,6 @@ SELECT needed, job_id, on_failure, resolved FROM penstock_edge
 WHERE job_id IN (SELECT value FROM json_each(?1))
 ORDER BY 2, 1;
 
--- name: tally_of_batch
-SELECT stage, count(*) FROM penstock_job
-WHERE correlation = ? AND correlation IS NOT NULL GROUP BY stage;
-
--- name: tally_of_children
-SELECT stage, count(*) FROM penstock_job WHERE parent = ? AND parent IS NOT NULL GROUP BY stage;
-
 -- name: expired
 SELECT json_group_array(id) FROM (
     SELECT id FROM penstock_job WHERE stage = 3 AND expires_at <= ? ORDER BY expires_at LIMIT ?
@@ -295,6 +292,47 @@ WITH RECURSIVE chain (id) AS (
 SELECT l.id, l.job_id, at, event, state, actor, token, duration, reason, error
 FROM chain CROSS JOIN penstock_log AS l ON l.id = chain.id
 WHERE l.id > ?2 ORDER BY l.id LIMIT ?3;
+
+-- name: histories
+WITH RECURSIVE chain (id) AS (
+    SELECT j.version FROM json_each(?) AS p CROSS JOIN penstock_job AS j ON j.id = p.value
+    UNION ALL
+    SELECT l.previous FROM chain JOIN penstock_log AS l ON l.id = chain.id
+    WHERE l.previous IS NOT NULL
+)
+SELECT l.id, l.job_id, at, event, state, actor, token, duration, reason, error
+FROM chain CROSS JOIN penstock_log AS l ON l.id = chain.id ORDER BY l.id;
+
+-- name: deletable
+SELECT json_group_array(j.id)
+FROM json_each(?) AS p CROSS JOIN penstock_job AS j ON j.id = p.value ->> 0
+WHERE j.version = p.value ->> 1 AND j.stage >= 4;
+
+-- name: source
+SELECT value FROM penstock_meta WHERE name = 'source';
+
+-- name: taken_over
+SELECT original, job_id FROM penstock_origin
+WHERE source = ?1 AND original IN (SELECT value FROM json_each(?2))
+UNION ALL
+SELECT id, id FROM penstock_job
+WHERE ?1 = (SELECT value FROM penstock_meta WHERE name = 'source')
+AND id IN (SELECT value FROM json_each(?2));
+
+-- name: take_over
+INSERT INTO penstock_origin (source, original, job_id) VALUES (?, ?, ?);
+
+-- name: restore_job
+INSERT INTO penstock_job (
+    id, stage, version, attempt, token, run_at, started_at, finished_at, worker, queue, task,
+    priority, enqueued_at, lease_time, timeout, key, dedupe, scope, tags, retry, correlation,
+    tenant, parent, error, result
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: restore_log
+INSERT INTO penstock_log (
+    id, job_id, previous, at, event, state, actor, token, duration, reason, error
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: prunable
 SELECT json_group_array(id) FROM (
@@ -352,4 +390,20 @@ SELECT
 FROM penstock_tag AS t
 CROSS JOIN penstock_job AS j ON j.id = t.job_id
 CROSS JOIN penstock_payload AS l ON l.job_id = j.id
+WHERE t.tag = ? AND
+
+-- name: find_ids
+SELECT j.id FROM penstock_job AS j WHERE
+
+-- name: find_ids_tagged
+SELECT j.id FROM penstock_tag AS t
+CROSS JOIN penstock_job AS j ON j.id = t.job_id
+WHERE t.tag = ? AND
+
+-- name: tally
+SELECT j.stage, count(*) FROM penstock_job AS j WHERE
+
+-- name: tally_tagged
+SELECT j.stage, count(*) FROM penstock_tag AS t
+CROSS JOIN penstock_job AS j ON j.id = t.job_id
 WHERE t.tag = ? AND

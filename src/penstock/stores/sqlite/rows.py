@@ -224,6 +224,14 @@ def search(query: JobQuery) -> tuple[str, list[Any]]:
     return f"{' AND '.join(clauses) or 'true'} {order}", [*parameters, query.limit]
 
 
+def tallied(query: JobQuery) -> tuple[str, list[Any]]:
+    """What follows the WHERE of the queries `tally` and `tally_tagged`, and the parameters."""
+    clauses, parameters = _conditions(query)
+    if query.tag is not None:
+        parameters.insert(0, query.tag)
+    return f"{' AND '.join(clauses) or 'true'} GROUP BY j.stage", parameters
+
+
 def _conditions(query: JobQuery) -> tuple[list[str], list[Any]]:
     clauses: list[str] = []
     parameters: list[Any] = []
@@ -241,6 +249,12 @@ def _conditions(query: JobQuery) -> tuple[list[str], list[Any]]:
             clauses.append(f"j.{column} IS NOT NULL")
     if query.key is not None and query.states is not None and query.states <= UNFINISHED:
         clauses.append("j.key IS NOT NULL AND j.stage < 4")
+    if query.error is not None:
+        clauses.append("instr(j.error, ?)")
+        parameters.append(query.error)
+    if query.before is not None:
+        clauses.append("ifnull(j.finished_at, j.enqueued_at) < ?")
+        parameters.append(to_micros(query.before))
     return clauses, parameters
 
 

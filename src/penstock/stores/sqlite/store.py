@@ -26,8 +26,10 @@ from penstock.core.job import (
     LogEntry,
     LogId,
     NewJob,
+    Origin,
     Queue,
     QueueSettings,
+    Record,
     Retention,
     Tail,
     Tally,
@@ -41,6 +43,7 @@ from penstock.stores.sqlite.bell import Bell
 from penstock.stores.sqlite.connection import connect, prepared, translated
 from penstock.stores.sqlite.forks import note_closed, note_opened, refuse_inherited
 from penstock.stores.sqlite.moving import Moving
+from penstock.stores.sqlite.restoring import Restoring
 from penstock.stores.sqlite.rows import READY, RUNNING, SCHEDULED, STAGES, encoded
 from penstock.stores.sqlite.transaction import SQL, Totals, Transaction, jobs, shift
 from penstock.stores.sqlite.writer import Writer
@@ -106,6 +109,16 @@ class SqliteStore:
         """See `Store.configure`."""
         return await self._writer.run(self._configure, settings)
 
+    async def delete(self, jobs: Sequence[Job]) -> list[JobId]:
+        """See `Store.delete`."""
+        return await self._writer.run(self._delete, jobs)
+
+    async def restore(
+        self, records: Sequence[Record], *, origin: Origin, actor: str
+    ) -> list[Job | None]:
+        """See `Store.restore`."""
+        return await self._writer.run(self._restore, (records, origin, actor))
+
     async def prune(self, retention: Retention, limit: int) -> int:
         """See `Store.prune`."""
         return await self._writer.run(self._prune, (retention, limit))
@@ -133,16 +146,6 @@ class SqliteStore:
         )
         return [rows.edge(row) for row in found]
 
-    async def tally(self, *, correlation: str | None = None, parent: JobId | None = None) -> Tally:
-        """See `Store.tally`."""
-        name = "tally_of_children" if correlation is None else "tally_of_batch"
-        whose = (parent if correlation is None else correlation,)
-        found = await self._read(lambda connection: connection.execute(SQL[name], whose).fetchall())
-        tally: Counter[State] = Counter()
-        for stage, n in found:
-            tally[STAGES[stage][0]] += n
-        return dict(tally)
-
     async def find(self, query: JobQuery) -> list[Job]:
         """See `Store.find`."""
         tail, parameters = rows.search(query)
@@ -150,6 +153,24 @@ class SqliteStore:
         return await self._read(
             lambda connection: [rows.job(row) for row in connection.execute(sql, parameters)]
         )
+
+    async def find_ids(self, query: JobQuery) -> list[JobId]:
+        """See `Store.find_ids`."""
+        tail, parameters = rows.search(query)
+        sql = f"{SQL['find_ids' if query.tag is None else 'find_ids_tagged']} {tail}"
+        return await self._read(
+            lambda connection: [row[0] for row in connection.execute(sql, parameters)]
+        )
+
+    async def tally(self, query: JobQuery) -> Tally:
+        """See `Store.tally`."""
+        conditions, parameters = rows.tallied(query)
+        sql = f"{SQL['tally' if query.tag is None else 'tally_tagged']} {conditions}"
+        found = await self._read(lambda connection: connection.execute(sql, parameters).fetchall())
+        tally: Counter[State] = Counter()
+        for stage, n in found:
+            tally[STAGES[stage][0]] += n
+        return dict(tally)
 
     async def count(self) -> Counts:
         """See `Store.count`."""
@@ -188,6 +209,33 @@ class SqliteStore:
         """See `Store.newest_log`."""
         found = await self._read(lambda connection: connection.execute(SQL["last_ids"]).fetchone())
         return LogId(found[1])
+
+    async def histories(self, ids: Sequence[JobId]) -> list[Record]:
+        """See `Store.histories`."""
+
+        def read(connection: sqlite3.Connection) -> list[Record]:
+            connection.execute("BEGIN")  # of one moment
+            try:
+                found = jobs(connection.execute, ids)
+                entries = connection.execute(SQL["histories"], (encoded(ids),)).fetchall()
+            finally:
+                connection.execute("COMMIT")
+            logs: dict[int, list[LogEntry]] = {job.id: [] for job in found}
+            for entry in map(rows.log_entry, entries):
+                logs[entry.job_id].append(entry)
+            return [Record(job=job, log=tuple(logs[job.id])) for job in found]
+
+        return await self._read(read)
+
+    async def origin(self) -> Origin:
+        """See `Store.origin`."""
+
+        def read(connection: sqlite3.Connection) -> Origin:
+            (source,) = connection.execute(SQL["source"]).fetchone()
+            last_job, last_log = connection.execute(SQL["last_ids"]).fetchone()
+            return Origin(source=source, last_job=last_job, last_log=last_log)
+
+        return await self._read(read)
 
     async def wait(self, seen: int, timeout: float) -> int:
         """See `Store.wait`."""
@@ -385,6 +433,21 @@ class SqliteStore:
         tx.written = tx.ring = tx.ring_others = True
         return queue
 
+    def _delete(self, tx: Transaction, calls: Sequence[Sequence[Job]]) -> list[list[JobId]]:
+        return [self._delete_one(tx, jobs) for jobs in calls]
+
+    def _delete_one(self, tx: Transaction, jobs: Sequence[Job]) -> list[JobId]:
+        wanted = encoded([(job.id, job.version) for job in jobs])
+        found = tx.execute(SQL["deletable"], (wanted,)).fetchone()[0]
+        self._remove(tx, found)
+        return [JobId(job_id) for job_id in rows.ids.decode(found)]
+
+    def _restore(
+        self, tx: Transaction, calls: Sequence[tuple[Sequence[Record], Origin, str]]
+    ) -> list[list[Job | None]]:
+        now = self._clock()
+        return [Restoring(tx, now, origin, actor).call(records) for records, origin, actor in calls]
+
     def _prune(self, tx: Transaction, calls: Sequence[tuple[Retention, int]]) -> list[int]:
         return [self._prune_one(tx, retention, limit) for retention, limit in calls]
 
@@ -394,15 +457,20 @@ class SqliteStore:
             before = now - span_to_micros(retention.keeps(state))
             parameters = (rows.STAGE_OF[state], before, limit - removed)
             found = tx.execute(SQL["prunable"], parameters).fetchone()[0]
-            if found != "[]":
-                tx.execute(SQL["remember_last_ids"], tx.execute(SQL["last_ids"]).fetchone())
-                tx.execute(SQL["prune_log"], (found,))
-                tx.execute(SQL["prune_edges"], (found,))
-                tx.execute(SQL["prune_payloads"], (found,))
-                gone = tx.execute(SQL["prune_jobs"], (found,)).fetchall()
-                tx.add_totals({key: -n for key, n in Counter(gone).items()})
-                removed += len(gone)
+            removed += self._remove(tx, found)
         return removed
+
+    def _remove(self, tx: Transaction, found: str) -> int:
+        """Remove finished jobs, by a JSON list of ids, with all that belongs to them."""
+        if found == "[]":
+            return 0
+        tx.execute(SQL["remember_last_ids"], tx.execute(SQL["last_ids"]).fetchone())
+        tx.execute(SQL["prune_log"], (found,))
+        tx.execute(SQL["prune_edges"], (found,))
+        tx.execute(SQL["prune_payloads"], (found,))
+        gone = tx.execute(SQL["prune_jobs"], (found,)).fetchall()
+        tx.add_totals({key: -n for key, n in Counter(gone).items()})
+        return len(gone)
 
 
 def _ready(tx: Transaction, queue: str, tag: str | None, portion: int) -> Iterator[Pick]:

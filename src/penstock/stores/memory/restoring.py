@@ -1,0 +1,94 @@
+"""Takes over jobs of other stores: decides what each becomes here, before anything is changed."""
+
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from penstock.core.job import JobId, LogEntry, LogId, Origin, Record
+from penstock.core.lifecycle import Event, State
+from penstock.stores.memory.draft import Batch, Draft
+
+if TYPE_CHECKING:
+    from penstock.stores.memory.store import MemoryStore
+
+
+class Restoring:
+    """Records on their way into the store."""
+
+    def __init__(self, store: "MemoryStore", now: datetime, origin: Origin, actor: str) -> None:
+        self._store = store
+        self._draft = Draft(store, now, actor)
+        self._now = now
+        self._origin = origin
+        self._actor = actor
+        self._last_job = store._last_job  # noqa: SLF001 - its draft
+        self._last_log = max(store._last_log, origin.last_log)  # noqa: SLF001 - its draft
+        self._origins: dict[tuple[int, int], JobId] = {}
+        self._entries: list[LogEntry] = []
+
+    def batch(self) -> Batch:
+        """All that was taken."""
+        return Batch(
+            jobs=list(self._draft.jobs.values()),
+            entries=self._entries,
+            origins=self._origins,
+            floors=(self._origin.last_job, self._last_log),
+        )
+
+    def take(self, record: Record) -> JobId | None:
+        """The id that a job gets here; None if it is not taken."""
+        job = record.job
+        held = job.state is State.PENDING and self._draft.is_held(job)
+        if held or self._place(job.id) is not None:
+            return None
+        self._last_job = max(self._last_job + 1, job.id)
+        place = JobId(self._last_job)
+        self._origins[self._origin.source, job.id] = place
+        numbers: dict[int, int] = {entry.id: self._next_log() for entry in record.log}
+        version = LogId(self._next_log())
+        self._entries += [
+            replace(
+                entry,
+                id=LogId(numbers[entry.id]),
+                job_id=place,
+                token=None if entry.token is None else numbers.get(entry.token),
+            )
+            for entry in record.log
+        ]
+        self._entries.append(
+            LogEntry(
+                id=version,
+                job_id=place,
+                at=self._now,
+                event=Event.RESTORED,
+                state=job.state,
+                actor=self._actor,
+                reason=f"job {job.id} of store {self._origin.source}",
+            )
+        )
+        self._draft.put(
+            replace(
+                job,
+                id=place,
+                version=version,
+                token=numbers.get(job.token, 0),
+                parent=None if job.parent is None else self._place(job.parent),
+                duplicate=False,
+            )
+        )
+        return place
+
+    def _place(self, original: JobId) -> JobId | None:
+        """Where a job of that source has gone to."""
+        source = (self._origin.source, original)
+        if source in self._origins:
+            return self._origins[source]
+        if source in self._store._origins:  # noqa: SLF001 - its draft
+            return self._store._origins[source]  # noqa: SLF001 - its draft
+        own = self._origin.source == self._store._source  # noqa: SLF001 - its draft
+        return original if own and self._draft.get(original) is not None else None
+
+    def _next_log(self) -> int:
+        self._last_log += 1
+        return self._last_log

@@ -1,0 +1,145 @@
+"""Takes over jobs of other stores, in one transaction."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from msgspec.structs import replace
+
+from penstock.core.job import Job, JobId, LogEntry, LogId, Origin, Record, asked
+from penstock.core.lifecycle import Event, State
+from penstock.core.times import from_micros, span_to_micros, to_micros
+from penstock.stores.sqlite import rows
+from penstock.stores.sqlite.rows import BLOCKED, READY, SCHEDULED, encoded
+from penstock.stores.sqlite.transaction import SQL, Totals, Transaction, shift
+
+
+class Restoring:
+    """Records of one caller on their way into the file."""
+
+    def __init__(self, tx: Transaction, now: int, origin: Origin, actor: str) -> None:
+        self._tx = tx
+        self._now = now
+        self._origin = origin
+        self._actor = actor
+        self._last_job, last_log = tx.execute(SQL["last_ids"]).fetchone()
+        self._last_log = max(last_log, origin.last_log)
+        self._places: dict[int, JobId] = {}
+        self._totals: Totals = {}
+        self._keys: set[str] = set()
+
+    def call(self, records: Sequence[Record]) -> list[Job | None]:
+        """Write those that are not here yet."""
+        originals = {record.job.id for record in records}
+        originals |= {record.job.parent for record in records if record.job.parent is not None}
+        self._places = dict(
+            self._tx.execute(
+                SQL["taken_over"], (self._origin.source, encoded(originals))
+            ).fetchall()
+        )
+        for queue in {record.job.queue for record in records}:
+            if self._tx.execute(SQL["queue"], (queue,)).fetchone() is None:
+                self._tx.execute(SQL["add_queue"], (queue,))
+        answers = [self._take(record) for record in records]
+        self._show_heads()
+        floors = (max(self._last_job, self._origin.last_job), self._last_log)
+        self._tx.execute(SQL["remember_last_ids"], floors)
+        self._tx.add_totals(self._totals)
+        self._tx.ring = self._tx.ring_others = True
+        found = {job.id: job for job in self._tx.jobs([job for job in answers if job is not None])}
+        return [None if answer is None else found[answer] for answer in answers]
+
+    def _take(self, record: Record) -> JobId | None:
+        job = record.job
+        if job.id in self._places or self._is_held(job):
+            return None
+        self._last_job = max(self._last_job + 1, job.id)
+        place = JobId(self._last_job)
+        log = self._renumbered(record, place)
+        tokens = {old.id: new.id for old, new in zip(record.log, log, strict=False)}
+        parent = None if job.parent is None else self._places.get(job.parent)
+        moved = replace(
+            job, id=place, version=log[-1].id, token=tokens.get(LogId(job.token), 0), parent=parent
+        )
+        stage = self._stage(job)
+        self._tx.execute(SQL["restore_job"], _row(moved, stage))
+        self._tx.execute(SQL["add_payload"], (place, job.payload))
+        self._tx.executemany(SQL["restore_log"], _log_rows(log))
+        self._tx.execute(SQL["take_over"], (self._origin.source, job.id, place))
+        self._places[job.id] = place
+        self._totals[job.queue, stage] = self._totals.get((job.queue, stage), 0) + 1
+        return place
+
+    def _is_held(self, job: Job) -> bool:
+        if job.state is not State.PENDING or job.dedupe is None:
+            return False
+        return self._tx.dedupe_holder(job.dedupe, job.scope) is not None
+
+    def _renumbered(self, record: Record, place: JobId) -> list[LogEntry]:
+        """Its log as it will be here, with one entry more. A token is the id of its claim."""
+        numbers = {
+            entry.id: LogId(self._last_log + n) for n, entry in enumerate(record.log, start=1)
+        }
+        self._last_log += len(record.log) + 1
+        taken_over = LogEntry(
+            id=LogId(self._last_log),
+            job_id=place,
+            at=from_micros(self._now),
+            event=Event.RESTORED,
+            state=record.job.state,
+            actor=self._actor,
+            reason=f"job {record.job.id} of store {self._origin.source}",
+        )
+        moved = [
+            replace(
+                entry,
+                id=numbers[entry.id],
+                job_id=place,
+                token=None if entry.token is None else numbers.get(LogId(entry.token)),
+            )
+            for entry in record.log
+        ]
+        return [*moved, taken_over]
+
+    def _stage(self, job: Job) -> int:
+        if job.state is not State.PENDING:
+            return rows.STAGE_OF[job.state]
+        if job.key is not None:
+            self._keys.add(job.key)
+            return BLOCKED
+        return READY if to_micros(job.run_at) <= self._now else SCHEDULED
+
+    def _show_heads(self) -> None:
+        if self._keys:
+            parameters = (self._now, encoded(self._keys))
+            for _, queue, stage in self._tx.execute(SQL["unblock"], parameters).fetchall():
+                shift(self._totals, queue, BLOCKED, stage)
+
+
+def _row(job: Job, stage: int) -> tuple[Any, ...]:
+    """The parameters of the query `restore_job`."""
+    options = rows.options(asked(job), stage, to_micros(job.run_at), needs=0)
+    _, run_at, queue, task, priority, lease_time, *rare, _ = options
+    return (
+        job.id, stage, job.version, job.attempt, job.token, run_at, _micros(job.started_at),
+        _micros(job.finished_at), job.worker, queue, task, priority, to_micros(job.enqueued_at),
+        lease_time, *rare, job.error, job.result_json,
+    )  # fmt: skip
+
+
+def _log_rows(log: Sequence[LogEntry]) -> list[tuple[Any, ...]]:
+    """The parameters of the query `restore_log`, each entry chained to the one before."""
+    previous: list[LogId | None] = [None, *(entry.id for entry in log)]
+    return [
+        (
+            entry.id, entry.job_id, before, to_micros(entry.at), entry.event, entry.state,
+            entry.actor, entry.token,
+            None if entry.duration is None else span_to_micros(entry.duration),
+            entry.reason, entry.error,
+        )
+        for before, entry in zip(previous, log, strict=False)
+    ]  # fmt: skip
+
+
+def _micros(instant: datetime | None) -> int | None:
+    return None if instant is None else to_micros(instant)

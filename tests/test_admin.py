@@ -1,0 +1,814 @@
+"""Work on many jobs at once, on every store."""
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from penstock import (
+    ConfigurationError,
+    Done,
+    Event,
+    Failed,
+    InvalidJob,
+    Job,
+    JobQuery,
+    NewJob,
+    Penstock,
+    Queue,
+    Retention,
+    Snoozed,
+    State,
+    Waiting,
+    run_sync,
+)
+from penstock import admin as administration
+from penstock.admin import Bulk
+from penstock.archive import Archive, Header
+from penstock.core.job import JobId
+from penstock.stores.sqlite import connection
+from tests.contract.support import HOUR, SECOND, STEADY, STORES, ManualClock, ids, new
+
+FAILED = frozenset({State.FAILED})
+PENDING = frozenset({State.PENDING})
+NOTHING = Retention(finished=timedelta(0), failed=timedelta(0))
+
+
+@pytest.fixture(autouse=True)
+def small_portions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(administration, "PORTION", 2)
+    monkeypatch.setattr(administration, "_IDS_AT_ONCE", 4)
+
+
+@pytest.fixture(params=STORES)
+def app(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -> Iterator[Penstock]:
+    """A Penstock on every store in turn, whose time stands still."""
+    penstock = Penstock(STORES[request.param](tmp_path), clock=clock, actor="admin")
+    yield penstock
+    run_sync(penstock.close())
+
+
+@pytest.fixture(params=STORES)
+def other(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -> Iterator[Penstock]:
+    """Another Penstock, to take over jobs."""
+    (tmp_path / "other").mkdir()
+    penstock = Penstock(STORES[request.param](tmp_path / "other"), clock=clock, actor="other")
+    yield penstock
+    run_sync(penstock.close())
+
+
+async def enqueue(app: Penstock, n: int = 1, **options: Any) -> list[Job]:
+    return await app.enqueue_many([new(**options) for _ in range(n)])
+
+
+async def fail(app: Penstock, error: str = "boom") -> Job:
+    (job,) = await app.claim(worker="w")
+    (failed,) = await app.settle([(job, Failed(error, permanent=True))])
+    return failed
+
+
+async def finish(app: Penstock, n: int = 1) -> list[Job]:
+    return await app.settle([(job, Done()) for job in await app.claim(worker="w", limit=n)])
+
+
+async def states(app: Penstock) -> list[State]:
+    return [job.state for job in await app.find(JobQuery(newest_first=False))]
+
+
+class Rival:
+    """Does something to the store just before the first write of a kind, as others might."""
+
+    def __init__(self, app: Penstock, verb: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.app = app
+        self.verb = verb
+        self.write = getattr(app.store, verb)
+        self.acted = False
+        monkeypatch.setattr(app.store, verb, self)
+
+    async def act(self) -> None:
+        raise NotImplementedError
+
+    async def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if not self.acted:
+            self.acted = True
+            await self.act()
+        return await self.write(*args, **kwargs)
+
+
+# By filter
+
+
+async def test_cancel_all_ends_pending_and_asks_running_jobs(app: Penstock) -> None:
+    await enqueue(app, 5, queue="a")
+    await enqueue(app, 2, queue="b")
+    await app.claim(worker="w", limit=2, queues=["a"])
+    seen: list[Bulk] = []
+    done = await app.cancel_all(JobQuery(queue="a"), reason="enough", progress=seen.append)
+    assert done == Bulk(matched=5, changed=5, skipped=0)
+    assert [bulk.changed for bulk in seen] == [2, 4, 5]
+    assert await states(app) == [State.RUNNING] * 2 + [State.CANCELLED] * 3 + [State.PENDING] * 2
+    entry = (await app.log(5))[-1]
+    assert (entry.event, entry.actor, entry.reason) == (Event.CANCELLED, "admin", "enough")
+    again = await app.cancel_all(JobQuery(queue="a"))
+    assert again == Bulk(matched=2, changed=0, skipped=2)
+    assert len(await app.log(1)) == 3
+
+
+async def test_cancelling_a_key_lets_none_of_its_jobs_become_visible(app: Penstock) -> None:
+    await enqueue(app, 7, key="k")
+    taken: list[Job] = []
+
+    class Thief(Rival):
+        calls = 0
+
+        async def act(self) -> None:
+            self.acted = False  # every time
+            self.calls += 1
+            if self.calls > 1:  # between two portions
+                taken.extend(await self.app.claim(worker="thief"))
+
+    with pytest.MonkeyPatch.context() as patch:
+        Thief(app, "transition", patch)
+        await app.cancel_all(JobQuery(key="k"))
+    assert ids(taken) == [1]
+
+
+async def test_retry_all_is_about_failed_jobs_unless_others_are_named(app: Penstock) -> None:
+    await enqueue(app, 3)
+    for _ in range(2):
+        await fail(app)
+    await app.cancel(3)
+    await enqueue(app, 1, delay=HOUR)
+    assert await app.retry_all(JobQuery()) == Bulk(matched=2, changed=2)
+    assert await app.retry_all(JobQuery(states=frozenset({State.CANCELLED}))) == Bulk(
+        matched=1, changed=1
+    )
+    assert (await app.get(4)).waiting is Waiting.SCHEDULED
+    assert ids(await app.claim(worker="w", limit=9)) == [1, 2, 3]
+
+
+async def test_filter_by_error_and_age(app: Penstock, clock: ManualClock) -> None:
+    await enqueue(app, 3)
+    await fail(app, "KeyError: 1")
+    await fail(app, "ValueError")
+    clock.advance(HOUR)
+    await fail(app, "KeyError: 2")
+    assert await app.count_matching(JobQuery(error="KeyError")) == 2
+    old = JobQuery(error="KeyError", before=clock.now)
+    assert await app.retry_all(old, dry_run=True) == Bulk(matched=1)
+    assert await states(app) == [State.FAILED] * 3
+    await app.retry_all(old)
+    assert await states(app) == [State.PENDING, State.FAILED, State.FAILED]
+
+
+async def test_job_whose_dedupe_key_is_held_does_not_keep_others_from_being_retried(
+    app: Penstock,
+) -> None:
+    for n in range(5):
+        await enqueue(app, dedupe="d" if n in (1, 2) else f"other {n}")
+        await fail(app)
+    done = await app.retry_all(JobQuery(states=FAILED))
+    assert done == Bulk(matched=5, changed=4, skipped=1)
+    assert (await states(app)).count(State.FAILED) == 1
+
+
+async def test_reprioritise_changes_the_order_of_claims(app: Penstock) -> None:
+    await enqueue(app, 3, queue="a", tags=("x",))
+    await enqueue(app, 3, queue="b", tags=("x",))
+    running = await app.claim(worker="w", queues=["b"])
+    assert await app.reprioritise(JobQuery(queue="b"), 9) == Bulk(matched=2, changed=2)
+    assert await app.reprioritise(JobQuery(queue="b"), 9) == Bulk(matched=2, skipped=2)
+    assert ids(await app.claim(worker="w", limit=9, tags=["x"])) == [5, 6, 1, 2, 3]
+    assert (await app.get(running[0].id)).priority == 5
+
+
+@pytest.mark.parametrize("wrong", [11, -1, "9", True, 1.0])
+async def test_priority_is_checked(app: Penstock, wrong: Any) -> None:
+    with pytest.raises(InvalidJob, match="priority"):
+        await app.reprioritise(JobQuery(), wrong)
+
+
+async def test_delete_all_removes_finished_jobs_only(app: Penstock) -> None:
+    await enqueue(app, 6)
+    await finish(app, 3)
+    (running,) = await app.claim(worker="w")
+    assert await app.delete_all(JobQuery(), dry_run=True) == Bulk(matched=3)
+    assert await app.delete_all(JobQuery()) == Bulk(matched=3, changed=3)
+    assert ids(await app.find(JobQuery(newest_first=False))) == [running.id, 5, 6]
+    with pytest.raises(ConfigurationError, match="cancel unfinished ones first"):
+        await app.delete_all(JobQuery(states=frozenset({State.DONE, State.PENDING})))
+
+
+async def test_verb_refuses_a_query_for_jobs_it_is_not_about(app: Penstock) -> None:
+    with pytest.raises(ConfigurationError, match="pending and running jobs, not failed"):
+        await app.cancel_all(JobQuery(states=FAILED))
+    with pytest.raises(ConfigurationError, match="retry_all"):
+        await app.retry_all(JobQuery(states=frozenset({State.DONE})))
+    with pytest.raises(ConfigurationError, match="reprioritise"):
+        await app.reprioritise(JobQuery(states=FAILED), 1)
+
+
+async def test_paging_of_the_query_does_not_count(app: Penstock) -> None:
+    await enqueue(app, 5)
+    page = JobQuery(limit=1, after=JobId(3), newest_first=False)
+    assert await app.count_matching(page) == 5
+    assert (await app.cancel_all(page)).changed == 5
+
+
+async def test_jobs_that_come_meanwhile_are_left_alone(app: Penstock) -> None:
+    await enqueue(app, 5)
+    for verb in (
+        app.reprioritise(JobQuery(), 9, progress=lambda _: None),
+        app.cancel_all(JobQuery()),
+    ):
+
+        class Producer(Rival):
+            async def act(self) -> None:
+                self.acted = False  # every time
+                await enqueue(self.app)
+
+        with pytest.MonkeyPatch.context() as patch:
+            Producer(app, "transition", patch)
+            assert (await verb).changed in (5, 8)
+    assert (await app.count())["default", State.PENDING, Waiting.READY] == 4
+
+
+async def test_job_that_changed_meanwhile_is_decided_anew(
+    app: Penstock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await enqueue(app, 3)
+
+    class Worker(Rival):
+        async def act(self) -> None:
+            await self.app.claim(worker="w")
+
+    Worker(app, "transition", monkeypatch)
+    assert await app.cancel_all(JobQuery()) == Bulk(matched=3, changed=3)
+    job = await app.get(1)
+    assert (job.state, job.cancel_requested) == (State.RUNNING, True)
+
+
+async def test_job_that_no_longer_fits_is_skipped(
+    app: Penstock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await enqueue(app, 3)
+
+    class Worker(Rival):
+        async def act(self) -> None:
+            await self.app.claim(worker="w")
+
+    Worker(app, "transition", monkeypatch)
+    assert await app.reprioritise(JobQuery(), 9) == Bulk(matched=3, changed=2, skipped=1)
+    assert (await app.get(1)).priority == 5
+
+
+async def test_job_that_is_retried_while_it_is_deleted_stays(
+    app: Penstock, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    await enqueue(app, 3)
+    for _ in range(3):
+        await fail(app)
+
+    class Person(Rival):
+        async def act(self) -> None:
+            await self.app.retry(2)
+
+    Person(app, "delete", monkeypatch)
+    done = await app.delete_all(JobQuery(), archive=tmp_path / "a.jsonl.gz")
+    assert done == Bulk(matched=3, changed=2, skipped=1)
+    assert (await app.get(2)).state is State.PENDING
+
+
+def test_bulk_works_without_an_event_loop(app: Penstock, tmp_path: Path) -> None:
+    run_sync(app.enqueue_many([new()] * 5))
+    assert run_sync(app.cancel_all(JobQuery())).changed == 5
+    assert run_sync(app.retry_all(JobQuery(states=frozenset({State.CANCELLED})))).changed == 5
+    assert run_sync(app.reprioritise(JobQuery(), 1)).changed == 5
+    assert run_sync(app.export(tmp_path / "jobs.jsonl")).changed == 5
+    assert run_sync(app.import_jobs(tmp_path / "jobs.jsonl")).skipped == 5
+    run_sync(app.cancel_all(JobQuery()))
+    assert run_sync(app.prune(NOTHING, archive=tmp_path / "old.jsonl")).changed == 0
+    assert run_sync(app.delete_all(JobQuery(), archive=tmp_path / "old.jsonl")).changed == 5
+
+
+# Retention, with an archive
+
+
+def lines(path: Path) -> list[Any]:
+    data = path.read_bytes()
+    text = gzip.decompress(data) if path.suffix == ".gz" else data
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def archived(path: Path) -> list[int]:
+    return [line["job"]["id"] for line in lines(path) if line["line"] == "job"]
+
+
+@pytest.mark.parametrize("name", ["old.jsonl", "old.jsonl.gz"])
+async def test_what_prune_removes_is_in_the_archive(
+    app: Penstock, clock: ManualClock, tmp_path: Path, name: str
+) -> None:
+    await enqueue(app, 6)
+    await finish(app, 3)
+    await fail(app)
+    clock.advance(25 * HOUR)
+    path = tmp_path / name
+    assert await app.prune(dry_run=True, archive=path) == Bulk(matched=3)
+    assert not path.exists()
+    assert await app.prune(archive=path) == Bulk(matched=3, changed=3)
+    assert archived(path) == [1, 2, 3]
+    events = [entry["event"] for entry in lines(path)[1]["log"]]
+    assert events == ["enqueued", "claimed", "done"]
+    assert await states(app) == [State.FAILED, State.PENDING, State.PENDING]
+    clock.advance(200 * HOUR)
+    await app.prune(archive=path)
+    assert archived(path) == [1, 2, 3, 4]
+
+
+async def test_prune_of_some_states(app: Penstock, clock: ManualClock) -> None:
+    await enqueue(app, 3)
+    await fail(app)
+    await finish(app)
+    clock.advance(SECOND)
+    assert await app.prune(NOTHING, states=FAILED) == Bulk(matched=1, changed=1)
+    with pytest.raises(ConfigurationError, match="finished"):
+        await app.prune(NOTHING, states=PENDING)
+    assert (await app.prune(Retention(finished=timedelta.max))).matched == 0
+    assert await states(app) == [State.DONE, State.PENDING]
+
+
+@pytest.mark.parametrize(
+    ("name", "cut"), [(name, cut) for name in ("old.jsonl", "old.jsonl.gz") for cut in (1, 20)]
+)
+async def test_torn_end_of_an_archive_is_cut_off_before_it_is_continued(
+    app: Penstock, clock: ManualClock, tmp_path: Path, name: str, cut: int
+) -> None:
+    path, other = tmp_path / name, Penstock("memory://", clock=clock)
+    await enqueue(app, 4)
+    await finish(app, 2)
+    clock.advance(SECOND)
+    await app.prune(NOTHING, archive=path)
+    whole = path.read_bytes()
+    await finish(app, 2)
+    clock.advance(SECOND)
+    records = await app.store.histories([JobId(3), JobId(4)])
+    await app.prune(NOTHING, archive=path)
+    path.write_bytes(path.read_bytes()[:-cut])  # killed while it wrote: nothing was removed
+    assert len(path.read_bytes()) > len(whole)
+    origin = await app.store.origin()
+    assert (await other.import_jobs(path)).changed in (2, 3, 4)
+    header = Header(kind="archive", source=origin.source, at=clock.now)
+    continued = Archive(path, header)
+    continued.write(records)
+    continued.close()
+    assert sorted(set(archived(path))) == [1, 2, 3, 4]
+    assert (await other.import_jobs(path)).matched == 4
+    assert await other.count_matching(JobQuery()) == 4
+
+
+async def test_prune_does_not_write_into_a_file_that_is_no_archive(
+    app: Penstock, clock: ManualClock, tmp_path: Path
+) -> None:
+    await enqueue(app)
+    await finish(app)
+    clock.advance(SECOND)
+    for data in (b"precious", b'{"precious": 1}\n', gzip.compress(b"precious\n"), b""):
+        (tmp_path / "mine").write_bytes(data)
+        with pytest.raises(ConfigurationError, match="name another file"):
+            await app.prune(NOTHING, archive=tmp_path / "mine")
+        assert (tmp_path / "mine").read_bytes() == data
+    with pytest.raises(ConfigurationError, match="cannot be used"):
+        await app.prune(NOTHING, archive=tmp_path / "missing" / "a.jsonl")
+    assert await states(app) == [State.DONE]
+
+
+async def test_nothing_is_removed_that_could_not_be_written(
+    app: Penstock, clock: ManualClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await enqueue(app, 5)
+    await finish(app, 5)
+    clock.advance(SECOND)
+    synced = os.fsync
+    calls = 0
+
+    def full(descriptor: int) -> None:
+        nonlocal calls
+        calls += 1
+        if calls > 2:
+            raise OSError(28, "No space left on device")
+        synced(descriptor)
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(ConfigurationError, match="No space left"):
+        await app.prune(NOTHING, archive=tmp_path / "a.jsonl")
+    monkeypatch.undo()
+    monkeypatch.setattr(administration, "PORTION", 2)
+    left = ids(await app.find())
+    assert set(left) | set(archived(tmp_path / "a.jsonl")) >= {1, 2, 3, 4, 5}
+    await app.prune(NOTHING, archive=tmp_path / "a.jsonl")
+    assert set(archived(tmp_path / "a.jsonl")) == {1, 2, 3, 4, 5}
+
+
+KILLED = """
+import os, sys
+from datetime import timedelta
+from penstock import Penstock, Retention, run_sync, admin
+admin.PORTION = 2
+url, archive, when, verb, fatal = *sys.argv[1:5], int(sys.argv[5])
+app = Penstock(url)
+write, calls = getattr(app.store, verb), 0
+
+async def dying(*args, **kwargs):
+    global calls
+    calls += 1
+    if calls == fatal and when == "before":
+        os.kill(os.getpid(), 9)
+    answer = await write(*args, **kwargs)
+    if calls == fatal:
+        os.kill(os.getpid(), 9)
+    return answer
+
+setattr(app.store, verb, dying)
+nothing = Retention(finished=timedelta(0), failed=timedelta(0))
+run_sync(app.prune(nothing, archive=archive))
+"""
+
+
+@pytest.mark.parametrize(
+    ("death", "remaining"),
+    [
+        (("before", "delete", 1), 5),
+        (("after", "delete", 1), 3),
+        (("before", "delete", 2), 3),
+        (("after", "histories", 2), 3),
+    ],
+)
+def test_prune_that_is_killed_loses_nothing(
+    tmp_path: Path, death: tuple[str, str, int], remaining: int
+) -> None:
+    url, archive = f"sqlite:///{tmp_path}/jobs.db", tmp_path / "old.jsonl.gz"
+    app = Penstock(url)
+    run_sync(app.enqueue_many([new()] * 5))
+    run_sync(app.settle([(job, Done()) for job in run_sync(app.claim(worker="w", limit=5))]))
+    arguments = [url, str(archive), *map(str, death)]
+    killed = subprocess.run([sys.executable, "-c", KILLED, *arguments], check=False, timeout=60)
+    assert killed.returncode == -9
+    left = ids(run_sync(app.find()))
+    assert set(left) | set(archived(archive)) == {1, 2, 3, 4, 5}
+    assert len(left) == remaining
+    run_sync(app.prune(NOTHING, archive=archive))
+    assert run_sync(app.find()) == []
+    assert set(archived(archive)) == {1, 2, 3, 4, 5}
+    run_sync(app.close())
+    other = Penstock("memory://")
+    assert run_sync(other.import_jobs(archive)) == Bulk(matched=5, changed=5)
+
+
+# Export and import
+
+
+async def fill(app: Penstock) -> None:
+    """A job in every state, and what they wait for."""
+    await enqueue(app, 2, queue="mail", tags=("x",), dedupe=None)
+    await app.claim(worker="w", limit=1, queues=["mail"])
+    await enqueue(app, 3, queue="work", retry=STEADY)
+    done, failed, snoozed = await app.claim(worker="w", limit=3, queues=["work"])
+    await app.settle([(done, Done("[1]"))])
+    await app.settle([(failed, Failed("no"))])
+    await app.settle([(snoozed, Snoozed(HOUR))])
+    await enqueue(app, 2, key="k", priority=7)
+    await enqueue(app, 1, dedupe="d", delay=HOUR)
+    (last,) = await enqueue(app)
+    await app.cancel(last.id)
+    await app.pause("mail")
+    await app.limit("work", 5)
+
+
+def alike(job: Job) -> Job:
+    return replace(job, version=0, token=0)
+
+
+@pytest.mark.parametrize("name", ["jobs.jsonl", "jobs.jsonl.gz"])
+async def test_jobs_travel_from_store_to_store(
+    app: Penstock, other: Penstock, tmp_path: Path, name: str
+) -> None:
+    await fill(app)
+    seen: list[Bulk] = []
+    assert await app.export(tmp_path / name, progress=seen.append) == Bulk(matched=9, changed=9)
+    assert [bulk.changed for bulk in seen] == [2, 4, 6, 8, 9]
+    assert await other.import_jobs(tmp_path / name, dry_run=True) == Bulk(matched=9)
+    assert await other.find() == []
+    assert await other.import_jobs(tmp_path / name) == Bulk(matched=9, changed=9)
+    running, *exported = await app.find(JobQuery(newest_first=False))
+    revived, *imported = await other.find(JobQuery(newest_first=False))
+    assert [alike(job) for job in imported] == [alike(job) for job in exported]
+    assert running.state is State.RUNNING
+    assert (revived.state, revived.waiting, revived.attempt) == (
+        State.PENDING,
+        Waiting.READY,
+        0,
+    )
+    assert await other.queues() == await app.queues()
+    assert Queue(name="mail", paused=True) in await other.queues()
+    assert [entry.event for entry in await other.log(1)] == [
+        Event.ENQUEUED,
+        Event.CLAIMED,
+        Event.RESTORED,
+    ]
+
+
+async def test_second_import_changes_nothing(
+    app: Penstock, other: Penstock, tmp_path: Path
+) -> None:
+    await fill(app)
+    await enqueue(other, 3)
+    await app.export(tmp_path / "jobs.jsonl")
+    assert (await other.import_jobs(tmp_path / "jobs.jsonl")).changed == 9
+    before = await other.find(), await other.log(limit=10_000)
+    assert await other.import_jobs(tmp_path / "jobs.jsonl") == Bulk(matched=9, skipped=9)
+    assert (await other.find(), await other.log(limit=10_000)) == before
+
+
+async def test_pending_jobs_are_claimed_in_the_order_they_had(
+    app: Penstock, other: Penstock, clock: ManualClock, tmp_path: Path
+) -> None:
+    for priority in (5, 1, 9, 5):
+        await enqueue(app, priority=priority)
+        clock.advance(SECOND)
+    await enqueue(other, 2)
+    await app.export(tmp_path / "jobs.jsonl")
+    expected = [(await app.claim(worker="w"))[0].payload for _ in range(4)]
+    await other.import_jobs(tmp_path / "jobs.jsonl")
+    await other.cancel_all(JobQuery(before=clock.now - timedelta(seconds=9)))
+    claimed = await other.claim(worker="w", limit=9)
+    assert [job.priority for job in claimed] == [9, 5, 5, 5, 5, 1]
+    assert len(expected) == 4
+
+
+async def test_tokens_grow_from_store_to_store(
+    app: Penstock, other: Penstock, tmp_path: Path
+) -> None:
+    await enqueue(app, 3)
+    (held,) = await app.claim(worker="w")
+    await app.export(tmp_path / "jobs.jsonl")
+    await other.import_jobs(tmp_path / "jobs.jsonl")
+    (taken,) = await other.claim(worker="w")
+    assert taken.id == held.id
+    assert taken.token > held.token
+    assert (await enqueue(other))[0].id == 4
+
+
+async def test_running_job_that_was_asked_to_stop_comes_back_cancelled(
+    app: Penstock, other: Penstock, tmp_path: Path
+) -> None:
+    await enqueue(app)
+    await app.claim(worker="w")
+    await app.cancel(1)
+    await app.export(tmp_path / "jobs.jsonl")
+    await other.import_jobs(tmp_path / "jobs.jsonl")
+    job = await other.get(1)
+    assert (job.state, job.expires_at, job.cancel_requested) == (State.CANCELLED, None, False)
+    assert job.finished_at is not None
+
+
+async def test_export_of_what_fits_a_query(app: Penstock, other: Penstock, tmp_path: Path) -> None:
+    await fill(app)
+    assert (await app.export(tmp_path / "a.jsonl", JobQuery(queue="mail"))).changed == 2
+    await other.import_jobs(tmp_path / "a.jsonl")
+    assert [queue.name for queue in await other.queues()] == ["mail"]
+
+
+async def test_settings_of_a_known_queue_stay(
+    app: Penstock, other: Penstock, tmp_path: Path
+) -> None:
+    await fill(app)
+    await other.limit("mail", 3)
+    await app.export(tmp_path / "a.jsonl")
+    await other.import_jobs(tmp_path / "a.jsonl")
+    assert Queue(name="mail", max_pending=3) in await other.queues()
+
+
+async def test_archive_brings_removed_jobs_back(
+    app: Penstock, clock: ManualClock, tmp_path: Path
+) -> None:
+    await enqueue(app, 3)
+    await fail(app)
+    await app.delete_all(JobQuery(), archive=tmp_path / "a.jsonl")
+    assert await app.import_jobs(tmp_path / "a.jsonl") == Bulk(matched=1, changed=1)
+    assert await app.import_jobs(tmp_path / "a.jsonl") == Bulk(matched=1, skipped=1)
+    (back,) = await app.find(JobQuery(states=FAILED))
+    assert (back.id, back.error) == (4, "boom")
+    assert (await app.retry_all(JobQuery())).changed == 1
+
+
+async def test_of_a_job_that_is_archived_twice_the_last_counts(
+    app: Penstock, other: Penstock, clock: ManualClock, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.jsonl.gz"
+    await enqueue(app, 2)
+    await fail(app)
+    records = await app.store.histories([JobId(1)])
+    origin = await app.store.origin()
+    archive = Archive(path, Header(kind="archive", source=origin.source, at=clock.now))
+    archive.write(records)
+    archive.close()
+    await app.retry(1)
+    await finish(app, 2)
+    await app.delete_all(JobQuery(), archive=path)
+    assert archived(path) == [1, 1, 2]
+    assert await other.import_jobs(path) == Bulk(matched=2, changed=2)
+    assert await states(other) == [State.DONE, State.DONE]
+
+
+async def test_export_never_writes_over_a_file_and_leaves_none_that_is_not_whole(
+    app: Penstock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await enqueue(app, 5)
+    (tmp_path / "out").mkdir()
+    mine = tmp_path / "out" / "mine.jsonl"
+    mine.write_text("precious")
+    with pytest.raises(ConfigurationError, match="there already"):
+        await app.export(mine)
+    assert mine.read_text() == "precious"
+
+    class Broken(Rival):
+        async def act(self) -> None:
+            raise ZeroDivisionError
+
+    Broken(app, "histories", monkeypatch)
+    with pytest.raises(ZeroDivisionError):
+        await app.export(tmp_path / "out" / "new.jsonl")
+    assert list((tmp_path / "out").iterdir()) == [mine]
+
+
+def edited(path: Path, number: int, change: dict[str, Any]) -> None:
+    found = lines(path)
+    line = found[number]
+    for name, value in change.items():
+        *outer, last = name.split(".")
+        inner = line
+        for part in outer:
+            inner = inner[int(part)] if part.lstrip("-").isdigit() else inner[part]
+        inner[last] = value
+    path.write_text("".join(json.dumps(one) + "\n" for one in found))
+
+
+@pytest.mark.parametrize(
+    ("number", "change", "expected"),
+    [
+        (0, {"format": 2, "kind": "else"}, (ConfigurationError, "newer Penstock")),
+        (0, {"line": "else"}, (ConfigurationError, "not a file with jobs")),
+        (2, {"job.state": "odd"}, (InvalidJob, "line 3")),
+        (2, {"job.task": ""}, (InvalidJob, "line 3: job 1: task")),
+        (2, {"job.payload": "[]"}, (InvalidJob, "JSON object")),
+        (2, {"job.retry": {"attempts": 0}}, (InvalidJob, "at least one attempt")),
+        (2, {"job.enqueued_at": "2030-01-01T00:00:00"}, (InvalidJob, "time zone")),
+        (2, {"job.finished_at": "2030-01-01T00:00:00Z"}, (InvalidJob, "finished_at")),
+        (2, {"job.version": 99}, (InvalidJob, "log")),
+        (2, {"log": []}, (InvalidJob, "log")),
+        (2, {"job.id": 2**70}, (InvalidJob, "line 3")),
+        (2, {"job.id": 0}, (InvalidJob, "range")),
+        (2, {"job.attempt": -1}, (InvalidJob, "range")),
+        (-1, {"last_log": 2**63 - 1}, (InvalidJob, "range")),
+        (0, {"source": -1}, (InvalidJob, "range")),
+        (2, {"log.-1.state": "done"}, (InvalidJob, "its state")),
+    ],
+)
+async def test_file_that_cannot_be_trusted_changes_nothing(
+    app: Penstock,
+    tmp_path: Path,
+    number: int,
+    change: dict[str, Any],
+    expected: tuple[type[Exception], str],
+) -> None:
+    error, text = expected
+    path = tmp_path / "jobs.jsonl"
+    source = Penstock("memory://")
+    await enqueue(source, 3)
+    await source.export(path)
+    edited(path, number, change)
+    for dry_run in (True, False):
+        with pytest.raises(error, match=text):
+            await app.import_jobs(path, dry_run=dry_run)
+    assert await app.find() == []
+
+
+@pytest.mark.parametrize("name", ["jobs.jsonl", "jobs.jsonl.gz"])
+async def test_export_that_was_cut_off_is_refused_wherever(
+    app: Penstock, tmp_path: Path, name: str
+) -> None:
+    source = Penstock("memory://")
+    await enqueue(source, 3)
+    await source.export(tmp_path / name)
+    whole = (tmp_path / name).read_bytes()
+    for end in range(0, len(whole), 37):
+        (tmp_path / name).write_bytes(whole[:end])
+        with pytest.raises((InvalidJob, ConfigurationError)):
+            await app.import_jobs(tmp_path / name)
+    assert await app.find() == []
+
+
+def test_import_that_is_killed_goes_on_where_it_was(tmp_path: Path) -> None:
+    url, file = f"sqlite:///{tmp_path}/jobs.db", tmp_path / "jobs.jsonl.gz"
+    source = Penstock("memory://")
+    run_sync(source.enqueue_many([new(key="k")] * 5))
+    run_sync(source.export(file))
+    program = KILLED.rpartition("nothing = ")[0] + "run_sync(app.import_jobs(archive))\n"
+    arguments = [url, str(file), "after", "restore", "2"]
+    killed = subprocess.run([sys.executable, "-c", program, *arguments], check=False, timeout=60)
+    assert killed.returncode == -9
+    app = Penstock(url)
+    assert run_sync(app.count_matching(JobQuery())) == 4
+    assert run_sync(app.import_jobs(file)) == Bulk(matched=5, changed=1, skipped=4)
+    assert ids(run_sync(app.find(JobQuery(newest_first=False)))) == [1, 2, 3, 4, 5]
+    run_sync(app.close())
+
+
+@pytest.mark.parametrize("wrong", [None, "failed", {}])
+async def test_which_jobs_has_to_be_said(app: Penstock, wrong: Any) -> None:
+    await enqueue(app)
+    for verb in (app.count_matching, app.cancel_all, app.retry_all, app.delete_all):
+        with pytest.raises(ConfigurationError, match="JobQuery"):
+            await verb(wrong)
+    assert await states(app) == [State.PENDING]
+
+
+async def test_missing_file_is_a_clear_error(app: Penstock, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="No such file"):
+        await app.import_jobs(tmp_path / "none.jsonl")
+
+
+async def test_damaged_packed_file_is_refused(app: Penstock, tmp_path: Path) -> None:
+    source = Penstock("memory://")
+    await enqueue(source, 50)
+    path = tmp_path / "jobs.jsonl.gz"
+    await source.export(path)
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    path.write_bytes(data)
+    with pytest.raises(InvalidJob):
+        await app.import_jobs(path)
+    assert await app.find() == []
+
+
+async def test_every_field_of_a_job_survives(
+    app: Penstock, other: Penstock, clock: ManualClock, tmp_path: Path
+) -> None:
+    (parent,) = await enqueue(app)
+    full = NewJob(
+        task="t",
+        payload='{"text":"Grüße\\n日本\\u0000"}',
+        queue="q",
+        priority=3,
+        run_at=clock.now + HOUR,
+        key="k",
+        dedupe="d",
+        tags=("a", "b"),
+        retry=STEADY,
+        timeout=SECOND,
+        lease=2 * SECOND,
+        correlation="c",
+        tenant="t",
+        parent=parent.id,
+    )
+    (job,) = await app.enqueue_many([full])
+    unset = {
+        name
+        for name, value in msgspec.structs.asdict(full).items()
+        if value == msgspec.structs.asdict(NewJob(task="", payload=""))[name]
+    }
+    edges = {"after", "follows", "on_failure", "supersede"}  # not taken along, see the how-to
+    assert unset <= {"delay", "scope", *edges}, "a new field: see that it survives"
+    await app.export(tmp_path / "a.jsonl.gz")
+    await other.import_jobs(tmp_path / "a.jsonl.gz")
+    assert alike(await other.get(job.id)) == alike(job)
+    clock.advance(2 * HOUR)
+    (taken,) = await other.claim(worker="w", queues=["q"])
+    assert taken.retry == STEADY
+
+
+def test_store_of_an_older_penstock_takes_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    with monkeypatch.context() as older:
+        older.setattr(connection, "MIGRATIONS", connection.MIGRATIONS[:1])
+        older.setattr(connection, "SCHEMA", 1)
+        app = Penstock(url)
+        run_sync(app.enqueue_many([new(tags=("x",))] * 3))
+        run_sync(app.close())
+    app = Penstock(url)
+    assert run_sync(app.reprioritise(JobQuery(), 9)).changed == 3
+    assert len(run_sync(app.claim(worker="w", limit=9, tags=["x"]))) == 3
+    assert run_sync(app.export(tmp_path / "jobs.jsonl")).changed == 3
+    assert run_sync(app.import_jobs(tmp_path / "jobs.jsonl")).skipped == 3
+    run_sync(app.close())
