@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Literal, ParamSpec, Self, TypeVar, Unpack, overload
+from typing import Any, Literal, ParamSpec, Self, TypeVar, Unpack, cast, overload
 
 import msgspec
 
@@ -40,8 +40,9 @@ from penstock.core.job import (
 from penstock.core.lifecycle import Event, Move, Outcome, State, Waiting
 from penstock.core.store import Clock, Store
 from penstock.core.times import from_micros
+from penstock.isolation import take_isolation
 from penstock.stores import open_store, system_clock
-from penstock.task import Options, Task
+from penstock.task import Options, Task, TaskOptions
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -163,7 +164,7 @@ class Penstock:
         /,
         *,
         permanent: tuple[type[Exception], ...] = (),
-        **options: Unpack[Options],
+        **options: Unpack[TaskOptions],
     ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
     @overload
     def task(
@@ -173,7 +174,7 @@ class Penstock:
         /,
         *,
         permanent: tuple[type[Exception], ...] = (),
-        **options: Unpack[Options],
+        **options: Unpack[TaskOptions],
     ) -> Task[P, R]: ...
     def task(
         self,
@@ -182,12 +183,13 @@ class Penstock:
         /,
         *,
         permanent: tuple[type[Exception], ...] = (),
-        **options: Unpack[Options],
+        **options: Unpack[TaskOptions],
     ) -> Any:
         """Register a handler: `@app.task`, `@app.task(queue="mail")` or `app.task("name", f)`.
 
         The name is the function's own unless given. Errors of the `permanent` types are not
-        tried again.
+        tried again. With `isolation="process"` the handler runs in a child process, which may
+        hold `memory` bytes and is replaced after `recycle` jobs.
         """
         if callable(name):
             name, handler = None, name
@@ -196,7 +198,16 @@ class Penstock:
             title = function.__name__ if name is None else name
             if title in self.tasks:
                 raise ConfigurationError(f"task {title!r} is registered twice")
-            task = Task(self, title, function, options, permanent=permanent)
+            own: dict[str, Any] = {**options}
+            isolation = take_isolation(title, own)
+            task = Task(
+                self,
+                title,
+                function,
+                cast("Options", own),
+                permanent=permanent,
+                isolation=isolation,
+            )
             self.check(NewJob(task=title, payload="{}", **task._fields))
             self.tasks[title] = task
             return task

@@ -12,6 +12,7 @@ import msgspec.inspect
 from penstock.core.errors import ConfigurationError, InvalidJob
 from penstock.core.job import Job, NewJob, Scope
 from penstock.core.retry import RetryPolicy
+from penstock.isolation import Isolation, IsolationOptions
 
 if TYPE_CHECKING:
     from penstock.engine import Penstock
@@ -41,6 +42,10 @@ class Options(TypedDict, total=False):
     tenant: str
     parent: int
     connection: Any
+
+
+class TaskOptions(Options, IsolationOptions, total=False):
+    """What a task can ask for: what its jobs can, and where its handler runs."""
 
 
 class Arguments:
@@ -196,10 +201,12 @@ class Task(Generic[P, R]):
         *,
         permanent: tuple[type[Exception], ...] = (),
         arguments: Arguments | None = None,
+        isolation: Isolation | None = None,
     ) -> None:
         self.name = name
         self.handler = handler
         self.permanent = permanent
+        self.isolation = isolation
         self.is_async = inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
             getattr(handler, "__call__", None)  # noqa: B004 - an object whose call is awaited
         )
@@ -227,6 +234,7 @@ class Task(Generic[P, R]):
             merged,
             permanent=self.permanent,
             arguments=self.arguments,
+            isolation=self.isolation,
         )
 
     def new(self, /, *args: P.args, **kwargs: P.kwargs) -> NewJob:
