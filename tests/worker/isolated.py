@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -17,100 +18,181 @@ from tests.worker.support import AT_ONCE, ONCE
 
 FOREVER = 600
 MEMORY = 150_000_000
+SLEEPER = [sys.executable, "-c", f"import time; time.sleep({FOREVER})"]
 
 app = Penstock("memory://")
 
 
 class Hopeless(Exception):
-    pass
+    """An error that no further attempt can mend."""
+
+
+# What only a child process should do
+
+
+def loop(_folder: Path) -> None:
+    while True:
+        pass
+
+
+def sleep(_folder: Path) -> None:
+    time.sleep(FOREVER)
+
+
+def sleep_in_c(_folder: Path) -> None:
+    ctypes.CDLL(None).sleep(FOREVER)
+
+
+def ignore_signals(folder: Path) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    (folder / "begun").touch()
+    time.sleep(FOREVER)
+
+
+def crash(_folder: Path) -> None:
+    ctypes.string_at(0)
+
+
+def leave(_folder: Path) -> None:
+    os._exit(3)
+
+
+def leave_politely(_folder: Path) -> None:
+    sys.exit(4)
+
+
+def kill_itself(_folder: Path) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def signal_itself(_folder: Path) -> None:
+    os.kill(os.getpid(), signal.SIGRTMIN + 1)
+
+
+def fail(_folder: Path) -> None:
+    raise RuntimeError("as it was told")
+
+
+def fail_for_good(_folder: Path) -> None:
+    raise Hopeless("never")
+
+
+def snooze(_folder: Path) -> None:
+    raise Snooze(timedelta(hours=1), "later")
+
+
+def cancel(_folder: Path) -> None:
+    raise Cancel("no more")
+
+
+def return_an_object(_folder: Path) -> object:
+    return object()
+
+
+def return_much(_folder: Path) -> str:
+    return "é" * 400_000
+
+
+def clean_up(folder: Path) -> None:
+    try:
+        (folder / "begun").touch()
+        time.sleep(FOREVER)
+    finally:
+        (folder / "tidied").write_text(str(context().cancelled))
+
+
+def finish_anyway(folder: Path) -> str:
+    try:
+        (folder / "begun").touch()
+        time.sleep(FOREVER)
+    except SystemExit:
+        pass
+    return "finished"
+
+
+def start_processes(folder: Path) -> None:
+    started = [subprocess.Popen(SLEEPER) for _ in range(2)]
+    (folder / "started").write_text(" ".join(str(process.pid) for process in started))
+    ignore_signals(folder)
+
+
+def leave_a_process_behind(folder: Path) -> None:
+    (folder / "started").write_text(str(subprocess.Popen(SLEEPER).pid))
+    os._exit(3)
+
+
+def fork_and_return(_folder: Path) -> int:
+    before = os.getpid()
+    os.fork()
+    return before
+
+
+def speak(_folder: Path) -> None:
+    os.write(1, b"on stdout\n")
+    os.write(2, b"on stderr\n")
+
+
+def enqueue(_folder: Path) -> None:
+    asyncio.run(act.enqueue("nothing"))
+
+
+def log(_folder: Path) -> None:
+    context().logger.info("half %s", "done")
+    logging.getLogger("penstock.task").debug("too fine")
+
+
+DEEDS: dict[str, Callable[[Path], Any]] = {
+    deed.__name__: deed
+    for deed in (
+        loop,
+        sleep,
+        sleep_in_c,
+        ignore_signals,
+        crash,
+        leave,
+        leave_politely,
+        kill_itself,
+        signal_itself,
+        fail,
+        fail_for_good,
+        snooze,
+        cancel,
+        return_an_object,
+        return_much,
+        clean_up,
+        finish_anyway,
+        start_processes,
+        leave_a_process_behind,
+        fork_and_return,
+        speak,
+        enqueue,
+        log,
+    )
+}
 
 
 @app.task(isolation="process", retry=ONCE, permanent=(Hopeless,))
 def act(deed: str, folder: str = ".") -> Any:
-    """Do something that only a child process should do."""
-    Path(folder, "pid").write_text(str(os.getpid()))
-    match deed:
-        case "loop":
-            while True:
-                pass
-        case "sleep in C":
-            ctypes.CDLL(None).sleep(FOREVER)  # begins again after a signal? no: see "stubborn"
-        case "sleep":
-            time.sleep(FOREVER)
-        case "stubborn":
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)
-            Path(folder, "stubborn").touch()
-            time.sleep(FOREVER)
-        case "segfault":
-            ctypes.string_at(0)
-        case "exit":
-            os._exit(3)
-        case "sys.exit":
-            sys.exit(4)
-        case "kill":
-            os.kill(os.getpid(), signal.SIGKILL)
-        case "real-time signal":
-            os.kill(os.getpid(), signal.SIGRTMIN + 1)
-        case "raise":
-            raise RuntimeError("as it was told")
-        case "permanent":
-            raise Hopeless("never")
-        case "snooze":
-            raise Snooze(timedelta(hours=1), "later")
-        case "cancel":
-            raise Cancel("no more")
-        case "unencodable":
-            return object()
-        case "large":
-            return "é" * 400_000
-        case "tidy":
-            try:
-                Path(folder, "begun").touch()
-                time.sleep(FOREVER)
-            finally:
-                Path(folder, "tidied").write_text(str(context().cancelled))
-        case "finish anyway":
-            try:
-                Path(folder, "begun").touch()
-                time.sleep(FOREVER)
-            except SystemExit:
-                return "finished"
-        case "grandchildren":
-            sleeper = [sys.executable, "-c", f"import time; time.sleep({FOREVER})"]
-            ours = [subprocess.Popen(sleeper) for _ in range(2)]
-            Path(folder, "grandchildren").write_text(" ".join(str(one.pid) for one in ours))
-            time.sleep(FOREVER)
-        case "leave a grandchild":
-            left = subprocess.Popen([sys.executable, "-c", f"import time; time.sleep({FOREVER})"])
-            Path(folder, "grandchildren").write_text(str(left.pid))
-            os._exit(3)
-        case "fork and return":
-            os.fork()
-        case "print":
-            print("on stdout", flush=True)  # noqa: T201
-            print("on stderr", file=sys.stderr, flush=True)  # noqa: T201
-        case "enqueue":
-            asyncio.run(act.enqueue("nothing"))
-        case "log":
-            context().logger.info("half %s", "done")
-            logging.getLogger("penstock.task").debug("too fine")
-    return os.getpid()
+    """Do one of these deeds, or nothing."""
+    (Path(folder) / "pid").write_text(str(os.getpid()))
+    return DEEDS[deed](Path(folder)) if deed in DEEDS else os.getpid()
 
 
 @app.task(isolation="process", retry=ONCE)
-async def act_async(deed: str, folder: str = ".") -> Any:
-    Path(folder, "pid").write_text(str(os.getpid()))
-    match deed:
-        case "sleep":
-            try:
-                await asyncio.sleep(FOREVER)
-            except asyncio.CancelledError:
-                Path(folder, "tidied").write_text(str(context().cancelled))
-                raise
-        case "block":
-            time.sleep(FOREVER)
-        case "raise":
-            raise RuntimeError("as it was told")
+async def wait(folder: str, *, blocking: bool = False) -> None:
+    """Do not end by itself."""
+    if blocking:
+        await asyncio.sleep(0)
+        sleep(Path(folder))
+    try:
+        await asyncio.sleep(FOREVER)
+    except asyncio.CancelledError:
+        (Path(folder) / "tidied").write_text(str(context().cancelled))
+        raise
+
+
+@app.task(isolation="process", retry=ONCE)
+async def where() -> int:
     await asyncio.sleep(0)
     return os.getpid()
 
@@ -125,24 +207,24 @@ def tell() -> dict[str, Any]:
         "token": here.token,
         "attempt": here.attempt,
         "cancelled": here.cancelled,
-        "group": os.getpgid(0) == os.getpid(),
+        "leads its group": os.getpgid(0) == os.getpid(),
     }
 
 
 @app.task(isolation="process", retry=AT_ONCE)
-def recover(folder: str) -> int:
+def recover() -> int:
     """Die in the first two attempts."""
     if context().attempt < 3:
         os.kill(os.getpid(), signal.SIGKILL)
     return context().attempt
 
 
-@app.task(isolation="process", memory=MEMORY, retry=ONCE)
+@app.task(isolation="process", memory=MEMORY, recycle=2, retry=ONCE)
 def fill(size: int) -> int:
     return len(bytearray(size))
 
 
-@app.task(isolation="process", recycle=2, retry=ONCE)
+@app.task(isolation="process", memory=MEMORY, recycle=2, retry=ONCE)
 def worn() -> int:
     return os.getpid()
 

@@ -260,8 +260,9 @@ class Children:
             return
         self._boot = find(self._app)
         try:
-            for isolation in {task.isolation for task in tasks.values() if task.isolation}:
-                child = self._open(isolation)
+            kinds = {task.isolation for task in tasks.values() if task.isolation is not None}
+            children = [self._open(isolation) for isolation in kinds]
+            for child in children:
                 _check_tasks(tasks, await child.ready())
                 self.give(child)
         except ChildFailed as error:
