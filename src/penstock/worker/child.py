@@ -5,7 +5,6 @@ raises `SystemExit` in the handler: `finally` blocks run, and then the process e
 """
 
 import asyncio
-import contextlib
 import ctypes
 import faulthandler
 import logging
@@ -28,6 +27,7 @@ from penstock.worker.context import Context, enter
 from penstock.worker.execute import described, finished, raised
 from penstock.worker.finding import load
 from penstock.worker.frames import (
+    TASK_LOGGER,
     Boot,
     Frames,
     FromChild,
@@ -37,6 +37,7 @@ from penstock.worker.frames import (
     decode_start,
     ended,
     framed,
+    sayable,
 )
 
 _PIECE = 65_536
@@ -125,7 +126,7 @@ class Child:
 
 
 class Lines(logging.Handler):
-    """Sends what handlers log through their context to the worker, whose logging is set up."""
+    """Sends what is logged here to the worker, whose logging is set up."""
 
     def __init__(self, link: Link, level: int) -> None:
         super().__init__(level)
@@ -133,8 +134,11 @@ class Lines(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Send one line."""
-        with contextlib.suppress(OSError):
-            self._link.send(Line(record.levelno, self.format(record)))
+        try:
+            text = sayable(self.format(record))
+            self._link.send(Line(record.name, record.levelno, text))
+        except Exception:  # noqa: BLE001 - logging does not fail a job
+            self.handleError(record)
 
 
 def main() -> None:
@@ -152,7 +156,7 @@ def main() -> None:
             faulthandler.enable()
         app = load(boot)
     except BaseException as error:  # noqa: BLE001 - the worker says what is wrong
-        link.send(Refused(described(error)))
+        link.send(Refused(sayable(described(error))))
         sys.exit(1)
     _forward_lines(link, boot.log_level)
     try:
@@ -165,10 +169,15 @@ def main() -> None:
 
 
 def _forward_lines(link: Link, level: int) -> None:
-    lines = logging.getLogger("penstock.task")
-    lines.addHandler(Lines(link, level))
-    lines.setLevel(level)
-    lines.propagate = False
+    """Log where the worker logs, unless the app has set up its own logging when imported."""
+    lines = Lines(link, level)
+    own = logging.getLogger(TASK_LOGGER)
+    own.setLevel(level)
+    own.addHandler(lines)
+    own.propagate = False
+    if not logging.root.handlers:
+        logging.root.setLevel(level)
+        logging.root.addHandler(lines)
 
 
 def _die_with(parent: int) -> None:

@@ -15,6 +15,9 @@ import msgspec
 from penstock.core.job import Job
 from penstock.core.lifecycle import Cancelled, Done, Failed, Outcome, Snoozed
 
+TASK_LOGGER = "penstock.task"
+"""Where `context().logger` logs to."""
+
 _LENGTH = 4
 # Far beyond the largest result or payload: whoever sends more is not our child.
 _LONGEST = 256_000_000
@@ -52,8 +55,9 @@ class Refused(msgspec.Struct, frozen=True, tag="refused"):
 
 
 class Line(msgspec.Struct, frozen=True, tag="line"):
-    """Something that the handler logs through its context."""
+    """Something that was logged in the child."""
 
+    logger: str
     level: int
     text: str
 
@@ -79,11 +83,18 @@ def ended(outcome: Outcome, *, last: bool = False) -> Ended:
         case Done():
             return Ended(done=outcome, last=last)
         case Failed():
-            return Ended(failed=outcome, last=last)
+            return Ended(failed=Failed(sayable(outcome.error), outcome.permanent), last=last)
         case Snoozed():
-            return Ended(snoozed=outcome, last=last)
+            reason = outcome.reason and sayable(outcome.reason)
+            return Ended(snoozed=Snoozed(outcome.delay, reason), last=last)
         case _:
-            return Ended(cancelled=Cancelled(getattr(outcome, "reason", None)), last=last)
+            reason = getattr(outcome, "reason", None)
+            return Ended(cancelled=Cancelled(reason and sayable(reason)), last=last)
+
+
+def sayable(text: str) -> str:
+    """Text that JSON can hold: a file's name may bring in what UTF-8 has no code for."""
+    return text if text.isascii() else text.encode(errors="backslashreplace").decode()
 
 
 FromChild = Ready | Refused | Line | Ended

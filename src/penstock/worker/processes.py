@@ -27,6 +27,7 @@ from penstock.isolation import Isolation
 from penstock.worker.context import Context
 from penstock.worker.finding import find, refuse_while_importing
 from penstock.worker.frames import (
+    TASK_LOGGER,
     Boot,
     Ended,
     Frames,
@@ -38,6 +39,7 @@ from penstock.worker.frames import (
     decode_from_child,
     framed,
 )
+from penstock.worker.guard import Guard
 
 _log = logging.getLogger(__name__)
 
@@ -54,10 +56,10 @@ _BEGIN = (
     "from penstock.worker.child import main; main()"
 )
 _HINTS = {
-    signal.SIGKILL: " (out of memory?)",
-    signal.SIGSEGV: " (a crash in native code)",
-    signal.SIGBUS: " (a crash in native code)",
-    signal.SIGABRT: " (native code gave up)",
+    "SIGKILL": " (out of memory?)",
+    "SIGSEGV": " (a crash in native code)",
+    "SIGBUS": " (a crash in native code)",
+    "SIGABRT": " (native code gave up)",
 }
 
 
@@ -68,9 +70,10 @@ class ChildFailed(Exception):
 class Child:
     """One child process, as its worker sees it. All methods belong to the event loop's thread."""
 
-    def __init__(self, boot: Boot, grace: float) -> None:
+    def __init__(self, boot: Boot, guard: Guard, grace: float) -> None:
         self.served = 0
         self.usable = True
+        self._guard = guard
         self._grace = grace
         self._loop = asyncio.get_running_loop()
         self._frames = Frames()
@@ -85,6 +88,7 @@ class Child:
             self._process = _start(
                 msgspec.structs.replace(boot, fd=theirs.fileno(), parent=os.getpid())
             )
+        self._guard.watch(self.pid)
         self._loop.add_reader(self._end, self._read)
         threading.Thread(target=self._watch, name="penstock-child", daemon=True).start()
 
@@ -166,8 +170,7 @@ class Child:
     def _received(self, message: FromChild) -> None:
         match message:
             case Line():
-                if self._context is not None:
-                    self._context.logger.log(message.level, "%s", message.text)
+                self._log_line(message)
             case Refused():
                 self._refusal = message.error
             case _:
@@ -175,6 +178,12 @@ class Child:
                     self.usable = False
                 if not self._answer.done():
                     self._answer.set_result(message)
+
+    def _log_line(self, line: Line) -> None:
+        if self._context is not None and line.logger == TASK_LOGGER:
+            self._context.logger.log(line.level, "%s", line.text)
+        else:
+            logging.getLogger(line.logger).log(line.level, "%s", line.text)
 
     def _outcome(self) -> Outcome:
         answer = self._answer.result()
@@ -190,14 +199,17 @@ class Child:
             number = signal.Signals(-status)
         except ValueError:
             return f"the child process was killed by signal {-status}"
-        return f"the child process was killed by {number.name}{_HINTS.get(number, '')}"
+        return f"the child process was killed by {number.name}{_HINTS.get(number.name, '')}"
 
     # Its end
 
     def _watch(self) -> None:
         """In a thread: wait for its end, but leave its remains, so that its number stays its."""
         with contextlib.suppress(ChildProcessError):
-            os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+            if hasattr(os, "waitid"):
+                os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+            else:  # macOS before Python 3.13
+                self._process.wait()
         with contextlib.suppress(RuntimeError):  # the loop is closed: `join` has been called
             self._loop.call_soon_threadsafe(self._ended)
 
@@ -208,6 +220,7 @@ class Child:
             if self._frames.arrived == unread:
                 break
         self.kill()  # the processes it leaves behind
+        self._guard.forget(self.pid)
         self._process.wait()
         self._hang_up()
         if self._killing is not None:
@@ -246,11 +259,12 @@ class Children:
         self._all: dict[Child, Isolation] = {}
         self._idle: dict[Child, asyncio.TimerHandle] = {}
         self._boot: Boot | None = None
+        self._guard = Guard()
 
     @property
     def longest_stop(self) -> float:
         """Seconds that stopping those that run may take; none when there are none."""
-        return self._grace if self._all else 0.0
+        return self._grace + 1.0 if self._all else 0.0
 
     async def prepare(self) -> None:
         """Start a child of each kind; raises `ConfigurationError` if that cannot work."""
@@ -310,15 +324,19 @@ class Children:
             for child in list(self._all):
                 child.join()
             self._all.clear()
+            self._guard.close()
 
     def _open(self, isolation: Isolation) -> Child:
         if self._boot is None:  # the task was registered after the worker had begun
             self._boot = find(self._app)
         if len(self._all) >= self._limit and self._idle:
             self._let_go(next(iter(self._idle)))
-        level = logging.getLogger("penstock.task").getEffectiveLevel()
-        boot = msgspec.structs.replace(self._boot, memory=isolation.memory, log_level=level)
-        child = Child(boot, self._grace)
+        boot = msgspec.structs.replace(
+            self._boot,
+            memory=isolation.memory,
+            log_level=logging.getLogger(TASK_LOGGER).getEffectiveLevel(),
+        )
+        child = Child(boot, self._guard, self._grace)
         self._all[child] = isolation
         child.gone.add_done_callback(lambda _: self._forget(child))
         return child

@@ -313,7 +313,7 @@ class Worker:
         for run in list(self._runs.values()):
             run.end(Snoozed(reason="the worker stopped"))
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_LAST_WAIT + self._children.longest_stop):
+            async with asyncio.timeout(max(_LAST_WAIT, self._children.longest_stop)):
                 await self._settle_all()
         for run in self._runs.values():
             _log.error("job %d did not stop; its lease runs out by itself", run.job.id)
