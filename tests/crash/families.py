@@ -62,7 +62,7 @@ def note(folder: str, what: str) -> None:
     """One line that outlives the process."""
     here = context()
     with Path(folder, "notes").open("ab", buffering=0) as notes:
-        notes.write(f"{here.job.id} {here.token} {what}\n".encode())
+        notes.write(f"{here.job.id} {here.token} {os.getpid()} {what}\n".encode())
 
 
 if __name__ == "__main__":

@@ -38,11 +38,15 @@ def app(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Penstock]:
 
 def children() -> list[int]:
     """The processes that this one has started, zombies included."""
-    return [
-        int(pid)
-        for thread in Path("/proc/self/task").iterdir()
-        for pid in (thread / "children").read_text().split()
-    ]
+    return children_of("self")
+
+
+def children_of(process: int | str) -> list[int]:
+    found: list[int] = []
+    for thread in Path(f"/proc/{process}/task").iterdir():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
+            found += map(int, (thread / "children").read_text().split())
+    return found
 
 
 def descriptors() -> int:
@@ -68,14 +72,15 @@ class Killer:
         self.left = kills
         self.killed: set[int] = set()
 
-    async def run(self, begun: Path) -> None:
+    async def run(self, folder: Path) -> None:
         async with asyncio.timeout(SOON):  # a worker that cannot begin would tell so
-            while not begun.exists():  # noqa: ASYNC110, ASYNC240 - there is no event for it
+            while not (folder / "notes").exists():  # noqa: ASYNC110 - there is no event for it
                 await asyncio.sleep(0.01)
         while self.left:
-            # Longer than a child takes to begin, now and then, so that they die at every age.
-            await asyncio.sleep(self._rng.uniform(0, 0.2))
+            await asyncio.sleep(self._rng.uniform(0, 0.1))
             alive = [pid for pid in serving() if pid not in self.killed]
+            if self._rng.random() < 0.8:  # else also those that have just been started
+                alive = sorted(set(alive) & {pid for _, _, pid, _ in noted(folder)})
             if alive:
                 victim = self._rng.choice(alive)
                 os.kill(victim, signal.SIGKILL)
@@ -103,20 +108,20 @@ async def test_children_killed_at_random_lose_no_job_and_harm_no_other(
     async with asyncio.TaskGroup() as group:
         running = group.create_task(worker.run())
         async with asyncio.TaskGroup() as busy:
-            busy.create_task(killer.run(folder / "notes"))
+            busy.create_task(killer.run(folder))
             busy.create_task(keep_busy(app, folder, killer))
         assert (await app.drain(timeout=timedelta(seconds=60))).status == "drained"
         worker.stop()
         await running
     histories = await whole_log(app)
     jobs = [job async for job in all_jobs(app)]
-    ended = noted(folder, "ended")
+    ended = runs_that("ended", folder)
     assert len(jobs) > KILLS / 10
     for job in jobs:
         check(job, histories[job.id], ended)
     failures = [entry for log in histories.values() for entry in log if entry.event is Event.FAILED]
-    assert len(noted(folder, "began") - ended) <= len(failures) <= KILLS
-    assert noted(folder, "began") - ended, "none was killed in the middle of its job"
+    assert len(runs_that("began", folder) - ended) <= len(failures) <= KILLS
+    assert runs_that("began", folder) - ended, "none was killed in the middle of its job"
     await app.close()
     assert (children(), descriptors()) == before
 
@@ -155,9 +160,14 @@ async def all_jobs(app: Penstock) -> AsyncIterator[Job]:
         after = jobs[-1].id
 
 
-def noted(folder: Path, what: str) -> set[tuple[int, int]]:
+def noted(folder: Path) -> list[tuple[int, int, int, str]]:
+    """Job, token, process and what it said, of every note."""
     lines = [line.split() for line in (folder / "notes").read_text().splitlines()]
-    return {(int(job), int(token)) for job, token, said in lines if said == what}
+    return [(int(job), int(token), int(pid), said) for job, token, pid, said in lines]
+
+
+def runs_that(said: str, folder: Path) -> set[tuple[int, int]]:
+    return {(job, token) for job, token, _, what in noted(folder) if what == said}
 
 
 @pytest.fixture
@@ -178,9 +188,7 @@ def family(folder: Path) -> list[int]:
 
 
 def watchman_of(worker: "subprocess.Popen[bytes]") -> int:
-    threads = Path(f"/proc/{worker.pid}/task").iterdir()
-    pids = [int(pid) for thread in threads for pid in (thread / "children").read_text().split()]
-    (watchman,) = [pid for pid in pids if "watchman" in command(pid)]
+    (watchman,) = [pid for pid in children_of(worker.pid) if "watchman" in command(pid)]
     return watchman
 
 

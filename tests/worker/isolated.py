@@ -121,6 +121,14 @@ def leave_a_process_behind(folder: Path) -> None:
     os._exit(3)
 
 
+def leave_a_fork_behind(folder: Path) -> None:
+    """One that holds everything open which its parent had open."""
+    if left := os.fork():
+        (folder / "started").write_text(str(left))
+        os._exit(3)
+    time.sleep(FOREVER)
+
+
 def fork_and_return(_folder: Path) -> int:
     before = os.getpid()
     os.fork()
@@ -130,6 +138,14 @@ def fork_and_return(_folder: Path) -> int:
 def speak(_folder: Path) -> None:
     os.write(1, b"on stdout\n")
     os.write(2, b"on stderr\n")
+
+
+def fail_unspeakably(_folder: Path) -> None:
+    raise RuntimeError("a name that is no text: \udcff")
+
+
+def log_everywhere(_folder: Path) -> None:
+    logging.getLogger("library").warning("a word to %s", "the wise")
 
 
 def enqueue(_folder: Path) -> None:
@@ -163,8 +179,11 @@ DEEDS: dict[str, Callable[[Path], Any]] = {
         finish_anyway,
         start_processes,
         leave_a_process_behind,
+        leave_a_fork_behind,
         fork_and_return,
         speak,
+        fail_unspeakably,
+        log_everywhere,
         enqueue,
         log,
     )

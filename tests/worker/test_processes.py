@@ -27,7 +27,7 @@ from penstock.isolation import Isolation
 from penstock.worker.processes import Children
 from tests.contract.support import HOUR, SECOND, STORES, ManualClock
 from tests.worker import isolated
-from tests.worker.support import AT_ONCE, eventually, work_off, working
+from tests.worker.support import AT_ONCE, ONCE, eventually, work_off, working
 
 MOMENT = timedelta(seconds=0.2)
 PATIENT = {"kill_after": 9 * SECOND}
@@ -70,6 +70,10 @@ def lives(pid: int) -> bool:
     except FileNotFoundError:
         return False
     return status != "Z"
+
+
+def descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def pids(file: Path) -> list[int]:
@@ -139,6 +143,11 @@ async def test_error_comes_with_its_traceback(app: Penstock, tmp_path: Path) -> 
     assert 'raise RuntimeError("as it was told")' in job.error
 
 
+async def test_error_that_is_no_text_arrives_all_the_same(app: Penstock, tmp_path: Path) -> None:
+    job = await outcome_of(app, "fail_unspeakably", tmp_path)
+    assert "no text: \\udcff" in (job.error or "")
+
+
 async def test_permanent_error_is_not_tried_again(app: Penstock, tmp_path: Path) -> None:
     job = await outcome_of(app, "fail_for_good", tmp_path, retry=AT_ONCE)
     assert (job.state, job.attempt) == (State.FAILED, 1)
@@ -171,6 +180,14 @@ async def test_lines_of_the_context_are_logged_by_the_worker(
     (line,) = [record for record in caplog.records if record.name == "penstock.task"]
     assert (line.getMessage(), line.levelno) == ("half done", logging.INFO)
     assert vars(line)["job_id"] == job.id
+
+
+async def test_what_libraries_log_is_logged_by_the_worker(
+    app: Penstock, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    await outcome_of(app, "log_everywhere", tmp_path)
+    (line,) = [record for record in caplog.records if record.name == "library"]
+    assert line.getMessage() == "a word to the wise"
 
 
 async def test_output_is_that_of_the_worker(
@@ -238,11 +255,12 @@ async def test_child_that_ran_out_of_memory_is_replaced(app: Penstock) -> None:
     await pool.close()
 
 
+@pytest.mark.parametrize("deed", ["leave_a_process_behind", "leave_a_fork_behind"])
 async def test_processes_left_behind_by_a_dead_child_are_killed(
-    app: Penstock, tmp_path: Path
+    app: Penstock, tmp_path: Path, deed: str
 ) -> None:
-    job = await outcome_of(app, "leave_a_process_behind", tmp_path)
-    assert job.state is State.FAILED
+    job = await outcome_of(app, deed, tmp_path)
+    assert (job.state, job.error) == (State.FAILED, "the child process exited with status 3")
     (left,) = pids(tmp_path / "started")
     await eventually(lambda: gone([left]))
 
@@ -394,9 +412,6 @@ async def test_child_that_died_idle_is_not_used(app: Penstock) -> None:
 
 
 async def test_no_descriptor_is_left(app: Penstock, tmp_path: Path) -> None:
-    def descriptors() -> int:
-        return len(list(Path("/proc/self/fd").iterdir()))
-
     before = descriptors()
     for deed in ("nothing", "kill_itself", "leave"):
         await isolated.act.enqueue(deed, str(tmp_path))
@@ -450,6 +465,30 @@ async def test_store_in_memory_cannot_be_reached_from_a_child(
 ) -> None:
     job = await outcome_of(app, "enqueue", tmp_path)
     assert "in the memory of the worker" in (job.error or "")
+
+
+async def test_interpreter_that_cannot_be_started_is_told(
+    app: Penstock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    before = descriptors()
+    with pytest.raises(ConfigurationError, match=r"could not begin: .Errno 2. No such file"):
+        await work_off(app)
+    await app.close()
+    assert descriptors() == before
+
+
+async def test_task_that_is_registered_too_late_fails(app: Penstock, tmp_path: Path) -> None:
+    first = await isolated.where.enqueue()
+    async with working(app):
+        await eventually(lambda: is_over(app, first))
+        late = app.task("late", lambda: None, isolation="process", retry=ONCE)
+        try:
+            job = await late.enqueue()
+            await eventually(lambda: is_over(app, job))
+        finally:
+            del app.tasks["late"]
+    assert "the child process has no handler called 'late'" in ((await app.get(job.id)).error or "")
 
 
 SCRIPT = """

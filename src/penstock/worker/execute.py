@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.core.errors import Cancel, InvalidJob, Snooze
+from penstock.core.errors import Cancel, ConfigurationError, InvalidJob, Snooze
 from penstock.core.job import Job
 from penstock.core.lifecycle import Cancelled, Done, Failed, Outcome, Snoozed
 from penstock.isolation import Isolation
@@ -110,7 +110,7 @@ class Run:
             finally:
                 children.give(child)
             return self._ending if isinstance(self._ending, Failed) else outcome
-        except ChildFailed as error:
+        except (ChildFailed, ConfigurationError) as error:
             return Failed(str(error))
         except asyncio.CancelledError:
             if self._ending is None:

@@ -30,7 +30,8 @@ def find(app: Penstock) -> Boot:
             "level of a module, as in app = Penstock(…)"
         )
     modules = {
-        task.handler.__module__
+        # Where multiprocessing started this program, its script has two names.
+        task.handler.__module__.replace("__mp_main__", "__main__")
         for task in app.tasks.values()
         if task.isolation is not None and getattr(task.handler, "__module__", None)
     }

@@ -27,7 +27,7 @@ class Guard:
         """From now on, this process group ends with us."""
         self._groups.add(group)
         if self._watchman is None:
-            self._start()
+            self._start_if_possible()
         else:
             self._tell(f"+{group}\n")
 
@@ -43,6 +43,12 @@ class Guard:
             self._watchman.kill()  # it has nothing to clean up
             self._watchman.communicate()
             self._watchman = None
+
+    def _start_if_possible(self) -> None:
+        try:
+            self._start()
+        except OSError as error:
+            _log.warning("child processes have no watchman: %s", error)
 
     def _start(self) -> None:
         self._watchman = subprocess.Popen(  # noqa: S603 - the program's own interpreter
@@ -64,7 +70,7 @@ class Guard:
         except OSError:
             _log.warning("the watchman of child processes was killed; starting another")
             self.close()
-            self._start()
+            self._start_if_possible()
 
     def _write(self, text: str) -> None:
         if self._watchman is None or self._watchman.stdin is None:

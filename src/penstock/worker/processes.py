@@ -66,6 +66,9 @@ _HINTS = {
 class ChildFailed(Exception):
     """A child process could not begin; the message says why."""
 
+    def __init__(self, why: str) -> None:
+        super().__init__(f"a child process could not begin: {why}")
+
 
 class Child:
     """One child process, as its worker sees it. All methods belong to the event loop's thread."""
@@ -84,10 +87,14 @@ class Child:
         self.gone: asyncio.Future[None] = self._loop.create_future()
         self._end, theirs = socket.socketpair()
         self._end.settimeout(0)
-        with theirs:
-            self._process = _start(
-                msgspec.structs.replace(boot, fd=theirs.fileno(), parent=os.getpid())
-            )
+        try:
+            with theirs:
+                self._process = _start(
+                    msgspec.structs.replace(boot, fd=theirs.fileno(), parent=os.getpid())
+                )
+        except OSError as error:
+            self._end.close()
+            raise ChildFailed(str(error)) from error
         self._guard.watch(self.pid)
         self._loop.add_reader(self._end, self._read)
         threading.Thread(target=self._watch, name="penstock-child", daemon=True).start()
@@ -281,7 +288,7 @@ class Children:
                 self.give(child)
         except ChildFailed as error:
             await self.close()
-            raise ConfigurationError(f"a child process could not begin: {error}") from None
+            raise ConfigurationError(str(error)) from None
         except BaseException:
             await self.close()
             raise
@@ -295,9 +302,6 @@ class Children:
         child = self._open(isolation)
         try:
             await child.ready()
-        except ChildFailed as error:
-            child.kill()
-            raise ChildFailed(f"a child process could not begin: {error}") from None
         except BaseException:
             child.kill()
             raise
