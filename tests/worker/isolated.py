@@ -1,6 +1,7 @@
 """An app whose handlers run in child processes: imported by the tests and by the children."""
 
 import asyncio
+import contextlib
 import ctypes
 import logging
 import os
@@ -69,6 +70,11 @@ def signal_itself(_folder: Path) -> None:
     os.kill(os.getpid(), signal.SIGRTMIN + 1)
 
 
+def terminate_itself(_folder: Path) -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(FOREVER)
+
+
 def fail(_folder: Path) -> None:
     raise RuntimeError("as it was told")
 
@@ -129,10 +135,19 @@ def leave_a_fork_behind(folder: Path) -> None:
     time.sleep(FOREVER)
 
 
-def fork_and_return(_folder: Path) -> int:
-    before = os.getpid()
-    os.fork()
-    return before
+def fork_and_return(_folder: Path) -> str:
+    if (fork := os.fork()) == 0:
+        return "fork"
+    os.waitpid(fork, 0)
+    return "itself"
+
+
+def speak_nonsense(_folder: Path) -> None:
+    """Write to every descriptor there is, the socket of the worker among them."""
+    for number in range(3, 256):
+        with contextlib.suppress(OSError):
+            os.write(number, b"\0\0\0\4null")
+    time.sleep(FOREVER)
 
 
 def speak(_folder: Path) -> None:
@@ -169,6 +184,7 @@ DEEDS: dict[str, Callable[[Path], Any]] = {
         leave_politely,
         kill_itself,
         signal_itself,
+        terminate_itself,
         fail,
         fail_for_good,
         snooze,
@@ -182,6 +198,7 @@ DEEDS: dict[str, Callable[[Path], Any]] = {
         leave_a_fork_behind,
         fork_and_return,
         speak,
+        speak_nonsense,
         fail_unspeakably,
         log_everywhere,
         enqueue,

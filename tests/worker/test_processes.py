@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ from penstock import (
     Event,
     Failed,
     Job,
+    NewJob,
     Penstock,
     State,
     Worker,
@@ -209,6 +211,7 @@ async def test_output_is_that_of_the_worker(
         ("kill_itself", "the child process was killed by SIGKILL (out of memory?)"),
         ("crash", "the child process was killed by SIGSEGV (a crash in native code)"),
         ("signal_itself", "the child process was killed by signal 35"),
+        ("terminate_itself", "the child process was killed by SIGTERM"),
         ("leave", "the child process exited with status 3"),
         ("leave_politely", "SystemExit: 4"),
     ],
@@ -269,11 +272,34 @@ async def gone(processes: list[int]) -> bool:
     return not any(lives(pid) for pid in processes)
 
 
+async def test_child_that_sends_nonsense_is_killed(
+    app: Penstock, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    job = await outcome_of(app, "speak_nonsense", tmp_path)
+    assert (job.error or "").startswith("the child process was killed by SIGKILL")
+    assert "sent nonsense and is killed" in caplog.text
+
+
+async def test_watchman_that_was_killed_is_replaced(
+    app: Penstock, caplog: pytest.LogCaptureFixture
+) -> None:
+    pool = Children(app, limit=2, grace=SECOND)
+    first = await pool.take(Isolation())
+    (watchman,) = set(children()) - {first.pid}
+    os.kill(watchman, signal.SIGKILL)
+    await eventually(lambda: gone([watchman]))
+    second = await pool.take(Isolation())
+    (another,) = set(children()) - {first.pid, second.pid}
+    assert another != watchman
+    assert "starting another" in caplog.text
+    await pool.close()
+
+
 async def test_fork_that_comes_out_of_its_handler_does_not_answer(
     app: Penstock, tmp_path: Path
 ) -> None:
     job = await outcome_of(app, "fork_and_return", tmp_path)
-    assert (job.state, job.result) == (State.DONE, int((tmp_path / "pid").read_text()))
+    assert (job.state, job.result) == (State.DONE, "itself")
 
 
 # Being stopped
@@ -318,6 +344,12 @@ async def test_run_that_finishes_when_told_to_stop_is_done(app: Penstock, tmp_pa
         await app.cancel(job.id)
         await eventually(lambda: is_over(app, job))
     assert (await app.get(job.id)).result == "finished"
+
+
+async def test_run_that_finishes_after_its_time_has_failed(app: Penstock, tmp_path: Path) -> None:
+    job = await outcome_of(app, "finish_anyway", tmp_path, timeout=MOMENT)
+    assert job.state is State.FAILED
+    assert (job.error or "").startswith("TimeoutError")
 
 
 async def test_child_that_does_not_heed_is_killed_with_its_processes(
@@ -404,7 +436,7 @@ async def test_child_that_died_idle_is_not_used(app: Penstock) -> None:
     pool = Children(app, limit=1, grace=SECOND)
     first = await pool.take(Isolation())
     pool.give(first)
-    os.kill(first.pid, 9)
+    os.kill(first.pid, signal.SIGKILL)
     await first.gone
     second = await pool.take(Isolation())
     assert second.pid != first.pid
@@ -528,6 +560,22 @@ def run_script(
 def test_app_of_a_script_is_found(tmp_path: Path, module: bool) -> None:
     ran = run_script(tmp_path, 'if __name__ == "__main__":\n    main()\n', module=module)
     assert (ran.stdout, ran.stderr) == ("True\n", "")
+
+
+async def test_command_finds_the_app_for_its_children(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT.replace("OPTIONS", ""))
+    app = Penstock(f"sqlite:///{tmp_path}/jobs.db")
+    (job,) = await app.enqueue_many([NewJob(task="where", payload="{}")])
+    worker = await asyncio.create_subprocess_exec(
+        *[sys.executable, "-W", "error", "-m", "penstock.cli.main", "worker", "script:app"],
+        cwd=tmp_path,
+        stdout=subprocess.DEVNULL,
+    )
+    await eventually(lambda: is_over(app, job))
+    worker.send_signal(signal.SIGTERM)
+    assert await worker.wait() == 0
+    assert (await app.get(job.id)).result not in (None, worker.pid)
+    await app.close()
 
 
 def test_memory_that_does_not_suffice_for_the_import_is_told(tmp_path: Path) -> None:
