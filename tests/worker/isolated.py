@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock import Cancel, Penstock, Snooze, context
+from penstock.worker.child import ChildContext
 from tests.worker.support import AT_ONCE, ONCE
 
 FOREVER = 600
@@ -150,6 +151,12 @@ def speak_nonsense(_folder: Path) -> None:
     time.sleep(FOREVER)
 
 
+def ask(_folder: Path) -> str | None:
+    here = context()
+    assert isinstance(here, ChildContext)
+    return here.link.ask("greeting", "hello")
+
+
 def speak(_folder: Path) -> None:
     os.write(1, b"on stdout\n")
     os.write(2, b"on stderr\n")
@@ -197,6 +204,7 @@ DEEDS: dict[str, Callable[[Path], Any]] = {
         leave_a_process_behind,
         leave_a_fork_behind,
         fork_and_return,
+        ask,
         speak,
         speak_nonsense,
         fail_unspeakably,

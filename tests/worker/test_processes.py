@@ -16,6 +16,7 @@ import pytest
 from penstock import (
     ConfigurationError,
     Context,
+    Done,
     Event,
     Failed,
     Job,
@@ -26,12 +27,13 @@ from penstock import (
     run_sync,
 )
 from penstock.isolation import Isolation
+from penstock.worker.frames import Ask
 from penstock.worker.processes import Children
 from tests.contract.support import HOUR, SECOND, STORES, ManualClock
 from tests.worker import isolated
 from tests.worker.support import AT_ONCE, ONCE, eventually, work_off, working
 
-MOMENT = timedelta(seconds=0.2)
+MOMENT = timedelta(seconds=0.5)
 PATIENT = {"kill_after": 9 * SECOND}
 """A worker whose children are killed later than a test gives up."""
 
@@ -202,6 +204,27 @@ async def test_output_is_that_of_the_worker(
     assert "on stderr" in printed.err
 
 
+async def test_child_can_ask_its_worker(app: Penstock, tmp_path: Path) -> None:
+    async def answer(context: Context, ask: Ask) -> str:
+        await asyncio.sleep(0)
+        return f"{ask.what} {ask.text} for job {context.job.id}"
+
+    await isolated.act.enqueue("ask", str(tmp_path))
+    (job,) = await app.claim(worker="w")
+    pool = Children(app, limit=1, grace=SECOND, asked=answer)
+    child = await pool.take(Isolation())
+    outcome = await child.run(Context(job))
+    assert outcome == Done(f'"greeting hello for job {job.id}"')
+    await pool.close()
+
+
+async def test_what_the_worker_does_not_know_is_an_error_of_the_handler(
+    app: Penstock, tmp_path: Path
+) -> None:
+    job = await outcome_of(app, "ask", tmp_path)
+    assert "this worker does not know what 'greeting' is" in (job.error or "")
+
+
 # Dying
 
 
@@ -309,7 +332,7 @@ async def test_fork_that_comes_out_of_its_handler_does_not_answer(
 async def test_timeout_stops_it(app: Penstock, tmp_path: Path, deed: str) -> None:
     job = await outcome_of(app, deed, tmp_path, timeout=MOMENT)
     assert job.state is State.FAILED
-    assert (job.error or "").startswith("TimeoutError: it ran longer than 0.2 s")
+    assert (job.error or "").startswith("TimeoutError: it ran longer than 0.5 s")
     assert not lives(int((tmp_path / "pid").read_text()))
 
 

@@ -19,6 +19,7 @@ from typing import Any
 
 import msgspec
 
+from penstock.core.errors import PenstockError
 from penstock.core.job import Job
 from penstock.core.lifecycle import Failed, Outcome
 from penstock.engine import Penstock
@@ -28,13 +29,17 @@ from penstock.worker.execute import described, finished, raised
 from penstock.worker.finding import load
 from penstock.worker.frames import (
     TASK_LOGGER,
+    Answer,
+    Ask,
     Boot,
     Frames,
     FromChild,
     Line,
     Ready,
     Refused,
-    decode_start,
+    Start,
+    ToChild,
+    decode_to_child,
     ended,
     framed,
     sayable,
@@ -61,6 +66,7 @@ class Link:
         self._end = end
         self._frames = Frames()
         self._sending = threading.Lock()
+        self._asking = threading.Lock()
         self._owner = os.getpid()
 
     def send(self, message: FromChild) -> None:
@@ -70,12 +76,31 @@ class Link:
         with self._sending:
             self._end.sendall(framed(message))
 
+    def ask(self, what: str, text: str | None = None) -> str | None:
+        """Have the worker do or look up something, and wait for it; raises `PenstockError`."""
+        with self._asking:
+            self.send(Ask(what, text))
+            match self._next():
+                case Answer(error=None, text=answer):
+                    return answer
+                case Answer(error=error):
+                    raise PenstockError(error)
+                case _:
+                    raise ConnectionError("the worker is gone")
+
     def receive(self) -> Job | None:
         """The next job to run; None when there will be no more."""
-        while data := self._end.recv(_PIECE):
+        message = self._next()
+        return message.job if isinstance(message, Start) else None
+
+    def _next(self) -> ToChild | None:
+        data = b""
+        while True:
             for body in self._frames.feed(data):
-                return decode_start(body).job
-        return None
+                message: ToChild = decode_to_child(body)
+                return message
+            if not (data := self._end.recv(_PIECE)):
+                return None
 
 
 class Child:

@@ -1,10 +1,13 @@
 """What a worker and its child processes say to each other: JSON, each message with its length.
 
-The worker speaks first (`Start`) and only then listens; a request to stop is a signal, so that it
-also reaches a child that does not listen. While a job runs, a child may send any number of
-messages about it before `Ended`. To add a kind, add it to `FromChild`, send it from `ChildContext`
-in `child.py`, and handle it in `Child._received` in `processes.py`, where `context` is the
-worker's own context of the run.
+The worker speaks first (`Start`). A request to stop is a signal, so that it also reaches a child
+that does not listen. While a job runs, the child may tell any number of things before `Ended`
+(`Line`), and ask the worker for something (`Ask`), waiting for its `Answer`.
+
+To add something to tell, add it to `FromChild`, send it from `ChildContext` in `child.py`, and
+handle it in `Child._received` in `processes.py`, where `_context` is the worker's own context of
+the run. Something to ask needs no new kind: `ChildContext.link.ask(what, text)` in the child, and
+a function for it that is given to `Children`.
 """
 
 from collections.abc import Iterator
@@ -42,6 +45,13 @@ class Start(msgspec.Struct, frozen=True, tag="start"):
     job: Job
 
 
+class Answer(msgspec.Struct, frozen=True, tag="answer"):
+    """What an `Ask` came to: a text, or what went wrong."""
+
+    text: str | None = None
+    error: str | None = None
+
+
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
     """The app is imported; these are its tasks."""
 
@@ -60,6 +70,13 @@ class Line(msgspec.Struct, frozen=True, tag="line"):
     logger: str
     level: int
     text: str
+
+
+class Ask(msgspec.Struct, frozen=True, tag="ask"):
+    """Something that only the worker can do or know; the child waits for the `Answer`."""
+
+    what: str
+    text: str | None = None
 
 
 class Ended(msgspec.Struct, frozen=True, tag="ended"):
@@ -97,10 +114,11 @@ def sayable(text: str) -> str:
     return text if text.isascii() else text.encode(errors="backslashreplace").decode()
 
 
-FromChild = Ready | Refused | Line | Ended
+ToChild = Start | Answer
+FromChild = Ready | Refused | Line | Ask | Ended
 
 _encode = msgspec.json.Encoder().encode
-decode_start = msgspec.json.Decoder(Start).decode
+decode_to_child = msgspec.json.Decoder(ToChild).decode
 decode_from_child = msgspec.json.Decoder(FromChild).decode
 
 

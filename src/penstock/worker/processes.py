@@ -15,7 +15,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from datetime import timedelta
 
 import msgspec
@@ -28,6 +28,8 @@ from penstock.worker.context import Context
 from penstock.worker.finding import find, refuse_while_importing
 from penstock.worker.frames import (
     TASK_LOGGER,
+    Answer,
+    Ask,
     Boot,
     Ended,
     Frames,
@@ -38,6 +40,7 @@ from penstock.worker.frames import (
     Start,
     decode_from_child,
     framed,
+    sayable,
 )
 from penstock.worker.guard import Guard
 
@@ -63,6 +66,10 @@ _HINTS = {
 }
 
 
+Asked = Callable[[Context, Ask], Awaitable[str | None]]
+"""Answers what a child asks for, in the worker, with the worker's own context of the run."""
+
+
 class ChildFailed(Exception):
     """A child process could not begin; the message says why."""
 
@@ -73,11 +80,13 @@ class ChildFailed(Exception):
 class Child:
     """One child process, as its worker sees it. All methods belong to the event loop's thread."""
 
-    def __init__(self, boot: Boot, guard: Guard, grace: float) -> None:
+    def __init__(self, boot: Boot, guard: Guard, grace: float, asked: Asked | None = None) -> None:
         self.served = 0
         self.usable = True
         self._guard = guard
         self._grace = grace
+        self._asked = asked
+        self._replying: asyncio.Task[None] | None = None
         self._loop = asyncio.get_running_loop()
         self._frames = Frames()
         self._context: Context | None = None
@@ -178,6 +187,8 @@ class Child:
         match message:
             case Line():
                 self._log_line(message)
+            case Ask():
+                self._replying = self._loop.create_task(self._reply(message))
             case Refused():
                 self._refusal = message.error
             case _:
@@ -185,6 +196,16 @@ class Child:
                     self.usable = False
                 if not self._answer.done():
                     self._answer.set_result(message)
+
+    async def _reply(self, ask: Ask) -> None:
+        answer = Answer(error=f"this worker does not know what {ask.what!r} is")
+        if self._asked is not None and self._context is not None:
+            try:
+                answer = Answer(text=await self._asked(self._context, ask))
+            except Exception as error:  # noqa: BLE001 - whatever it is, the handler is told
+                answer = Answer(error=sayable(f"{type(error).__name__}: {error}"))
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            await self._loop.sock_sendall(self._end, framed(answer))
 
     def _log_line(self, line: Line) -> None:
         if self._context is not None and line.logger == TASK_LOGGER:
@@ -258,11 +279,13 @@ class Children:
         limit: int,
         grace: timedelta,
         idle: timedelta = _LONGEST_IDLE,
+        asked: Asked | None = None,
     ) -> None:
         self._app = app
         self._limit = limit
         self._grace = grace.total_seconds()
         self._longest_idle = idle.total_seconds()
+        self._asked = asked
         self._all: dict[Child, Isolation] = {}
         self._idle: dict[Child, asyncio.TimerHandle] = {}
         self._boot: Boot | None = None
@@ -340,7 +363,7 @@ class Children:
             memory=isolation.memory,
             log_level=logging.getLogger(TASK_LOGGER).getEffectiveLevel(),
         )
-        child = Child(boot, self._guard, self._grace)
+        child = Child(boot, self._guard, self._grace, self._asked)
         self._all[child] = isolation
         child.gone.add_done_callback(lambda _: self._forget(child))
         return child
