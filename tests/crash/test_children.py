@@ -178,9 +178,13 @@ def worker(app: Penstock, folder: Path) -> Iterator["subprocess.Popen[bytes]"]:
         [sys.executable, "-W", "error", "-m", "tests.crash.families", str(folder)], cwd=ROOT
     )
     with started:
-        until((folder / "family").exists, "the child did not begin")
-        yield started
-        started.kill()
+        try:
+            until((folder / "family").exists, "the child did not begin")
+            yield started
+        finally:
+            started.kill()
+    for pid in filter(command, family(folder)):
+        os.kill(pid, signal.SIGKILL)
 
 
 def family(folder: Path) -> list[int]:
@@ -203,13 +207,11 @@ def test_nothing_outlives_a_killed_worker(worker: "subprocess.Popen[bytes]", fol
 def test_child_dies_with_its_worker_even_without_a_watchman(
     worker: "subprocess.Popen[bytes]", folder: Path
 ) -> None:
-    child, *others = family(folder)
+    child, *_ = family(folder)
     os.kill(watchman_of(worker), signal.SIGKILL)
     worker.kill()
     worker.wait()
     until(lambda: not command(child), "the child lives on")
-    for pid in others:
-        os.kill(pid, signal.SIGKILL)
 
 
 def test_family_dies_with_a_worker_that_is_stopped_and_killed(
