@@ -10,7 +10,7 @@ import time
 import uuid
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Literal, ParamSpec, Self, TypeVar, Unpack, overload
+from typing import Any, Literal, ParamSpec, Self, TypeVar, Unpack, cast, overload
 
 import msgspec
 from msgspec.structs import replace
@@ -57,9 +57,10 @@ from penstock.core.job import (
 from penstock.core.lifecycle import Event, Move, Outcome, State, Waiting
 from penstock.core.store import Clock, Store
 from penstock.core.times import from_micros
+from penstock.isolation import take_isolation
 from penstock.results import Ends, outcome_of
 from penstock.stores import open_store, system_clock
-from penstock.task import Merge, Options, Task, Verdict
+from penstock.task import Merge, Options, Task, TaskOptions, Verdict
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -222,7 +223,7 @@ class Penstock(Administration):
         *,
         permanent: tuple[type[Exception], ...] = (),
         merge: Merge | None = None,
-        **options: Unpack[Options],
+        **options: Unpack[TaskOptions],
     ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
     @overload
     def task(
@@ -233,7 +234,7 @@ class Penstock(Administration):
         *,
         permanent: tuple[type[Exception], ...] = (),
         merge: Merge | None = None,
-        **options: Unpack[Options],
+        **options: Unpack[TaskOptions],
     ) -> Task[P, R]: ...
     def task(
         self,
@@ -243,12 +244,14 @@ class Penstock(Administration):
         *,
         permanent: tuple[type[Exception], ...] = (),
         merge: Merge | None = None,
-        **options: Unpack[Options],
+        **options: Unpack[TaskOptions],
     ) -> Any:
         """Register a handler: `@app.task`, `@app.task(queue="mail")` or `app.task("name", f)`.
 
         The name is the function's own unless given. Errors of the `permanent` types are not
-        tried again. `merge` is the rule for jobs that `supersede` others of their key.
+        tried again. `merge` is the rule for jobs that `supersede` others of their key. With
+        `isolation="process"` the handler runs in a child process, which may
+        hold `memory` bytes and is replaced after `recycle` jobs.
         """
         if callable(name):
             name, handler = None, name
@@ -257,7 +260,17 @@ class Penstock(Administration):
             title = function.__name__ if name is None else name
             if title in self.tasks:
                 raise ConfigurationError(f"task {title!r} is registered twice")
-            task = Task(self, title, function, options, permanent=permanent, merge=merge)
+            own: dict[str, Any] = {**options}
+            isolation = take_isolation(title, own)
+            task = Task(
+                self,
+                title,
+                function,
+                cast("Options", own),
+                permanent=permanent,
+                merge=merge,
+                isolation=isolation,
+            )
             # The key of a superseding job is often known only when it is enqueued.
             fields = {**task._fields, "supersede": False}
             self.check(NewJob(task=title, payload="{}", **fields))

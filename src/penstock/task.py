@@ -13,6 +13,7 @@ import msgspec.inspect
 from penstock.core.errors import ConfigurationError, InvalidJob
 from penstock.core.job import Job, JobId, NewJob, OnFailure, Scope
 from penstock.core.retry import RetryPolicy
+from penstock.isolation import Isolation, IsolationOptions
 
 if TYPE_CHECKING:
     from penstock.engine import Penstock
@@ -58,6 +59,10 @@ class Options(TypedDict, total=False):
     on_failure: OnFailure
     supersede: bool
     connection: Any
+
+
+class TaskOptions(Options, IsolationOptions, total=False):
+    """What a task can ask for: what its jobs can, and where its handler runs."""
 
 
 class Arguments:
@@ -214,11 +219,13 @@ class Task(Generic[P, R]):
         permanent: tuple[type[Exception], ...] = (),
         merge: Merge | None = None,
         arguments: Arguments | None = None,
+        isolation: Isolation | None = None,
     ) -> None:
         self.name = name
         self.handler = handler
         self.permanent = permanent
         self.merge = merge
+        self.isolation = isolation
         self.is_async = inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
             getattr(handler, "__call__", None)  # noqa: B004 - an object whose call is awaited
         )
@@ -253,6 +260,7 @@ class Task(Generic[P, R]):
             permanent=self.permanent,
             merge=self.merge,
             arguments=self.arguments,
+            isolation=self.isolation,
         )
 
     def new(self, /, *args: P.args, **kwargs: P.kwargs) -> NewJob:

@@ -11,11 +11,13 @@ from typing import Any
 
 import msgspec
 
-from penstock.core.errors import Cancel, InvalidJob, Snooze
+from penstock.core.errors import Cancel, ConfigurationError, InvalidJob, Snooze
 from penstock.core.job import Job
 from penstock.core.lifecycle import Cancelled, Done, Failed, Outcome, Snoozed
+from penstock.isolation import Isolation
 from penstock.task import Task
 from penstock.worker.context import Context, enter
+from penstock.worker.processes import Child, ChildFailed, Children
 
 _encode = msgspec.json.Encoder().encode
 _ERROR_LIMIT = 20_000
@@ -83,13 +85,52 @@ class Run:
         except (KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its outcome
-            return _raised(error, task)
+            return raised(error, task)
         finally:
             self._task = None
             if timer is not None:
                 timer.cancel()
             while current is not None and current.cancelling():
                 current.uncancel()
+
+    async def execute_apart(
+        self, isolation: Isolation, children: Children, current: asyncio.Task[Any] | None
+    ) -> Outcome:
+        """As `execute`, in a child process. Its time begins when the child is there."""
+        ended_before = self._ending
+        if ended_before is not None:
+            return ended_before
+        timer = None
+        self._task = current
+        try:
+            child = await children.take(isolation)
+            timer = None if self.job.timeout is None else self._timer(self.job.timeout)
+            try:
+                outcome = await self._call_apart(child)
+            finally:
+                children.give(child)
+            return self._ending if isinstance(self._ending, Failed) else outcome
+        except (ChildFailed, ConfigurationError) as error:
+            return Failed(str(error))
+        except asyncio.CancelledError:
+            if self._ending is None:
+                raise
+            return self._ending
+        finally:
+            self._task = None
+            if timer is not None:
+                timer.cancel()
+            while current is not None and current.cancelling():
+                current.uncancel()
+
+    async def _call_apart(self, child: Child) -> Outcome:
+        try:
+            return await child.run(self.context)
+        except asyncio.CancelledError:
+            late = await child.stop()
+            if self._ending is not None and isinstance(late, Done):
+                return late  # it came to its end meanwhile
+            raise
 
     def _call(self, task: Task[..., Any], threads: ThreadPoolExecutor) -> Awaitable[Any]:
         arguments = task.arguments.decode(self.job.payload)
@@ -113,19 +154,7 @@ class Run:
     def _finished(self, result: Any) -> Outcome:
         if isinstance(self._ending, Failed):  # a thread that came back after its time
             return self._ending
-        if result is None:
-            return _DONE
-        try:
-            encoded = _encode(result).decode()
-            if len(encoded) > RESULT_LIMIT:
-                return Failed(
-                    f"it ran, but its result is {len(encoded)} characters of JSON, more than "
-                    f"{RESULT_LIMIT}; store large data elsewhere and return a reference",
-                    permanent=True,
-                )
-            return Done(encoded)
-        except (TypeError, ValueError, OverflowError, RecursionError) as error:
-            return Failed(f"it ran, but its result is not JSON: {error}", permanent=True)
+        return _DONE if result is None else finished(result)
 
     def _timer(self, timeout: timedelta) -> asyncio.TimerHandle:
         loop = asyncio.get_running_loop()
@@ -146,7 +175,25 @@ def _caught(handler: Callable[[], Any]) -> tuple[Any, BaseException | None]:
         return None, error
 
 
-def _raised(error: BaseException, task: Task[..., Any]) -> Outcome:
+def finished(result: Any) -> Outcome:
+    """What a handler came to that returned this."""
+    if result is None:
+        return _DONE
+    try:
+        encoded = _encode(result).decode()
+        if len(encoded) > RESULT_LIMIT:
+            return Failed(
+                f"it ran, but its result is {len(encoded)} characters of JSON, more than "
+                f"{RESULT_LIMIT}; store large data elsewhere and return a reference",
+                permanent=True,
+            )
+        return Done(encoded)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        return Failed(f"it ran, but its result is not JSON: {error}", permanent=True)
+
+
+def raised(error: BaseException, task: Task[..., Any]) -> Outcome:
+    """What a handler came to that raised this."""
     match error:
         case Snooze(delay=timedelta()):
             return Snoozed(error.delay, str(error.reason))

@@ -22,6 +22,7 @@ from penstock.core.lifecycle import Cancelled, Failed, Outcome, Snoozed, State
 from penstock.engine import Penstock
 from penstock.worker.execute import Run, described
 from penstock.worker.leases import LeaseKeeper
+from penstock.worker.processes import Children
 from penstock.worker.upkeep import run_upkeep
 
 _log = logging.getLogger(__name__)
@@ -38,8 +39,9 @@ _CANCELS_AT_ONCE = 1_000
 class Worker:
     """Runs the jobs of a Penstock's tasks, up to `concurrency` at a time.
 
-    Coroutine handlers share the event loop; plain functions run in threads. A worker that is
-    killed loses nothing: its jobs run again when their leases are over.
+    Coroutine handlers share the event loop; plain functions run in threads; those of tasks with
+    isolation in child processes, which are killed when they do not stop within `kill_after`. A
+    worker that is killed loses nothing: its jobs run again when their leases are over.
     """
 
     def __init__(
@@ -52,6 +54,7 @@ class Worker:
         name: str | None = None,
         grace: timedelta = timedelta(seconds=30),
         sweep: timedelta = timedelta(seconds=1),
+        kill_after: timedelta = timedelta(seconds=5),
         retention: Retention = Retention(),  # noqa: B008 - immutable
     ) -> None:
         if concurrency < 1:
@@ -60,6 +63,7 @@ class Worker:
             raise ConfigurationError("queues and tags are lists of names, not a string")
         _check_time("grace", grace)
         _check_time("sweep", sweep)
+        _check_time("kill_after", kill_after)
         self.name = name or f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:6]}"
         self._penstock = penstock
         self._queues = queues
@@ -68,6 +72,7 @@ class Worker:
         self._grace = grace
         self._sweep = sweep
         self._retention = retention
+        self._children = Children(penstock, limit=concurrency, grace=kill_after)
         self._runs: dict[int, Run] = {}
         self._waiting: deque[Run] = deque()
         self._slots: set[asyncio.Task[None]] = set()
@@ -92,6 +97,7 @@ class Worker:
         self._started = True
         _ = self._penstock.store  # a store that cannot be opened is an error, not a pause
         self._loop = asyncio.get_running_loop()
+        await self._children.prepare()
         self._threads = ThreadPoolExecutor(self._concurrency, f"penstock-{self.name}")
         self._keeper = LeaseKeeper(self._penstock, self._runs, self._renewed)
         try:
@@ -117,6 +123,7 @@ class Worker:
         finally:
             self._keeper.stop()
             self._threads.shutdown(wait=False, cancel_futures=True)
+            await self._children.close()
 
     def stop(self) -> None:
         """Claim no more, give running jobs their grace, then release them."""
@@ -225,7 +232,10 @@ class Worker:
                     self._wake_slot()
                 try:
                     task = self._penstock.tasks.get(run.job.task)
-                    outcome = await run.execute(task, self._threads, itself)
+                    if task is None or task.isolation is None:
+                        outcome = await run.execute(task, self._threads, itself)
+                    else:
+                        outcome = await run.execute_apart(task.isolation, self._children, itself)
                 except asyncio.CancelledError as error:  # a handler may cancel the task it runs in
                     self._end(run, Failed(described(error)))
                     raise
@@ -303,7 +313,7 @@ class Worker:
         for run in list(self._runs.values()):
             run.end(Snoozed(reason="the worker stopped"))
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_LAST_WAIT):
+            async with asyncio.timeout(max(_LAST_WAIT, self._children.longest_stop)):
                 await self._settle_all()
         for run in self._runs.values():
             _log.error("job %d did not stop; its lease runs out by itself", run.job.id)
