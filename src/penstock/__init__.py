@@ -36,6 +36,7 @@ from penstock.core.lifecycle import (
     State,
     Waiting,
 )
+from penstock.core.note import Line, Note, Progress
 from penstock.core.retry import RetryPolicy
 from penstock.engine import Drained, Explanation, Penstock, run_sync
 from penstock.task import Task
@@ -59,12 +60,15 @@ __all__ = [
     "JobQuery",
     "Lease",
     "LeaseLost",
+    "Line",
     "LogEntry",
     "NewJob",
+    "Note",
     "Outcome",
     "PayloadTooLarge",
     "Penstock",
     "PenstockError",
+    "Progress",
     "Queue",
     "QueueFull",
     "Retention",

@@ -16,6 +16,7 @@ from penstock.core.job import Job
 from penstock.core.lifecycle import Cancelled, Done, Failed, Outcome, Snoozed
 from penstock.task import Task
 from penstock.worker.context import Context, enter
+from penstock.worker.notebook import Notebook
 
 _encode = msgspec.json.Encoder().encode
 _ERROR_LIMIT = 20_000
@@ -28,9 +29,9 @@ class Run:
 
     __slots__ = ("_ending", "_in_thread", "_task", "context", "job", "lost")
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, notebook: Notebook | None = None) -> None:
         self.job = job
-        self.context = Context(job)
+        self.context = Context(job, notebook)
         self.lost = False
         self._ending: Outcome | None = None
         self._task: asyncio.Task[Any] | None = None

@@ -22,6 +22,7 @@ from penstock.core.lifecycle import Cancelled, Failed, Outcome, Snoozed, State
 from penstock.engine import Penstock
 from penstock.worker.execute import Run, described
 from penstock.worker.leases import LeaseKeeper
+from penstock.worker.notebook import Notebook
 from penstock.worker.upkeep import run_upkeep
 
 _log = logging.getLogger(__name__)
@@ -68,6 +69,7 @@ class Worker:
         self._grace = grace
         self._sweep = sweep
         self._retention = retention
+        self._notebook = Notebook(penstock)
         self._runs: dict[int, Run] = {}
         self._waiting: deque[Run] = deque()
         self._slots: set[asyncio.Task[None]] = set()
@@ -116,6 +118,7 @@ class Worker:
                     helper.cancel()
         finally:
             self._keeper.stop()
+            self._notebook.close()
             self._threads.shutdown(wait=False, cancel_futures=True)
 
     def stop(self) -> None:
@@ -177,6 +180,8 @@ class Worker:
         if not held:
             return
         try:
+            if self._notebook:  # the leases end with the settle, and with them the right to write
+                await self._notebook.write_now([run.job.token for run, _ in held])
             answers = await self._penstock.settle_held([(run.job, out) for run, out in held])
         except PenstockError:
             self._ended = held + self._ended
@@ -190,7 +195,7 @@ class Worker:
 
     def _begin(self, jobs: Sequence[Job]) -> None:
         for job in jobs:
-            run = Run(job)
+            run = Run(job, self._notebook)
             self._runs[job.token] = run
             self._waiting.append(run)
         self._keeper.heed(min([job.lease_time for job in jobs]))

@@ -3,7 +3,7 @@
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from heapq import merge
@@ -30,10 +30,13 @@ from penstock.core.job import (
     Retention,
 )
 from penstock.core.lifecycle import FINAL, UNFINISHED, Event, State, Waiting
+from penstock.core.note import Line as LoggedLine
+from penstock.core.note import Note, Progress
 from penstock.core.store import Clock
 from penstock.core.times import from_micros
 from penstock.stores.alarm import Alarm
 from penstock.stores.memory.draft import Batch, Draft
+from penstock.stores.memory.notes import Notes
 from penstock.stores.memory.shelves import Line, Ranked, Ranking, Shelf
 
 _RUNNING = frozenset({State.RUNNING})
@@ -51,6 +54,7 @@ class MemoryStore:
         self._jobs: Shelf[Job] = Shelf()
         self._log: Shelf[LogEntry] = Shelf()
         self._queues: dict[str, Queue] = {}
+        self._notes = Notes()
         # All below follows from the above.
         self._entries: dict[JobId, list[LogId]] = {}
         self._totals: Counter[tuple[str, State, Waiting | None]] = Counter()
@@ -164,6 +168,26 @@ class MemoryStore:
             entries = map(self._log.__getitem__, self._entries.get(job_id, ()))
             return list(islice((one for one in entries if after is None or one.id > after), limit))
 
+    async def note(self, notes: Sequence[Note]) -> list[bool]:
+        with self._lock:
+            held = [self._is_held(note.lease) for note in notes]
+            for note, is_held in zip(notes, held, strict=True):
+                if is_held:
+                    self._notes.write(note)
+            return held
+
+    async def progress(self, ids: Sequence[JobId]) -> Mapping[JobId, Progress]:
+        with self._lock:
+            return self._notes.progress(ids)
+
+    async def checkpoint(self, job_id: JobId) -> str | None:
+        with self._lock:
+            return self._notes.checkpoint(job_id)
+
+    async def lines(self, job_id: JobId, *, after: int = 0, limit: int = 1000) -> list[LoggedLine]:
+        with self._lock:
+            return self._notes.lines(job_id, after, limit)
+
     async def prune(self, retention: Retention, limit: int) -> int:
         with self._lock:
             now = self._tick()
@@ -199,6 +223,10 @@ class MemoryStore:
     async def close(self) -> None:
         with self._lock:
             self._wake()
+
+    def _is_held(self, lease: Lease) -> bool:
+        job = self._jobs.get(lease.job_id)
+        return job is not None and (job.state, job.token) == (State.RUNNING, lease.token)
 
     def _claimable(self, wanted: Claim) -> Iterator[Ranked]:
         names = self._queues.keys() if wanted.queues is None else set(wanted.queues)
@@ -264,6 +292,8 @@ class MemoryStore:
             self._leave(self._jobs.take(place))
             for entry_id in self._entries.pop(place):
                 self._log.take(entry_id)
+        if self._notes:
+            self._notes.follow(batch.jobs, batch.entries, batch.removed)
 
     def _put(self, job: Job) -> None:
         if (old := self._jobs.get(job.id)) is not None:
