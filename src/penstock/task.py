@@ -130,7 +130,9 @@ def changed_by_json(value: Any, stored: Any) -> tuple[Any, Any] | None:
     """What storing as JSON would silently turn into something else."""
     if isinstance(value, list | tuple) and isinstance(stored, list | tuple):
         pairs = zip(value, stored, strict=True)
-    elif isinstance(value, dict) and isinstance(stored, dict) and value.keys() == stored.keys():
+    elif isinstance(value, dict) and isinstance(stored, dict):
+        if value.keys() != stored.keys():
+            return value, stored
         pairs = zip(value.values(), (stored[key] for key in value), strict=True)
     elif type(value) is type(stored) or value == stored:
         return None

@@ -25,6 +25,7 @@ from tests.crash.client import LEASE, MOMENT, ORDERS, Client
 from tests.crash.points import arm
 from tests.crash.recording import Recorder, Trouble, recorded_run
 from tests.crash.scenes import SCENES
+from tests.crash.steps import walker
 
 
 def producer(app: Client, options: dict[str, Any]) -> None:
@@ -292,6 +293,7 @@ ROLES: dict[str, Callable[[Client, dict[str, Any]], None]] = {
         crowd_producer,
         limited_writer,
         limited_worker,
+        walker,
         *SCENES,
     )
 }

@@ -10,11 +10,11 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime
 
-from penstock.core.errors import LeaseLost, PenstockError
+from penstock.core.errors import LeaseLost, StoreUnavailable
 from penstock.core.job import Job, Lease
 from penstock.core.note import LINES_KEPT, Line, Note, Progress
 from penstock.core.times import from_micros
@@ -50,7 +50,7 @@ class _Page:
 
 
 class Notebook:
-    """What the runs of one worker say: true while some of it is not written yet."""
+    """What the runs of one worker say; false until one of them has said anything."""
 
     def __init__(self, penstock: Penstock, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._penstock = penstock
@@ -64,7 +64,7 @@ class Notebook:
         self._closed = False
 
     def __bool__(self) -> bool:
-        return bool(self._pages or self._in_writing)
+        return self._thread is not None
 
     def now(self) -> datetime:
         """The time, by the clock of the queue."""
@@ -103,34 +103,45 @@ class Notebook:
         return max(0.0, self._last + PACE - self._clock()) if self._pages else None
 
     def write(self) -> None:
-        """Write all that was said, in one transaction; where that fails, it is said again."""
+        """Write all that was said, in one transaction."""
         with self._change:
             self._last = self._clock()
-            self._in_writing = pages = self._taken(list(self._pages))
-            self._written = Future()
-            self._written.set_running_or_notify_cancel()  # who waits for it cannot cancel it
+            self._in_writing, self._pages = self._pages, {}
+            written: Future[None] = Future()
+            self._written = written
+            written.set_running_or_notify_cancel()  # who waits for it cannot cancel it
         try:
-            run_sync(self._penstock.note([page.note() for page in pages.values()]))
-        except BaseException:
-            self._put_back(pages)
-            raise
+            run_sync(self._penstock.note(_notes(self._in_writing)))
+        except StoreUnavailable as error:
+            _log.warning("progress could not be written, trying again: %s", error)
+            self._put_back(self._in_writing)
+        except Exception:  # noqa: BLE001 - without its thread nothing would be written any more
+            _log.exception("progress could not be written, and is lost")
         finally:
             self._in_writing = {}
-            self._written.set_result(None)
+            written.set_result(None)
 
     async def write_now(self, tokens: Collection[int]) -> None:
-        """Write what these runs have said; on return nothing of it is under way."""
-        while not self._in_writing.keys().isdisjoint(tokens):
-            await asyncio.wrap_future(self._written)
-        with self._change:
-            pages = self._taken(tokens)
+        """Write what these runs have said; on return nothing of it is under way.
+
+        Raises `StoreUnavailable` if that is to be tried again.
+        """
+        while True:
+            with self._change:
+                if self._in_writing.keys().isdisjoint(tokens):
+                    pages = {t: self._pages.pop(t) for t in tokens if t in self._pages}
+                    break
+                written = self._written
+            await asyncio.wrap_future(written)
         if not pages:
             return
         try:
-            await self._penstock.note([page.note() for page in pages.values()])
-        except BaseException:
+            await self._penstock.note(_notes(pages))
+        except (StoreUnavailable, asyncio.CancelledError):
             self._put_back(pages)
             raise
+        except Exception:  # noqa: BLE001 - nothing that a run says may keep it from its end
+            _log.exception("progress could not be written, and is lost")
 
     def close(self) -> None:
         """Write what is left, and no more."""
@@ -143,17 +154,17 @@ class Notebook:
     def _page(self, job: Job) -> _Page:
         page = self._pages.get(job.token)
         if page is None:
-            page = self._pages[job.token] = _Page(job.lease)
+            page = _Page(job.lease)
+            if self._closed:  # a thread that outlives its worker speaks to nobody
+                return page
+            self._pages[job.token] = page
             if self._thread is None:
                 self._start()
             elif len(self._pages) == 1:  # for the others it is awake
                 self._change.notify()
         return page
 
-    def _taken(self, tokens: Collection[int]) -> dict[int, _Page]:
-        return {token: self._pages.pop(token) for token in tokens if token in self._pages}
-
-    def _put_back(self, pages: dict[int, _Page]) -> None:
+    def _put_back(self, pages: Mapping[int, _Page]) -> None:
         with self._change:
             for token, page in pages.items():
                 page.precede(self._pages.setdefault(token, _Page(page.lease)))
@@ -170,12 +181,8 @@ class Notebook:
                     self._change.wait(pause)
                 closed = self._closed
             if self._pages:
-                self._try_to_write()
+                self.write()
 
-    def _try_to_write(self) -> None:
-        try:
-            self.write()
-        except PenstockError as error:
-            _log.warning("progress could not be written, trying again: %s", error)
-        except Exception:  # noqa: BLE001 - without this thread nothing would be written
-            _log.exception("progress could not be written, trying again")
+
+def _notes(pages: Mapping[int, _Page]) -> list[Note]:
+    return [page.note() for page in pages.values()]
