@@ -289,6 +289,33 @@ async def test_run_that_ends_is_written_at_once_and_others_are_not(
     assert heard.heard == [[1], [3], [2, 4]], "what is left is written at the end"
 
 
+async def test_end_of_a_run_waits_for_words_that_are_being_written(app: Penstock) -> None:
+    """Were it settled meanwhile, its lease would be over, and its last words refused."""
+    begun, go_on = asyncio.Event(), threading.Event()
+    loop, note = asyncio.get_running_loop(), app.note
+
+    async def slowly(notes: Sequence[Note]) -> list[bool]:
+        loop.call_soon_threadsafe(begun.set)
+        assert go_on.wait(SOON)
+        return await note(notes)
+
+    (job,) = await _running(app, 1)
+    app.note = slowly  # type: ignore[method-assign]
+    notebook = Notebook(app)
+    say(notebook, job, 1)
+    await soon(begun)
+    ending = asyncio.create_task(notebook.write_now([job.token]))
+    for _ in range(3):  # it gets its turns
+        await asyncio.sleep(0)
+    await notebook.write_now([job.token + 1])  # another run need not wait
+    assert not ending.done()
+    go_on.set()
+    async with asyncio.timeout(SOON):
+        await ending
+    assert await done(app, job) == 1
+    notebook.close()
+
+
 async def test_many_words_of_a_run_are_few_writes(
     heard: Heard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -309,6 +336,11 @@ async def test_many_words_of_a_run_are_few_writes(
 async def _running(app: Penstock, n: int) -> list[Job]:
     await app.enqueue_many([NewJob(task="t", payload="{}")] * n)
     return await app.claim(worker="w", limit=n)
+
+
+def notebook_of(run: Context) -> Notebook:
+    assert run._notebook is not None
+    return run._notebook
 
 
 def say(notebook: Notebook, job: Job, n: float) -> None:
@@ -384,6 +416,7 @@ async def test_late_words_of_a_thread_are_dropped(app: Penstock) -> None:
     await work_off(app)
     left[0].progress(2)
     left[0].logger.warning("too late")
+    assert notebook_of(left[0]).pause() is None
     assert await done(app, job) == 1
     assert await app.lines(job.id) == []
 
