@@ -4,10 +4,11 @@ import asyncio
 import os
 import signal
 import time
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from penstock.core.note import Line
 from penstock.worker.context import context
 from penstock.worker.worker import Worker
 from tests.crash.client import Client
@@ -69,6 +70,10 @@ def trace(folder: Path, step: int) -> None:
     file = os.open(folder / "steps", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.write(file, f"{step}\n".encode())
     os.close(file)
+
+
+def some_line() -> Line:
+    return Line(0, datetime.now(UTC), "INFO", "hello", 1)
 
 
 def traces(folder: Path) -> list[int]:

@@ -105,6 +105,8 @@ class Notebook:
     def write(self) -> None:
         """Write all that was said, in one transaction."""
         with self._change:
+            if not self._pages:
+                return
             self._last = self._clock()
             self._in_writing, self._pages = self._pages, {}
             written: Future[None] = Future()
@@ -180,8 +182,7 @@ class Notebook:
                 while not self._closed and (pause := self.pause()) != 0:
                     self._change.wait(pause)
                 closed = self._closed
-            if self._pages:
-                self.write()
+            self.write()
 
 
 def _notes(pages: Mapping[int, _Page]) -> list[Note]:
