@@ -15,6 +15,7 @@ from tests.crash.client import Client
 from tests.crash.recording import recorded_run
 
 STEPS = 20
+WAITS_AT = 5
 
 
 class Walk:
@@ -42,6 +43,9 @@ class Walk:
             for step in range(run.state or 0, STEPS):
                 self._step(step)
                 time.sleep(self._pause)
+                if does == ["wait"] and run.attempt == 1 and step == WAITS_AT:
+                    while not (self._app.folder / "go").exists():
+                        time.sleep(0.005)
                 run.checkpoint(step + 1)
                 self._app.point.step("saved")
         return mark

@@ -1,26 +1,28 @@
 """A job of many steps goes on from its last checkpoint, whenever its worker dies."""
 
 import random
+import signal
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from penstock.core.job import Job
-from penstock.core.lifecycle import State
+from penstock.core.lifecycle import Event, State
 from penstock.core.retry import RetryPolicy
 from penstock.engine import run_sync
 from tests.crash.client import MOMENT, Client
 from tests.crash.processes import Zygote, until
-from tests.crash.steps import STEPS, Walk, traces
+from tests.crash.steps import STEPS, WAITS_AT, Walk, traces
 from tests.crash.support import assert_promises_kept, client
 
 PATIENT = RetryPolicy(attempts=50, delay=MOMENT, factor=1)
 
 
-def enqueue(app: Client, task: str) -> Job:
+def enqueue(app: Client, task: str, **options: Any) -> Job:
     Walk(app)
-    (job,) = run_sync(app.enqueue_many([app.new(task=task, retry=PATIENT)]))
+    (job,) = run_sync(app.enqueue_many([app.new(task=task, retry=PATIENT, **options)]))
     return job
 
 
@@ -92,3 +94,35 @@ def test_each_death_costs_one_step_at_most(task: str, zygote: Zygote, folder: Pa
         # Each step follows the one before it, or is that one again.
         assert {later - earlier for earlier, later in pairwise(done)} <= {0, 1}
     assert_promises_kept(folder)
+
+
+def test_stopped_worker_does_not_set_the_job_back(zygote: Zygote, folder: Path) -> None:
+    with client(folder) as app:
+        job = enqueue(app, "walk_plainly", does=["wait"])
+        stopped = zygote.start("walker", folder)
+        until(lambda: WAITS_AT in traces(folder), "the job does not begin")
+        stopped.signal(signal.SIGSTOP)
+        other = zygote.start("walker", folder, pause=0.05)
+        until(lambda: WAITS_AT + 2 in traces(folder), "nobody takes the job over")
+        (folder / "go").touch()
+        stopped.signal(signal.SIGCONT)
+        seen: list[int] = []
+
+        def is_over() -> bool:
+            seen.append(run_sync(app.checkpoint(job.id)) or STEPS)
+            return is_done(app, job)
+
+        until(is_over, "the job is not done")
+        until(lambda: bool(refusals(app, job)), "the stopped one was not refused")
+        other.stop()
+        stopped.stop()
+        assert seen == sorted(seen)
+        done = run_sync(app.get(job.id))
+        assert done.attempt == 2
+        assert all(f"stale token {done.token}" not in reason for reason in refusals(app, job))
+    assert_promises_kept(folder)
+
+
+def refusals(app: Client, job: Job) -> list[str]:
+    entries = run_sync(app.log(job.id))
+    return [entry.reason or "" for entry in entries if entry.event is Event.REFUSED]
