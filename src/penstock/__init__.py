@@ -40,6 +40,7 @@ from penstock.core.lifecycle import (
     State,
     Waiting,
 )
+from penstock.core.note import Line, Note, Progress
 from penstock.core.retry import RetryPolicy
 from penstock.engine import Batch, Drained, Explanation, Penstock, run_sync
 from penstock.task import Task, Verdict
@@ -66,13 +67,16 @@ __all__ = [
     "JobQuery",
     "Lease",
     "LeaseLost",
+    "Line",
     "LogEntry",
     "NewJob",
+    "Note",
     "OnFailure",
     "Outcome",
     "PayloadTooLarge",
     "Penstock",
     "PenstockError",
+    "Progress",
     "Queue",
     "QueueFull",
     "Retention",

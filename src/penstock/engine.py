@@ -55,6 +55,7 @@ from penstock.core.job import (
     headline,
 )
 from penstock.core.lifecycle import Event, Move, Outcome, State, Waiting
+from penstock.core.note import Line, Note, Progress
 from penstock.core.store import Clock, Store
 from penstock.core.times import from_micros
 from penstock.isolation import take_isolation
@@ -389,6 +390,24 @@ class Penstock(Administration):
         """
         return await self.store.renew(leases)
 
+    async def note(self, notes: Sequence[Note]) -> list[bool]:
+        """Keep what running jobs say about themselves, in one transaction.
+
+        For each, whether its lease is still held; where it is not, nothing of it is kept, and
+        the log notes a checkpoint that was refused.
+        """
+        held = await self.store.note(notes)
+        for note, is_held in zip(notes, held, strict=True):
+            if not is_held and note.state is not None:
+                await self._note_refused(note.lease)
+        return held
+
+    async def _note_refused(self, lease: Lease) -> None:
+        with contextlib.suppress(JobNotFound):
+            await self._decide(
+                lease.job_id, lambda job: lifecycle.refuse(job, lease.token, lease.worker)
+            )
+
     async def settle(self, results: Sequence[tuple[Job | Lease, Outcome]]) -> list[Job]:
         """Say what the runs of one worker came to; what is still held is one transaction.
 
@@ -502,6 +521,27 @@ class Penstock(Administration):
     async def edges(self, job_ids: Sequence[int]) -> list[Edge]:
         """Who waits for whom, as far as these jobs do or are waited for."""
         return await self.store.edges([JobId(job_id) for job_id in job_ids])
+
+    @overload
+    async def progress(self, job_id: int) -> Progress | None: ...
+    @overload
+    async def progress(self, job_id: Sequence[int]) -> dict[int, Progress]: ...
+    async def progress(self, job_id: int | Sequence[int]) -> Progress | dict[int, Progress] | None:
+        """How far a job is, None if it never said so; or of many at once, by their ids."""
+        if isinstance(job_id, int):
+            return (await self.store.progress([JobId(job_id)])).get(JobId(job_id))
+        found = await self.store.progress([JobId(one) for one in job_id])
+        return {one: progress for one, progress in found.items()}  # noqa: C416 - ids are numbers
+
+    async def checkpoint(self, job_id: int) -> Any:
+        """The state that a job's next attempt would go on from, decoded; None if there is none."""
+        stored = await self.store.checkpoint(JobId(job_id))
+        return None if stored is None else msgspec.json.decode(stored)
+
+    async def lines(self, job_id: int, after: int | None = None, limit: int = 1000) -> list[Line]:
+        """What a job has logged, oldest first, behind a line's id; its newest 1,000 are kept."""
+        check_limit(limit)
+        return await self.store.lines(JobId(job_id), after=after or 0, limit=limit)
 
     async def explain(self, job_id: int) -> Explanation:
         """Why this job is not running, or what else became of it."""

@@ -141,24 +141,26 @@ class Arguments:
         return {**given, **kwargs}
 
     def _check_unchanged(self, name: str, value: Any, stored: Any) -> None:
-        if (changed := _changed(value, stored)) is not None:
+        if (changed := changed_by_json(value, stored)) is not None:
             raise InvalidJob(
                 f"arguments of task {self._name}: in {name}, {changed[0]!r:.80} would come "
                 f"back as {changed[1]!r:.80}; annotate the parameter, or pass plain JSON"
             )
 
 
-def _changed(value: Any, stored: Any) -> tuple[Any, Any] | None:
+def changed_by_json(value: Any, stored: Any) -> tuple[Any, Any] | None:
     """What storing as JSON would silently turn into something else."""
     if isinstance(value, list | tuple) and isinstance(stored, list | tuple):
         pairs = zip(value, stored, strict=True)
-    elif isinstance(value, dict) and isinstance(stored, dict) and value.keys() == stored.keys():
+    elif isinstance(value, dict) and isinstance(stored, dict):
+        if value.keys() != stored.keys():
+            return value, stored
         pairs = zip(value.values(), (stored[key] for key in value), strict=True)
     elif type(value) is type(stored) or value == stored:
         return None
     else:
         return value, stored
-    return next((found for pair in pairs if (found := _changed(*pair)) is not None), None)
+    return next((found for pair in pairs if (found := changed_by_json(*pair)) is not None), None)
 
 
 def _field(parameter: inspect.Parameter, handler: Callable[..., Any]) -> tuple[str, Any, Any]:

@@ -17,6 +17,7 @@ from typing import Any
 from penstock.core.errors import LeaseLost, PenstockError, QueueFull, StoreUnavailable
 from penstock.core.job import JobQuery, NewJob, Retention
 from penstock.core.lifecycle import Done, Failed, Snoozed
+from penstock.core.note import Note
 from penstock.engine import run_sync
 from penstock.stores.sqlite import checkpoint
 from penstock.worker.worker import Worker
@@ -25,6 +26,7 @@ from tests.crash.client import LEASE, MOMENT, ORDERS, Client
 from tests.crash.points import arm
 from tests.crash.recording import Recorder, Trouble, recorded_run
 from tests.crash.scenes import SCENES
+from tests.crash.steps import some_line, walker
 
 
 def producer(app: Client, options: dict[str, Any]) -> None:
@@ -140,6 +142,7 @@ def script(app: Client, options: dict[str, Any]) -> None:
     run_sync(app.resume("default"))
     one, other = run_sync(app.claim(worker=app.actor, limit=2))
     run_sync(app.renew([one.lease, other.lease]))
+    run_sync(app.note([Note(lease=one.lease, state="1", lines=(some_line(),))]))
     run_sync(app.settle([(app.handle(one), Done()), (app.handle(other), Failed("so it is"))]))
     run_sync(app.cancel(waiting.id))
     run_sync(app.retry(waiting.id))
@@ -292,6 +295,7 @@ ROLES: dict[str, Callable[[Client, dict[str, Any]], None]] = {
         crowd_producer,
         limited_writer,
         limited_worker,
+        walker,
         *SCENES,
     )
 }

@@ -68,10 +68,10 @@ class Recording(MemoryStore):
 
     def __init__(self, clock: ManualClock) -> None:
         super().__init__(clock)
-        self.lines: list[bytes] = []
+        self.written: list[bytes] = []
 
     def _commit(self, batch: Batch, *, wake: bool = True) -> None:
-        self.lines.append(msgspec.json.encode(batch))
+        self.written.append(msgspec.json.encode(batch))
         super()._commit(batch, wake=wake)
 
 
@@ -122,7 +122,7 @@ async def test_replayed_batches_make_the_same_store(clock: ManualClock, seed: in
     store = Recording(clock)
     await live(store, clock, random.Random(seed))
     again = MemoryStore(clock)
-    for line in store.lines:
+    for line in store.written:
         again._tick()
         again._apply(msgspec.json.decode(line, type=Batch))
     assert await everything(again) == await everything(store)

@@ -1,6 +1,6 @@
 """The Store protocol: what a home for jobs has to promise."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from penstock.core.job import (
@@ -23,6 +23,7 @@ from penstock.core.job import (
     Tail,
     Tally,
 )
+from penstock.core.note import Line, Note, Progress
 
 Clock = Callable[[], int]
 """Microseconds since 1970, UTC."""
@@ -184,10 +185,33 @@ class Store(Protocol):
         this call are higher than `origin.last_job`. A parent is kept if it was taken over too.
         Limits of queues do not count. Pending jobs of a key line up behind those that are there.
         """
+
+    async def note(self, notes: Sequence[Note]) -> list[bool]:
+        """Keep what running jobs say about themselves, if it comes from who holds their lease.
+
+        For each note, whether its lease is held; what a stale one says is not kept at all. A
+        job keeps its newest progress, its newest checkpoint and its newest `LINES_KEPT` lines.
+        A reset takes progress and checkpoint away; nothing is a transition, and nobody is woken.
+        """
+        ...
+
+    async def progress(self, ids: Sequence[JobId]) -> Mapping[JobId, Progress]:
+        """How far these jobs are; those that never said it are left out."""
+        ...
+
+    async def checkpoint(self, job_id: JobId) -> str | None:
+        """The newest checkpoint of a job, as JSON text, unless the job is done."""
+        ...
+
+    async def lines(self, job_id: JobId, *, after: int = 0, limit: int = 1000) -> list[Line]:
+        """The lines that a job has logged and still keeps, oldest first, behind `after`."""
         ...
 
     async def prune(self, retention: Retention, limit: int) -> int:
-        """Remove at most `limit` finished jobs past their time, with their log; how many went."""
+        """Remove at most `limit` finished jobs past their time; how many went.
+
+        Their log and their notes go with them.
+        """
         ...
 
     async def wait(self, seen: int, timeout: float) -> int:

@@ -1,22 +1,42 @@
-"""What a running handler can ask about its own run."""
+"""What a running handler can ask about its own run, and say about it."""
 
+import asyncio
 import logging
+import math
+from collections.abc import Awaitable, Generator
 from contextvars import ContextVar
+from datetime import timedelta
+from typing import Any, NoReturn
 
+import msgspec
+
+from penstock.core.errors import ConfigurationError, InvalidJob, PayloadTooLarge, Snooze
 from penstock.core.job import Job
+from penstock.core.note import STATE_LIMIT, Progress, kept_text
+from penstock.engine import run_sync
+from penstock.task import changed_by_json
+from penstock.worker.joblogger import JobLogger
+from penstock.worker.notebook import Notebook
 
 _current: ContextVar["Context"] = ContextVar("penstock_context")
+# Whole numbers that every store can hold.
+_COUNT_LIMIT = 2**63
 
 
 class Context:
-    """The run that the calling code belongs to; `penstock.context()` returns it."""
+    """The run that the calling code belongs to; `penstock.context()` returns it.
 
-    __slots__ = ("cancelled", "job")
+    It may be handed to other threads, and used from several at once.
+    """
 
-    def __init__(self, job: Job) -> None:
+    __slots__ = ("_first", "_notebook", "_state", "cancelled", "job")
+
+    def __init__(self, job: Job, notebook: Notebook | None = None) -> None:
         self.job = job
         self.cancelled = False
         """Whether the run should end: cancelled, out of time, or its lease is lost."""
+        self._notebook = notebook
+        # _first and _state are set by those who use them: most jobs do not.
 
     @property
     def token(self) -> int:
@@ -30,9 +50,106 @@ class Context:
 
     @property
     def logger(self) -> logging.LoggerAdapter[logging.Logger]:
-        """A logger whose records carry the job's id, task and attempt."""
-        extra = {"job_id": self.job.id, "task": self.job.task, "attempt": self.job.attempt}
-        return logging.LoggerAdapter(logging.getLogger("penstock.task"), extra)
+        """A logger whose records carry the job's id, task and attempt.
+
+        Lines from `INFO` on are also kept with the job, whatever the logging is set to; see
+        `Penstock.lines`.
+        """
+        return JobLogger(self.job, self._notebook)
+
+    def progress(self, done: float, total: float | None = None, note: str | None = None) -> None:
+        """Say how far the run is, as often as you like; see `Penstock.progress`.
+
+        Returns at once. The newest value is written about once a second, and when the run ends.
+        """
+        for value in (done, 0 if total is None else total):
+            if not _is_count(value):
+                raise ConfigurationError(f"progress is counted in plain numbers, not {value!r:.80}")
+        notebook = self._book()
+        now = notebook.now()
+        first: Progress | None = getattr(self, "_first", None)
+        said = Progress(
+            done=done,
+            total=total,
+            note=None if note is None else kept_text(str(note)),
+            at=now,
+            started_at=now if first is None else first.at,
+            start=done if first is None else first.done,
+        )
+        if first is None:
+            self._first = said
+        notebook.keep_progress(self.job, said)
+
+    def checkpoint(self, state: Any) -> Awaitable[None]:
+        """Store a JSON value that a later attempt finds in `state`: await it in a coroutine.
+
+        In a plain function, just call it. On return it is durable. Raises `LeaseLost` when the
+        job is not this run's any more, and `InvalidJob` for a value that is not JSON or too large.
+        """
+        text = _encoded(state)
+        saving = self._save(text)
+        if asyncio._get_running_loop() is not None:  # noqa: SLF001 - the public one raises
+            return saving
+        run_sync(saving)
+        return _Saved()
+
+    @property
+    def state(self) -> Any:
+        """The newest checkpoint of the job, from this or an earlier attempt; None at first.
+
+        The first look reads the store, while the caller waits.
+        """
+        if not hasattr(self, "_state"):
+            self._state = self._book().saved(self.job)
+        return self._state
+
+    def snooze(self, delay: timedelta, reason: str = "snoozed by its handler") -> NoReturn:
+        """End this run and have the job run again later; no attempt is used up."""
+        raise Snooze(delay, reason)
+
+    def raise_if_cancelled(self) -> None:
+        """End the run here if it should: the way out of a long loop in a thread."""
+        if self.cancelled:
+            raise asyncio.CancelledError("the run was told to end")
+
+    async def _save(self, text: str) -> None:
+        await self._book().save(self.job, text)
+        self._state = msgspec.json.decode(text)
+
+    def _book(self) -> Notebook:
+        if self._notebook is None:
+            raise ConfigurationError("no worker runs this job: there is nowhere to write to")
+        return self._notebook
+
+
+class _Saved:
+    """What is left to await of a checkpoint that is stored: nothing."""
+
+    def __await__(self) -> Generator[Any, None, None]:
+        return
+        yield
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value) and abs(value) < _COUNT_LIMIT
+
+
+def _encoded(state: Any) -> str:
+    try:
+        encoded = msgspec.json.encode(state)
+        changed = changed_by_json(state, msgspec.json.decode(encoded))
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise InvalidJob(f"a checkpoint is plain JSON: {error}") from error
+    if changed is not None:
+        raise InvalidJob(
+            f"a checkpoint is plain JSON: {changed[0]!r:.80} would come back as {changed[1]!r:.80}"
+        )
+    if len(encoded) > STATE_LIMIT:
+        raise PayloadTooLarge(
+            f"a checkpoint of {len(encoded)} bytes of JSON, the limit is {STATE_LIMIT}; "
+            "store large data elsewhere and keep a reference"
+        )
+    return encoded.decode()
 
 
 def context() -> Context:

@@ -17,6 +17,7 @@ from penstock.core.lifecycle import Cancelled, Done, Failed, Outcome, Snoozed
 from penstock.isolation import Isolation
 from penstock.task import Task
 from penstock.worker.context import Context, enter
+from penstock.worker.notebook import Notebook
 from penstock.worker.processes import Child, ChildFailed, Children
 
 _encode = msgspec.json.Encoder().encode
@@ -30,9 +31,9 @@ class Run:
 
     __slots__ = ("_ending", "_in_thread", "_task", "context", "job", "lost")
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, notebook: Notebook | None = None) -> None:
         self.job = job
-        self.context = Context(job)
+        self.context = Context(job, notebook)
         self.lost = False
         self._ending: Outcome | None = None
         self._task: asyncio.Task[Any] | None = None

@@ -22,6 +22,7 @@ from penstock.core.lifecycle import Cancelled, Failed, Outcome, Snoozed, State
 from penstock.engine import Penstock
 from penstock.worker.execute import Run, described
 from penstock.worker.leases import LeaseKeeper
+from penstock.worker.notebook import Notebook
 from penstock.worker.processes import Children
 from penstock.worker.upkeep import run_upkeep
 
@@ -73,6 +74,7 @@ class Worker:
         self._sweep = sweep
         self._retention = retention
         self._children = Children(penstock, limit=concurrency, grace=kill_after)
+        self._notebook = Notebook(penstock)
         self._runs: dict[int, Run] = {}
         self._waiting: deque[Run] = deque()
         self._slots: set[asyncio.Task[None]] = set()
@@ -122,6 +124,7 @@ class Worker:
                     helper.cancel()
         finally:
             self._keeper.stop()
+            self._notebook.close()
             self._threads.shutdown(wait=False, cancel_futures=True)
             await self._children.close()
 
@@ -184,6 +187,8 @@ class Worker:
         if not held:
             return
         try:
+            if self._notebook:  # the leases end with the settle, and with them the right to write
+                await self._notebook.write_now([run.job.token for run, _ in held])
             answers = await self._penstock.settle_held([(run.job, out) for run, out in held])
         except PenstockError:
             self._ended = held + self._ended
@@ -197,7 +202,7 @@ class Worker:
 
     def _begin(self, jobs: Sequence[Job]) -> None:
         for job in jobs:
-            run = Run(job)
+            run = Run(job, self._notebook)
             self._runs[job.token] = run
             self._waiting.append(run)
         self._keeper.heed(min([job.lease_time for job in jobs]))

@@ -4,7 +4,7 @@
 import secrets
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from heapq import merge
@@ -37,10 +37,13 @@ from penstock.core.job import (
     fits,
 )
 from penstock.core.lifecycle import FINAL, UNFINISHED, Event, State, Waiting
+from penstock.core.note import Line as LoggedLine
+from penstock.core.note import Note, Progress
 from penstock.core.store import Clock
 from penstock.core.times import from_micros
 from penstock.stores.alarm import Alarm
 from penstock.stores.memory.draft import Batch, Draft
+from penstock.stores.memory.notes import Notes
 from penstock.stores.memory.restoring import Restoring
 from penstock.stores.memory.shelves import Line, Ranked, Ranking, Shelf
 
@@ -61,6 +64,7 @@ class MemoryStore:
         self._queues: dict[str, Queue] = {}
         self._source = secrets.randbits(63)
         self._origins: dict[tuple[int, int], JobId] = {}
+        self._notes = Notes()
         # All below follows from the above.
         self._entries: dict[JobId, list[LogId]] = {}
         self._totals: Counter[tuple[str, State, Waiting | None]] = Counter()
@@ -254,6 +258,26 @@ class MemoryStore:
             self._commit(restoring.batch())
             return [None if place is None else self._jobs[place] for place in places]
 
+    async def note(self, notes: Sequence[Note]) -> list[bool]:
+        with self._lock:
+            held = [self._is_held(note.lease) for note in notes]
+            for note, is_held in zip(notes, held, strict=True):
+                if is_held:
+                    self._notes.write(note)
+            return held
+
+    async def progress(self, ids: Sequence[JobId]) -> Mapping[JobId, Progress]:
+        with self._lock:
+            return self._notes.progress(ids)
+
+    async def checkpoint(self, job_id: JobId) -> str | None:
+        with self._lock:
+            return self._notes.checkpoint(job_id)
+
+    async def lines(self, job_id: JobId, *, after: int = 0, limit: int = 1000) -> list[LoggedLine]:
+        with self._lock:
+            return self._notes.lines(job_id, after, limit)
+
     async def prune(self, retention: Retention, limit: int) -> int:
         with self._lock:
             now = self._tick()
@@ -294,6 +318,10 @@ class MemoryStore:
         """The newest pending job of a key."""
         pending = self._lines[key].pending.ids() if key in self._lines else ()
         return self._jobs[max(pending)] if pending else None
+
+    def _is_held(self, lease: Lease) -> bool:
+        job = self._jobs.get(lease.job_id)
+        return job is not None and (job.state, job.token) == (State.RUNNING, lease.token)
 
     def _claimable(self, wanted: Claim) -> Iterator[Ranked]:
         names = self._queues.keys() if wanted.queues is None else set(wanted.queues)
@@ -369,6 +397,8 @@ class MemoryStore:
             self._leave(self._jobs.take(place))
             for entry_id in self._entries.pop(place):
                 self._log.take(entry_id)
+        if self._notes:
+            self._notes.follow(batch.jobs, batch.entries, batch.removed)
 
     def _unlink(self, place: JobId) -> None:
         for job_id in self._dependents.pop(place, {}):

@@ -10,7 +10,7 @@ from penstock.core.errors import TransitionRefused
 from penstock.core.job import Change, Job, JobId, OnFailure, kept_error, moved_fields
 from penstock.core.lifecycle import Event, Move, State, abandon, frees, give_way
 from penstock.core.times import from_micros, span_to_micros
-from penstock.stores.sqlite import rows
+from penstock.stores.sqlite import noting, rows
 from penstock.stores.sqlite.rows import BLOCKED, READY, SCHEDULED, STAGES, encoded
 from penstock.stores.sqlite.transaction import SQL, Totals, Transaction, shift
 
@@ -164,6 +164,8 @@ class Moving:
         move = group.move
         job_ids = [job.id for job in group.jobs]
         ids = encoded(job_ids)
+        if move.event is Event.RESET:
+            noting.forget(self._tx, ids)
         self._tx.execute(
             SQL["log_moved"],
             (version, ids, self._now, move.event, move.state, group.actor, move.reason, move.error),

@@ -333,6 +333,43 @@ INSERT INTO penstock_job (
 INSERT INTO penstock_log (
     id, job_id, previous, at, event, state, actor, token, duration, reason, error
 ) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+-- name: held
+SELECT j.id, j.token FROM json_each(?) AS p
+CROSS JOIN penstock_job AS j ON j.id = p.value WHERE j.stage = 3;
+
+-- name: write_progress
+INSERT OR REPLACE INTO penstock_progress (job_id, done, total, note, at, started_at, start)
+VALUES (?, ?, ?, ?, ?, ?, ?);
+
+-- name: write_checkpoint
+INSERT OR REPLACE INTO penstock_checkpoint (job_id, body) VALUES (?, ?);
+
+-- name: add_line
+INSERT INTO penstock_line (job_id, id, at, level, text, attempt)
+SELECT ?1, ifnull(max(id), 0) + 1, ?2, ?3, ?4, ?5 FROM penstock_line WHERE job_id = ?1;
+
+-- name: drop_lines
+DELETE FROM penstock_line
+WHERE job_id = ?1 AND id <= (SELECT max(id) FROM penstock_line WHERE job_id = ?1) - ?2;
+
+-- name: clear_progress
+DELETE FROM penstock_progress WHERE job_id IN (SELECT value FROM json_each(?));
+
+-- name: clear_checkpoints
+DELETE FROM penstock_checkpoint WHERE job_id IN (SELECT value FROM json_each(?));
+
+-- name: progress
+SELECT n.job_id, n.done, n.total, n.note, n.at, n.started_at, n.start FROM json_each(?) AS p
+CROSS JOIN penstock_progress AS n ON n.job_id = p.value;
+
+-- name: checkpoint
+SELECT c.body, j.stage = 3 FROM penstock_job AS j
+CROSS JOIN penstock_checkpoint AS c ON c.job_id = j.id
+WHERE j.id = ? AND j.stage <> 4;
+
+-- name: lines
+SELECT id, at, level, text, attempt FROM penstock_line
+WHERE job_id = ? AND id > ? ORDER BY id LIMIT ?;
 
 -- name: prunable
 SELECT json_group_array(id) FROM (

@@ -5,7 +5,7 @@ import heapq
 import os
 import sqlite3
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count, groupby, islice
 from pathlib import Path
@@ -35,9 +35,10 @@ from penstock.core.job import (
     Tally,
 )
 from penstock.core.lifecycle import FINAL, State
+from penstock.core.note import Line, Note, Progress
 from penstock.core.store import Clock
 from penstock.core.times import span_to_micros
-from penstock.stores.sqlite import rows
+from penstock.stores.sqlite import noting, rows
 from penstock.stores.sqlite.adding import Adding, Addition, Following
 from penstock.stores.sqlite.bell import Bell
 from penstock.stores.sqlite.connection import connect, prepared, translated
@@ -69,6 +70,7 @@ class SqliteStore:
             self._watcher = connect(self._path)
             self._writer = Writer(self._path, self._committed)
         self._bell = Bell(self._path, self._change_counter)
+        self._noting = noting.Noting()
         self._threads = ThreadPoolExecutor(_READER_THREADS, "penstock-reader")
         self._announced = 0
         self._closed = False
@@ -118,6 +120,10 @@ class SqliteStore:
     ) -> list[Job | None]:
         """See `Store.restore`."""
         return await self._writer.run(self._restore, (records, origin, actor))
+
+    async def note(self, notes: Sequence[Note]) -> list[bool]:
+        """See `Store.note`."""
+        return await self._writer.run(self._noting.write, notes)
 
     async def prune(self, retention: Retention, limit: int) -> int:
         """See `Store.prune`."""
@@ -236,6 +242,20 @@ class SqliteStore:
             return Origin(source=source, last_job=last_job, last_log=last_log)
 
         return await self._read(read)
+
+    async def progress(self, ids: Sequence[JobId]) -> Mapping[JobId, Progress]:
+        """See `Store.progress`."""
+        return await self._read(lambda connection: noting.progress(connection.execute, ids))
+
+    async def checkpoint(self, job_id: JobId) -> str | None:
+        """See `Store.checkpoint`."""
+        return await self._read(lambda connection: self._noting.checkpoint(connection, job_id))
+
+    async def lines(self, job_id: JobId, *, after: int = 0, limit: int = 1000) -> list[Line]:
+        """See `Store.lines`."""
+        return await self._read(
+            lambda connection: noting.lines(connection.execute, job_id, after, limit)
+        )
 
     async def wait(self, seen: int, timeout: float) -> int:
         """See `Store.wait`."""
@@ -407,7 +427,10 @@ class SqliteStore:
     ) -> list[list[Job | None] | Exception]:
         moving = Moving(tx, self._clock())
         moving.look_up([change.job.id for changes, _ in calls for change in changes])
-        return moving.write([moving.call(changes, actor) for changes, actor in calls])
+        answers = moving.write([moving.call(changes, actor) for changes, actor in calls])
+        if self._noting.resumable:
+            self._noting.settle(tx, answers)
+        return answers
 
     def _watch(self, tx: Transaction, calls: Sequence[Sequence[JobId]]) -> list[list[Job]]:
         wanted = [job_id for ids in calls for job_id in ids]
