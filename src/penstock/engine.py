@@ -38,8 +38,10 @@ from penstock.core.job import (
     headline,
 )
 from penstock.core.lifecycle import Event, Move, Outcome, State, Waiting
+from penstock.core.schedule import Schedule
 from penstock.core.store import Clock, Store
 from penstock.core.times import from_micros
+from penstock.periodic import Periodic, TaskOptions, recurrence_of
 from penstock.stores import open_store, system_clock
 from penstock.task import Options, Task
 
@@ -91,7 +93,7 @@ class Explanation(msgspec.Struct, frozen=True):
     blocked_by: JobId | None = None
 
 
-class Penstock:
+class Penstock(Periodic):
     """A queue of jobs in one store, and the tasks that this program knows.
 
     The store is opened by the first call that needs it, and created if it is not there, unless
@@ -112,6 +114,7 @@ class Penstock:
         self.actor = actor or f"{socket.gethostname()}:{os.getpid()}"
         self.tasks: dict[str, Task[Any, Any]] = {}
         self.check = JobChecker(payload_limit).check
+        self._declared: dict[str, Schedule] = {}
         self._clock = clock
         self._create = create
         self._store: Store | None = None
@@ -163,7 +166,7 @@ class Penstock:
         /,
         *,
         permanent: tuple[type[Exception], ...] = (),
-        **options: Unpack[Options],
+        **options: Unpack[TaskOptions],
     ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
     @overload
     def task(
@@ -173,7 +176,7 @@ class Penstock:
         /,
         *,
         permanent: tuple[type[Exception], ...] = (),
-        **options: Unpack[Options],
+        **options: Unpack[TaskOptions],
     ) -> Task[P, R]: ...
     def task(
         self,
@@ -182,22 +185,25 @@ class Penstock:
         /,
         *,
         permanent: tuple[type[Exception], ...] = (),
-        **options: Unpack[Options],
+        **options: Unpack[TaskOptions],
     ) -> Any:
         """Register a handler: `@app.task`, `@app.task(queue="mail")` or `app.task("name", f)`.
 
         The name is the function's own unless given. Errors of the `permanent` types are not
-        tried again.
+        tried again. With `cron` or `every`, workers call it periodically: see `schedule`.
         """
         if callable(name):
             name, handler = None, name
+        job_options, recurrence = recurrence_of(options)
 
         def register(function: Callable[..., Any]) -> Task[..., Any]:
             title = function.__name__ if name is None else name
             if title in self.tasks:
                 raise ConfigurationError(f"task {title!r} is registered twice")
-            task = Task(self, title, function, options, permanent=permanent)
+            task = Task(self, title, function, job_options, permanent=permanent)
             self.check(NewJob(task=title, payload="{}", **task._fields))
+            if recurrence:
+                self._declare(task, recurrence)
             self.tasks[title] = task
             return task
 

@@ -6,7 +6,7 @@ from typing import Any, NoReturn
 
 import click
 
-from penstock.cli import jobs, queues, worker
+from penstock.cli import cron, jobs, queues, worker
 from penstock.cli.exits import Exit, is_json, report
 
 
@@ -49,7 +49,7 @@ def cli(context: click.Context) -> None:
         click.echo(context.get_help())
 
 
-for _command in (*worker.COMMANDS, *jobs.COMMANDS, *queues.COMMANDS):
+for _command in (*worker.COMMANDS, *jobs.COMMANDS, *queues.COMMANDS, *cron.COMMANDS):
     cli.add_command(_command)
 
 

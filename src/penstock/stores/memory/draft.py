@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from penstock.core import lifecycle
 from penstock.core.job import Job, JobId, LogEntry, LogId, NewJob, Queue, Scope, moved
 from penstock.core.lifecycle import UNFINISHED, Event, Move, State, Waiting
+from penstock.core.schedule import Schedule
 
 if TYPE_CHECKING:
     from penstock.stores.memory.store import MemoryStore
@@ -21,6 +22,8 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     entries: list[LogEntry] = []
     queues: list[Queue] = []
     removed: list[JobId] = []
+    schedules: list[Schedule] = []
+    unscheduled: list[str] = []
 
 
 class Draft:

@@ -3,7 +3,7 @@
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime
 from heapq import merge
@@ -30,11 +30,13 @@ from penstock.core.job import (
     Retention,
 )
 from penstock.core.lifecycle import FINAL, UNFINISHED, Event, State, Waiting
+from penstock.core.schedule import Due, Firing, Schedule
 from penstock.core.store import Clock
 from penstock.core.times import from_micros
 from penstock.stores.alarm import Alarm
 from penstock.stores.memory.draft import Batch, Draft
 from penstock.stores.memory.shelves import Line, Ranked, Ranking, Shelf
+from penstock.stores.memory.timetable import Timetable
 
 _RUNNING = frozenset({State.RUNNING})
 
@@ -51,6 +53,7 @@ class MemoryStore:
         self._jobs: Shelf[Job] = Shelf()
         self._log: Shelf[LogEntry] = Shelf()
         self._queues: dict[str, Queue] = {}
+        self._timetable = Timetable()
         # All below follows from the above.
         self._entries: dict[JobId, list[LogId]] = {}
         self._totals: Counter[tuple[str, State, Waiting | None]] = Counter()
@@ -196,6 +199,40 @@ class MemoryStore:
             self._tick()
             return self._generation
 
+    async def schedules(self, names: Collection[str] | None = None) -> list[Schedule]:
+        with self._lock:
+            return self._timetable.find(names)
+
+    async def put_schedule(self, schedule: Schedule) -> Schedule | None:
+        with self._lock:
+            if (written := self._timetable.put(schedule)) is not None:
+                self._commit(Batch(schedules=[written]))
+            return written
+
+    async def drop_schedule(self, name: str) -> bool:
+        with self._lock:
+            dropped = [schedule.name for schedule in self._timetable.find([name])]
+            self._commit(Batch(unscheduled=dropped))
+            return bool(dropped)
+
+    async def due(self, tasks: Collection[str], declared: Collection[str], limit: int) -> Due:
+        with self._lock:
+            return self._timetable.due(self._tick(), (tasks, declared), limit)
+
+    async def fire(self, firing: Firing, *, actor: str) -> list[Job] | None:
+        with self._lock:
+            draft = Draft(self, self._tick(), actor)
+            places = self._timetable.fire(draft, firing, self._now)
+            if places is None:
+                return None
+            self._check_limits(draft.jobs.values())
+            fired = self._timetable.fired(firing, draft.jobs.values())
+            self._commit(replace(draft.batch(), schedules=[fired]))
+            return [
+                replace(self._jobs[place], duplicate=True) if hit else self._jobs[place]
+                for place, hit in places
+            ]
+
     async def close(self) -> None:
         with self._lock:
             self._wake()
@@ -250,6 +287,7 @@ class MemoryStore:
     def _apply(self, batch: Batch) -> None:
         for queue in batch.queues:
             self._queues[queue.name] = queue
+        self._timetable.apply(batch.schedules, batch.unscheduled)
         for job in batch.jobs:
             self._put(job)
             self._relate(job)
