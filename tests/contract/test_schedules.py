@@ -210,11 +210,11 @@ async def test_full_queue_leaves_the_schedule_due(store: Store, clock: ManualClo
     other = await put(store, hourly("other", job=NewJob(task="t", payload="{}", queue="q")))
     await store.configure(QueueSettings(name="default", max_pending=0))
     clock.advance(HOUR)
-    full, fine = await asyncio.gather(
+    answers: list[Any] = await asyncio.gather(
         fire(store, schedule, clock.now), fire(store, other, clock.now), return_exceptions=True
     )
-    assert isinstance(full, QueueFull)
-    assert len(fine) == 1
+    assert isinstance(answers[0], QueueFull)
+    assert len(answers[1]) == 1
     assert (await due(store)).schedules == [schedule]
     await store.configure(QueueSettings(name="default", max_pending=1))
     assert len(await fire(store, schedule, clock.now)) == 1

@@ -11,6 +11,7 @@ from penstock import (
     ConfigurationError,
     InvalidJob,
     Job,
+    JobQuery,
     NewJob,
     Penstock,
     State,
@@ -56,6 +57,7 @@ async def test_periodic_task_runs_at_its_times(app: Penstock, clock: ManualClock
     async def nightly() -> None:
         seen.append(context().job.run_at)
 
+    await app.register_schedules()
     async with working(app, sweep=OFTEN):
         for day in range(3):
             clock.now = START + timedelta(days=day, hours=3, minutes=30)
@@ -460,6 +462,4 @@ async def _stored(app: Penstock, n: int) -> bool:
 
 
 async def _all(app: Penstock) -> list[Job]:
-    from penstock import JobQuery
-
     return await app.find(JobQuery(newest_first=False, limit=10_000))

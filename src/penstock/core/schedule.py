@@ -322,7 +322,11 @@ def _next_by_the_wall(expression: str, zone: ZoneInfo, after: datetime) -> datet
 
 
 def _matches(expression: str, local: datetime) -> Iterator[datetime]:
-    """What an expression matches behind a local time, on a clock that is never changed."""
+    """What an expression matches behind a local time, on a clock that is never changed.
+
+    With a time zone, cronsim 2.8 steps over runs where a clock is changed by half an hour, and
+    answers with a past one when asked in the second of two hours that read the same.
+    """
     from cronsim import CronSim
 
     return CronSim(expression, local.replace(tzinfo=None, fold=0))
