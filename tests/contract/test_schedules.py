@@ -210,7 +210,7 @@ async def test_full_queue_leaves_the_schedule_due(store: Store, clock: ManualClo
     other = await put(store, hourly("other", job=NewJob(task="t", payload="{}", queue="q")))
     await store.configure(QueueSettings(name="default", max_pending=0))
     clock.advance(HOUR)
-    answers: list[Any] = await asyncio.gather(
+    answers: Any = await asyncio.gather(
         fire(store, schedule, clock.now), fire(store, other, clock.now), return_exceptions=True
     )
     assert isinstance(answers[0], QueueFull)
