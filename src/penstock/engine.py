@@ -115,6 +115,7 @@ class Penstock(Periodic):
         self.tasks: dict[str, Task[Any, Any]] = {}
         self.check = JobChecker(payload_limit).check
         self._declared: dict[str, Schedule] = {}
+        self._complaints: dict[str, int] = {}
         self._clock = clock
         self._create = create
         self._store: Store | None = None

@@ -65,6 +65,7 @@ class Periodic:
     tasks: dict[str, Task[Any, Any]]
     check: Callable[[NewJob], None]
     _declared: dict[str, Schedule]
+    _complaints: dict[str, int]
 
     @property
     def store(self) -> Store:
@@ -137,26 +138,38 @@ class Periodic:
         Returns how long it is until the next one is; None when there is none. However many
         processes do this, each run is enqueued once.
         """
+        stuck: set[str] = set()
         while True:
-            due = await self.store.due(self.tasks.keys(), self._declared.keys(), FIRED_AT_ONCE)
+            limit = FIRED_AT_ONCE + len(stuck)
+            due = await self.store.due(self.tasks.keys(), self._declared.keys(), limit)
+            left = [schedule for schedule in due.schedules if schedule.name not in stuck]
             # All at once, so that they share a transaction.
-            fired = await _gather(
-                [self._fire(plan(schedule, due.now)) for schedule in due.schedules]
-            )
-            if len(due.schedules) < FIRED_AT_ONCE or not any(fired):
+            fired = await _gather([self._fire(schedule, due.now) for schedule in left])
+            stuck.update(s.name for s, gone_on in zip(left, fired, strict=True) if not gone_on)
+            if len(due.schedules) < limit:
                 return None if due.next is None else due.next - due.now
 
-    async def _fire(self, firing: Firing) -> bool:
+    async def _fire(self, schedule: Schedule, now: datetime) -> bool:
         """Whether the schedule has gone on, by this call or another."""
-        name = firing.schedule.name
+        try:
+            firing = plan(schedule, now)
+        except Exception as error:  # noqa: BLE001 - such as a time zone that is unknown here
+            self._complain(schedule, f"it cannot be fired here: {error!r}")
+            return False
         try:
             jobs = await self.store.fire(firing, actor=self.actor)
         except QueueFull as error:
-            _log.warning("schedule %s: %s; its run stays due", name, error)
+            self._complain(schedule, str(error))
             return False
         if jobs is not None:
             _report(firing, jobs)
         return True
+
+    def _complain(self, schedule: Schedule, text: str) -> None:
+        """Once for each run, not with every sweep."""
+        if self._complaints.get(schedule.name) != schedule.version:
+            self._complaints[schedule.name] = schedule.version
+            _log.warning("schedule %s: %s; its run stays due", schedule.name, text)
 
     # How they are written
 
@@ -236,7 +249,10 @@ class Periodic:
         self, name: str, decide: Callable[[Schedule, datetime], Schedule]
     ) -> Schedule:
         for _ in range(_DECISIONS):
-            changed = decide(await self._stored(name), await self._now())
+            stored = await self._stored(name)
+            changed = decide(stored, await self._now())
+            if changed == stored:
+                return replace(stored, known=self._knows(stored))
             if (written := await self.store.put_schedule(changed)) is not None:
                 return replace(written, known=self._knows(written))
         raise PenstockError(f"schedule {name!r} keeps changing; try again")

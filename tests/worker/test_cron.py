@@ -20,7 +20,7 @@ from penstock import (
     run_sync,
 )
 from penstock.core.errors import ScheduleNotFound
-from penstock.core.schedule import Due, Missed, Schedule
+from penstock.core.schedule import Due, Missed, Rhythm, Schedule
 from tests.contract.support import HOUR, SECOND, SOON, ManualClock
 from tests.worker.support import eventually, soon, work_off, working
 
@@ -357,6 +357,39 @@ async def test_full_queue_does_not_keep_others_from_being_fired(
     assert {job.task for job in await app.find()} == {"t", "u"}
 
 
+async def test_schedules_that_stay_due_do_not_starve_others(
+    app: Penstock, clock: ManualClock
+) -> None:
+    task = app.task("t", nothing)
+    for n in range(150):
+        await app.schedule(f"stuck{n}", task.using(queue="full").new(), every=HOUR)
+    await app.limit("full", 0)
+    clock.advance(MINUTE)
+    await app.schedule("fine", task, every=HOUR)
+    clock.advance(HOUR)
+    await app.fire_due()
+    assert [job.queue for job in await app.find()] == ["default"]
+
+
+async def test_schedule_that_cannot_be_read_here_does_not_stop_others(
+    app: Penstock, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    job = app.task("t", nothing).new()
+    strange = Rhythm(cron="0 0 * * *", timezone="Mars/Olympus")
+    unread = Rhythm(cron="0 0 * * MON~FRI")
+    await app.store.put_schedule(Schedule(name="a", job=job, rhythm=strange, next=START))
+    await app.store.put_schedule(Schedule(name="b", job=job, rhythm=unread, next=START))
+    await app.schedule("c", job, every=HOUR)
+    clock.advance(HOUR)
+    await app.fire_due()
+    [run] = await app.find()
+    assert run.correlation == "c@2030-01-01T01:00:00Z"
+    await app.fire_due()
+    assert caplog.text.count("schedule a: it cannot be fired here") == 1
+    assert caplog.text.count("schedule b: it cannot be fired here") == 1
+    assert [s.spec for s in await app.schedules()][1:] == ["0 0 * * MON~FRI", "Every hour"]
+
+
 async def test_run_is_left_out_while_the_previous_is_unfinished_without_overlap(
     app: Penstock, clock: ManualClock
 ) -> None:
@@ -445,6 +478,18 @@ async def test_short_pause_changes_nothing(app: Penstock, clock: ManualClock) ->
     await app.pause_schedule("t")
     clock.advance(MINUTE)
     assert (await app.resume_schedule("t")).next == START + HOUR
+
+
+async def test_resuming_what_is_not_paused_loses_no_missed_run(
+    app: Penstock, clock: ManualClock
+) -> None:
+    app.task("t", nothing, every=HOUR)
+    await app.register_schedules()
+    before = await one(app)
+    clock.advance(HOUR)
+    assert await app.resume_schedule("t") == before
+    await app.fire_due()
+    assert await planned(app) == [START + HOUR]
 
 
 async def test_unknown_schedule_is_an_error(app: Penstock) -> None:

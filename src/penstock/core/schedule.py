@@ -60,9 +60,13 @@ class Rhythm(msgspec.Struct, frozen=True, kw_only=True):
         """The rhythm as people say it."""
         if self.every is not None:
             return f"Every {_span(self.every)}"
-        from cronsim import CronSim
+        from cronsim import CronSim, CronSimError
 
-        return CronSim(_expression(self.cron or ""), datetime(2000, 1, 1)).explain()  # noqa: DTZ001 - any
+        cron = self.cron or ""
+        try:
+            return CronSim(_expression(cron), datetime.min.replace(tzinfo=UTC)).explain()
+        except CronSimError:  # stored by a program with another version of cronsim
+            return cron
 
     def after(self, instant: datetime, anchor: datetime) -> datetime | None:
         """The first run later than an instant; None if there is none any more.
@@ -186,6 +190,8 @@ def redefined(stored: Schedule | None, wanted: Schedule, now: datetime) -> Sched
 
 def resumed(stored: Schedule, now: datetime) -> Schedule:
     """A schedule that goes on: runs that fell into the pause do not happen."""
+    if not stored.paused:
+        return stored
     following = stored.next
     if following is not None and following <= now:
         following = stored.rhythm.after(now, following)

@@ -22,8 +22,8 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     entries: list[LogEntry] = []
     queues: list[Queue] = []
     removed: list[JobId] = []
-    schedules: list[Schedule] = []
-    unscheduled: list[str] = []
+    schedules: tuple[Schedule, ...] = ()
+    unscheduled: tuple[str, ...] = ()
 
 
 class Draft:

@@ -206,12 +206,12 @@ class MemoryStore:
     async def put_schedule(self, schedule: Schedule) -> Schedule | None:
         with self._lock:
             if (written := self._timetable.put(schedule)) is not None:
-                self._commit(Batch(schedules=[written]))
+                self._commit(Batch(schedules=(written,)))
             return written
 
     async def drop_schedule(self, name: str) -> bool:
         with self._lock:
-            dropped = [schedule.name for schedule in self._timetable.find([name])]
+            dropped = tuple(schedule.name for schedule in self._timetable.find([name]))
             self._commit(Batch(unscheduled=dropped))
             return bool(dropped)
 
@@ -227,7 +227,7 @@ class MemoryStore:
                 return None
             self._check_limits(draft.jobs.values())
             fired = self._timetable.fired(firing, draft.jobs.values())
-            self._commit(replace(draft.batch(), schedules=[fired]))
+            self._commit(replace(draft.batch(), schedules=(fired,)))
             return [
                 replace(self._jobs[place], duplicate=True) if hit else self._jobs[place]
                 for place, hit in places
@@ -287,7 +287,8 @@ class MemoryStore:
     def _apply(self, batch: Batch) -> None:
         for queue in batch.queues:
             self._queues[queue.name] = queue
-        self._timetable.apply(batch.schedules, batch.unscheduled)
+        if batch.schedules or batch.unscheduled:
+            self._timetable.apply(batch.schedules, batch.unscheduled)
         for job in batch.jobs:
             self._put(job)
             self._relate(job)
