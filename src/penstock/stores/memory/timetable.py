@@ -67,10 +67,12 @@ class Timetable:
             return None
         places: list[tuple[JobId, bool]] = []
         for new in firing.jobs:
-            places.append(draft.add(new))
-            if not places[-1][1]:
+            entry = len(draft.entries)
+            place, duplicate = draft.add(new)
+            places.append((place, duplicate))
+            if not duplicate:
                 reason = stored.reason(new.run_at or now)
-                draft.entries[-1] = replace(draft.entries[-1], reason=reason)
+                draft.entries[entry] = replace(draft.entries[entry], reason=reason)
         return places
 
     def fired(self, firing: Firing, added: Iterable[Job]) -> Schedule:
