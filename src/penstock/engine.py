@@ -56,12 +56,14 @@ from penstock.core.job import (
 )
 from penstock.core.lifecycle import Event, Move, Outcome, State, Waiting
 from penstock.core.note import Line, Note, Progress
+from penstock.core.schedule import Schedule
 from penstock.core.store import Clock, Store
 from penstock.core.times import from_micros
 from penstock.isolation import take_isolation
+from penstock.periodic import Periodic, TaskOptions, recurrence_of
 from penstock.results import Ends, outcome_of
 from penstock.stores import open_store, system_clock
-from penstock.task import Merge, Options, Task, TaskOptions, Verdict
+from penstock.task import Merge, Options, Task, Verdict
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -130,7 +132,7 @@ class Explanation(msgspec.Struct, frozen=True):
     blocked_by: JobId | None = None
 
 
-class Penstock(Administration):
+class Penstock(Administration, Periodic):
     """A queue of jobs in one store, and the tasks that this program knows.
 
     The store is opened by the first call that needs it, and created if it is not there, unless
@@ -151,6 +153,8 @@ class Penstock(Administration):
         self.actor = actor or f"{socket.gethostname()}:{os.getpid()}"
         self.tasks: dict[str, Task[Any, Any]] = {}
         self.check = JobChecker(payload_limit).check
+        self._declared: dict[str, Schedule] = {}
+        self._complaints: dict[str, int] = {}
         self._clock = clock
         self._create = create
         self._open: Callable[..., Store] = open_store
@@ -251,17 +255,19 @@ class Penstock(Administration):
 
         The name is the function's own unless given. Errors of the `permanent` types are not
         tried again. `merge` is the rule for jobs that `supersede` others of their key. With
-        `isolation="process"` the handler runs in a child process, which may
-        hold `memory` bytes and is replaced after `recycle` jobs.
+        `isolation="process"` the handler runs in a child process, which may hold `memory` bytes
+        and is replaced after `recycle` jobs. With `cron` or `every`, workers call it
+        periodically: see `schedule`.
         """
         if callable(name):
             name, handler = None, name
+        task_options, recurrence = recurrence_of(options)
 
         def register(function: Callable[..., Any]) -> Task[..., Any]:
             title = function.__name__ if name is None else name
             if title in self.tasks:
                 raise ConfigurationError(f"task {title!r} is registered twice")
-            own: dict[str, Any] = {**options}
+            own: dict[str, Any] = {**task_options}
             isolation = take_isolation(title, own)
             task = Task(
                 self,
@@ -275,6 +281,8 @@ class Penstock(Administration):
             # The key of a superseding job is often known only when it is enqueued.
             fields = {**task._fields, "supersede": False}
             self.check(NewJob(task=title, payload="{}", **fields))
+            if recurrence:
+                self._declare(task, recurrence)
             self.tasks[title] = task
             return task
 

@@ -61,7 +61,7 @@ class Options(TypedDict, total=False):
     connection: Any
 
 
-class TaskOptions(Options, IsolationOptions, total=False):
+class HandlerOptions(Options, IsolationOptions, total=False):
     """What a task can ask for: what its jobs can, and where its handler runs."""
 
 

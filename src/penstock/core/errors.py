@@ -7,6 +7,7 @@ PenstockError
 │   └── PayloadTooLarge
 ├── UnknownTask            no handler has that name
 ├── JobNotFound
+├── ScheduleNotFound
 ├── QueueFull              the queue is at its limit; try later
 ├── TransitionRefused      not allowed from this state
 ├── Overtaken              a job that was to be replaced has changed
@@ -48,6 +49,10 @@ class UnknownTask(PenstockError, LookupError):
 
 class JobNotFound(PenstockError, LookupError):
     """No job has that id: it never existed, or retention removed it."""
+
+
+class ScheduleNotFound(PenstockError, LookupError):
+    """No schedule has that name."""
 
 
 class QueueFull(PenstockError):

@@ -1,6 +1,6 @@
 """The Store protocol: what a home for jobs has to promise."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 from penstock.core.job import (
@@ -24,6 +24,7 @@ from penstock.core.job import (
     Tally,
 )
 from penstock.core.note import Line, Note, Progress
+from penstock.core.schedule import Due, Firing, Schedule
 
 Clock = Callable[[], int]
 """Microseconds since 1970, UTC."""
@@ -219,6 +220,40 @@ class Store(Protocol):
 
         Also after `timeout` seconds. The answer is the next `seen`. Changes made by other
         processes count.
+        """
+        ...
+
+    async def schedules(self, names: Collection[str] | None = None) -> list[Schedule]:
+        """The schedules with these names, or all; by name. Unknown names are left out."""
+        ...
+
+    async def put_schedule(self, schedule: Schedule) -> Schedule | None:
+        """Write a schedule while the stored one still has its version, or while there is none.
+
+        A schedule that is not stored has version 0. Returns it as it is now, with the next
+        version, or None where another write came first. A version is never given twice under
+        the same name.
+        """
+        ...
+
+    async def drop_schedule(self, name: str) -> bool:
+        """Remove a schedule; whether there was one. Jobs that it has enqueued stay."""
+        ...
+
+    async def due(self, tasks: Collection[str], declared: Collection[str], limit: int) -> Due:
+        """The schedules whose next run has come, longest due first, and when the next one comes.
+
+        Only those of these tasks; of the ones that are declared in code, only those with these
+        names. A paused schedule is never due.
+        """
+        ...
+
+    async def fire(self, firing: Firing, *, actor: str) -> list[Job] | None:
+        """Add the jobs of a schedule that is due, as `add` does, and set its next run.
+
+        All of it or nothing: None where the schedule has another version meanwhile, is gone, or
+        is not due by the store's clock. So each run happens once, whoever else tries. The log
+        says which schedule enqueued each job. Raises `QueueFull`; the schedule then stays due.
         """
         ...
 

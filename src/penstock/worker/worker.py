@@ -20,6 +20,7 @@ from penstock.core.errors import ConfigurationError, PenstockError
 from penstock.core.job import Job, JobQuery, Retention, headline
 from penstock.core.lifecycle import Cancelled, Failed, Outcome, Snoozed, State
 from penstock.engine import Penstock
+from penstock.worker.cron import Cron
 from penstock.worker.execute import Run, described
 from penstock.worker.leases import LeaseKeeper
 from penstock.worker.notebook import Notebook
@@ -102,7 +103,9 @@ class Worker:
         await self._children.prepare()
         self._threads = ThreadPoolExecutor(self._concurrency, f"penstock-{self.name}")
         self._keeper = LeaseKeeper(self._penstock, self._runs, self._renewed)
+        cron = Cron(self._penstock, self._sweep)
         try:
+            await cron.begin()
             async with asyncio.TaskGroup() as group:
                 self._group = group
                 for _ in range(self._concurrency):
@@ -111,6 +114,7 @@ class Worker:
                     group.create_task(self._watch_store()),
                     group.create_task(self._watch_cancels()),
                     group.create_task(run_upkeep(self._penstock, self._sweep, self._retention)),
+                    group.create_task(cron.run()),
                 ]
                 try:
                     await self._exchange_until(until_empty=until_empty)

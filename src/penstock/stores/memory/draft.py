@@ -22,6 +22,7 @@ from penstock.core.job import (
     moved,
 )
 from penstock.core.lifecycle import UNFINISHED, Event, Move, State, Waiting
+from penstock.core.schedule import Schedule
 
 if TYPE_CHECKING:
     from penstock.stores.memory.store import MemoryStore
@@ -37,6 +38,8 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     removed: list[JobId] = []
     origins: dict[tuple[int, int], JobId] = {}
     floors: tuple[int, int] = (0, 0)
+    schedules: tuple[Schedule, ...] = ()
+    unscheduled: tuple[str, ...] = ()
 
 
 class Draft:

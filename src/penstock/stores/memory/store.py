@@ -4,7 +4,7 @@
 import secrets
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from heapq import merge
@@ -39,6 +39,7 @@ from penstock.core.job import (
 from penstock.core.lifecycle import FINAL, UNFINISHED, Event, State, Waiting
 from penstock.core.note import Line as LoggedLine
 from penstock.core.note import Note, Progress
+from penstock.core.schedule import Due, Firing, Schedule
 from penstock.core.store import Clock
 from penstock.core.times import from_micros
 from penstock.stores.alarm import Alarm
@@ -46,6 +47,7 @@ from penstock.stores.memory.draft import Batch, Draft
 from penstock.stores.memory.notes import Notes
 from penstock.stores.memory.restoring import Restoring
 from penstock.stores.memory.shelves import Line, Ranked, Ranking, Shelf
+from penstock.stores.memory.timetable import Timetable
 
 _RUNNING = frozenset({State.RUNNING})
 
@@ -65,6 +67,7 @@ class MemoryStore:
         self._source = secrets.randbits(63)
         self._origins: dict[tuple[int, int], JobId] = {}
         self._notes = Notes()
+        self._timetable = Timetable()
         # All below follows from the above.
         self._entries: dict[JobId, list[LogId]] = {}
         self._totals: Counter[tuple[str, State, Waiting | None]] = Counter()
@@ -310,6 +313,40 @@ class MemoryStore:
             self._tick()
             return self._generation
 
+    async def schedules(self, names: Collection[str] | None = None) -> list[Schedule]:
+        with self._lock:
+            return self._timetable.find(names)
+
+    async def put_schedule(self, schedule: Schedule) -> Schedule | None:
+        with self._lock:
+            if (written := self._timetable.put(schedule)) is not None:
+                self._commit(Batch(schedules=(written,)))
+            return written
+
+    async def drop_schedule(self, name: str) -> bool:
+        with self._lock:
+            dropped = tuple(schedule.name for schedule in self._timetable.find([name]))
+            self._commit(Batch(unscheduled=dropped))
+            return bool(dropped)
+
+    async def due(self, tasks: Collection[str], declared: Collection[str], limit: int) -> Due:
+        with self._lock:
+            return self._timetable.due(self._tick(), (tasks, declared), limit)
+
+    async def fire(self, firing: Firing, *, actor: str) -> list[Job] | None:
+        with self._lock:
+            draft = Draft(self, self._tick(), actor)
+            places = self._timetable.fire(draft, firing, self._now)
+            if places is None:
+                return None
+            self._check_limits(draft.jobs.values())
+            fired = self._timetable.fired(firing, draft.jobs.values())
+            self._commit(replace(draft.batch(), schedules=(fired,)))
+            return [
+                replace(self._jobs[place], duplicate=True) if hit else self._jobs[place]
+                for place, hit in places
+            ]
+
     async def close(self) -> None:
         with self._lock:
             self._wake()
@@ -376,6 +413,8 @@ class MemoryStore:
     def _apply(self, batch: Batch) -> None:
         for queue in batch.queues:
             self._queues[queue.name] = queue
+        if batch.schedules or batch.unscheduled:
+            self._timetable.apply(batch.schedules, batch.unscheduled)
         for job in batch.jobs:
             self._put(job)
             self._relate(job)
@@ -386,19 +425,25 @@ class MemoryStore:
             self._last_log = entry.id
             self._log.put(entry.id, entry)
             self._entries.setdefault(entry.job_id, []).append(entry.id)
-        for edge in batch.edges:
-            self._dependents.setdefault(edge.needed, {})[edge.job_id] = edge
-            self._needed.setdefault(edge.job_id, set()).add(edge.needed)
+        self._link(batch.edges)
         self._origins.update(batch.origins)
         self._last_job = max(self._last_job, batch.floors[0])
         self._last_log = max(self._last_log, batch.floors[1])
         for place in batch.removed:
-            self._unlink(place)
-            self._leave(self._jobs.take(place))
-            for entry_id in self._entries.pop(place):
-                self._log.take(entry_id)
+            self._remove(place)
         if self._notes:
             self._notes.follow(batch.jobs, batch.entries, batch.removed)
+
+    def _remove(self, place: JobId) -> None:
+        self._unlink(place)
+        self._leave(self._jobs.take(place))
+        for entry_id in self._entries.pop(place):
+            self._log.take(entry_id)
+
+    def _link(self, edges: Iterable[Edge]) -> None:
+        for edge in edges:
+            self._dependents.setdefault(edge.needed, {})[edge.job_id] = edge
+            self._needed.setdefault(edge.job_id, set()).add(edge.needed)
 
     def _unlink(self, place: JobId) -> None:
         for job_id in self._dependents.pop(place, {}):

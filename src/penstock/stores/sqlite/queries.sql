@@ -444,3 +444,55 @@ SELECT j.stage, count(*) FROM penstock_job AS j WHERE
 SELECT j.stage, count(*) FROM penstock_tag AS t
 CROSS JOIN penstock_job AS j ON j.id = t.job_id
 WHERE t.tag = ? AND
+-- name: schedules
+SELECT
+    name, version, next_at, last_at, last_job, paused, declared, job, cron, every, timezone,
+    missed, overlap
+FROM penstock_schedule WHERE name > '' ORDER BY name;
+
+-- name: schedules_named
+SELECT
+    name, version, next_at, last_at, last_job, paused, declared, job, cron, every, timezone,
+    missed, overlap
+FROM penstock_schedule WHERE name IN (SELECT value FROM json_each(?)) ORDER BY name;
+
+-- name: schedule_version
+SELECT version, next_at, paused FROM penstock_schedule WHERE name = ?;
+
+-- name: next_schedule_version
+UPDATE penstock_meta SET value = value + 1 WHERE name = 'last_schedule' RETURNING value;
+
+-- name: put_schedule
+INSERT OR REPLACE INTO penstock_schedule (
+    name, version, next_at, last_at, last_job, paused, declared, task, job, cron, every, timezone,
+    missed, overlap
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: drop_schedule
+DELETE FROM penstock_schedule WHERE name = ? RETURNING name;
+
+-- name: due_schedules
+SELECT
+    name, version, next_at, last_at, last_job, paused, declared, job, cron, every, timezone,
+    missed, overlap
+FROM penstock_schedule
+WHERE paused = 0 AND next_at <= ?1
+AND +task IN (SELECT value FROM json_each(?2))
+AND (NOT declared OR +name IN (SELECT value FROM json_each(?3)))
+ORDER BY next_at LIMIT ?4;
+
+-- name: next_schedule
+SELECT next_at FROM penstock_schedule
+WHERE paused = 0 AND next_at > ?1
+AND +task IN (SELECT value FROM json_each(?2))
+AND (NOT declared OR +name IN (SELECT value FROM json_each(?3)))
+ORDER BY next_at LIMIT 1;
+
+-- name: schedule_fired
+UPDATE penstock_schedule SET
+    version = ?2, next_at = ?3, last_at = ifnull(?4, last_at), last_job = ifnull(?5, last_job)
+WHERE name = ?1;
+
+-- The entry was written in this transaction.
+-- name: log_reason
+UPDATE penstock_log SET reason = ? WHERE id = ?;

@@ -5,7 +5,7 @@ import heapq
 import os
 import sqlite3
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count, groupby, islice
 from pathlib import Path
@@ -36,9 +36,10 @@ from penstock.core.job import (
 )
 from penstock.core.lifecycle import FINAL, State
 from penstock.core.note import Line, Note, Progress
+from penstock.core.schedule import Due, Firing, Schedule
 from penstock.core.store import Clock
 from penstock.core.times import span_to_micros
-from penstock.stores.sqlite import noting, rows
+from penstock.stores.sqlite import noting, rows, schedules
 from penstock.stores.sqlite.adding import Adding, Addition, Following
 from penstock.stores.sqlite.bell import Bell
 from penstock.stores.sqlite.connection import connect, prepared, translated
@@ -274,6 +275,29 @@ class SqliteStore:
             timeout = min(timeout, (due - clock) / 1e6)
         return await self._bell.wait(seen, timeout)
 
+    async def schedules(self, names: Collection[str] | None = None) -> list[Schedule]:
+        """See `Store.schedules`."""
+        return await self._read(lambda connection: schedules.find(connection, names))
+
+    async def put_schedule(self, schedule: Schedule) -> Schedule | None:
+        """See `Store.put_schedule`."""
+        return await self._writer.run(self._put_schedules, schedule)
+
+    async def drop_schedule(self, name: str) -> bool:
+        """See `Store.drop_schedule`."""
+        return await self._writer.run(self._drop_schedules, name)
+
+    async def due(self, tasks: Collection[str], declared: Collection[str], limit: int) -> Due:
+        """See `Store.due`."""
+        known = tasks, declared
+        return await self._read(
+            lambda connection: schedules.due(connection, self._clock(), known, limit)
+        )
+
+    async def fire(self, firing: Firing, *, actor: str) -> list[Job] | None:
+        """See `Store.fire`."""
+        return await self._writer.run(self._fire, (firing, actor))
+
     async def close(self) -> None:
         """See `Store.close`."""
         if self._closed:
@@ -494,6 +518,21 @@ class SqliteStore:
         gone = tx.execute(SQL["prune_jobs"], (found,)).fetchall()
         tx.add_totals({key: -n for key, n in Counter(gone).items()})
         return len(gone)
+
+    # Schedules
+
+    def _put_schedules(
+        self, tx: Transaction, calls: Sequence[Schedule]
+    ) -> list[Schedule | Exception | None]:
+        return [schedules.put(tx, schedule) for schedule in calls]
+
+    def _drop_schedules(self, tx: Transaction, calls: Sequence[str]) -> list[bool]:
+        return [schedules.drop(tx, name) for name in calls]
+
+    def _fire(
+        self, tx: Transaction, calls: Sequence[tuple[Firing, str]]
+    ) -> list[list[Job] | Exception | None]:
+        return schedules.fire(tx, calls, self._clock())
 
 
 def _ready(tx: Transaction, queue: str, tag: str | None, portion: int) -> Iterator[Pick]:

@@ -1,0 +1,374 @@
+"""Periodic tasks: when a schedule runs, and what becomes of runs that nobody was there for.
+
+All of it is arithmetic on instants that are handed in; the store compares and sets what comes
+out of it. Time zones are looked up by `zoneinfo`, cron expressions are read by `cronsim`, which
+never sees a time zone: see `_cron_after`.
+"""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from functools import lru_cache
+from zoneinfo import ZoneInfo
+
+import msgspec
+from msgspec.structs import replace
+
+from penstock.core.errors import ConfigurationError
+from penstock.core.job import JobId, NewJob
+from penstock.core.retry import LONGEST
+
+CATCH_UP_LIMIT = 1_000
+"""How many missed runs `missed="all"` makes up for at most: the newest ones."""
+
+PUNCTUAL = timedelta(minutes=1)
+"""A run that begins within this time of its plan is not a missed one."""
+
+SHORTEST = timedelta(seconds=1)
+
+_SECOND = timedelta(seconds=1)
+_DAY = timedelta(days=1)
+_FIELDS = 5
+_MACROS = {
+    "@hourly": "0 * * * *",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@weekly": "0 0 * * 0",
+    "@monthly": "0 0 1 * *",
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+}
+
+
+class Missed(StrEnum):
+    """What becomes of runs that were due while no worker was up."""
+
+    ONCE = "once"
+    ALL = "all"
+    SKIP = "skip"
+
+
+class Rhythm(msgspec.Struct, frozen=True, kw_only=True):
+    """When a schedule runs: by a cron expression in a time zone, or every so often."""
+
+    cron: str | None = None
+    every: timedelta | None = None
+    timezone: str = "UTC"
+
+    @property
+    def words(self) -> str:
+        """The rhythm as people say it."""
+        if self.every is not None:
+            return f"Every {_span(self.every)}"
+        from cronsim import CronSim, CronSimError
+
+        cron = self.cron or ""
+        try:
+            return CronSim(_expression(cron), datetime.min.replace(tzinfo=UTC)).explain()
+        except CronSimError:  # stored by a program with another version of cronsim
+            return cron
+
+    def after(self, instant: datetime, anchor: datetime) -> datetime | None:
+        """The first run later than an instant; None if there is none any more.
+
+        With `every`, runs are whole multiples of it away from `anchor`, a run before.
+        """
+        if self.every is not None:
+            return anchor + ((instant - anchor) // self.every + 1) * self.every
+        return _cron_after(_expression(self.cron or ""), ZoneInfo(self.timezone), instant)
+
+
+class Schedule(msgspec.Struct, frozen=True, kw_only=True):
+    """A job that is enqueued again and again, as the store has it.
+
+    `next` is the planned time of the run to come, `last` that of the newest one, whose job is
+    `last_job`. `declared` tells that it stands in the code, at its task. `known` tells whether
+    the program that listed it would fire it. `version` changes with every write.
+    """
+
+    name: str
+    job: NewJob
+    rhythm: Rhythm
+    missed: Missed = Missed.ONCE
+    overlap: bool = True
+    declared: bool = False
+    paused: bool = False
+    next: datetime | None = None
+    last: datetime | None = None
+    last_job: JobId | None = None
+    version: int = 0
+    known: bool = True
+
+    @property
+    def task(self) -> str:
+        """The task that it calls."""
+        return self.job.task
+
+    @property
+    def spec(self) -> str:
+        """When it runs, in words."""
+        return self.rhythm.words
+
+    @property
+    def timezone(self) -> str:
+        """The time zone that its expression is read in."""
+        return self.rhythm.timezone
+
+    def run(self, planned: datetime) -> NewJob:
+        """The job of one run: the planned time is its `run_at`, and part of its correlation."""
+        job = replace(self.job, run_at=planned)
+        if job.correlation is None:
+            job = replace(job, correlation=f"{self.name}@{planned:%Y-%m-%dT%H:%M:%SZ}")
+        return self.alone(job)
+
+    def alone(self, job: NewJob) -> NewJob:
+        """The job, kept from being enqueued beside an unfinished run unless runs may overlap."""
+        if self.overlap or job.dedupe is not None:
+            return job
+        return replace(job, dedupe=f"schedule:{self.name}")
+
+    def reason(self, planned: datetime) -> str:
+        """What the audit says about why a run's job was enqueued."""
+        return f"schedule {self.name}, planned for {planned:%Y-%m-%d %H:%M:%S} UTC"
+
+
+class Firing(msgspec.Struct, frozen=True, kw_only=True):
+    """What has to happen when a schedule is due, to be written while it is as looked at."""
+
+    schedule: Schedule
+    jobs: tuple[NewJob, ...]
+    next: datetime | None
+    left_out: bool = False
+    """Whether older runs are not made up for."""
+
+
+class Due(msgspec.Struct, frozen=True, kw_only=True):
+    """The schedules that are due by the store's clock, and when there is more to do."""
+
+    now: datetime
+    schedules: list[Schedule]
+    next: datetime | None
+
+
+def plan(schedule: Schedule, now: datetime) -> Firing:
+    """What to do about a schedule that is due: its runs, as its policy for missed ones has it."""
+    if schedule.next is None or schedule.next > now:
+        raise ValueError(f"schedule {schedule.name} is not due")
+    limit = CATCH_UP_LIMIT if schedule.missed is Missed.ALL else 1
+    runs = _latest(schedule.rhythm, schedule.next, now, limit + 1)
+    left_out = len(runs) > limit
+    runs = runs[-limit:]
+    if schedule.missed is Missed.SKIP and now - runs[-1] > PUNCTUAL:
+        runs, left_out = [], True
+    return Firing(
+        schedule=schedule,
+        jobs=tuple(schedule.run(planned) for planned in runs),
+        next=schedule.rhythm.after(now, schedule.next),
+        left_out=left_out,
+    )
+
+
+def redefined(stored: Schedule | None, wanted: Schedule, now: datetime) -> Schedule:
+    """A schedule as it has to be stored; `stored` itself where nothing about it changes.
+
+    A new rhythm begins now. An unchanged one keeps its next run, whatever else has changed.
+    """
+    if stored is None:
+        return replace(wanted, next=wanted.rhythm.after(now, now), version=0)
+    kept = replace(
+        wanted,
+        paused=stored.paused,
+        next=stored.next,
+        last=stored.last,
+        last_job=stored.last_job,
+        version=stored.version,
+    )
+    if wanted.rhythm != stored.rhythm:
+        kept = replace(kept, next=wanted.rhythm.after(now, now))
+    return stored if kept == stored else kept
+
+
+def resumed(stored: Schedule, now: datetime) -> Schedule:
+    """A schedule that goes on: runs that fell into the pause do not happen."""
+    if not stored.paused:
+        return stored
+    following = stored.next
+    if following is not None and following <= now:
+        following = stored.rhythm.after(now, following)
+    return replace(stored, paused=False, next=following)
+
+
+def check_rhythm(
+    cron: object = None, every: object = None, timezone: object = None, *, name: str
+) -> Rhythm:
+    """The rhythm that was asked for; raises `ConfigurationError` if it makes no sense."""
+    what = f"schedule {name!r}"
+    if (cron is None) == (every is None):
+        raise ConfigurationError(f"{what}: give either cron or every")
+    if every is not None:
+        if timezone is not None:
+            raise ConfigurationError(f"{what}: every counts real time; a timezone belongs to cron")
+        if not isinstance(every, timedelta) or not SHORTEST <= every <= LONGEST:
+            raise ConfigurationError(
+                f"{what}: every is a timedelta from {SHORTEST.seconds} second to {LONGEST.days} "
+                f"days, not {every!r:.80}"
+            )
+        return Rhythm(every=every)
+    zone = _checked_zone("UTC" if timezone is None else timezone, what)
+    return Rhythm(cron=_checked_cron(cron, what), timezone=zone)
+
+
+def _checked_cron(cron: object, what: str) -> str:
+    from cronsim import CronSimError
+
+    if not isinstance(cron, str):
+        raise ConfigurationError(f"{what}: cron is text such as '*/5 * * * *', not {cron!r:.80}")
+    text = " ".join(cron.split())
+    expression = _expression(text)
+    if len(expression.split()) != _FIELDS:
+        raise ConfigurationError(
+            f"{what}: cron {cron!r:.80} needs five fields: minute, hour, day of month, month, "
+            "day of week; for less than a minute, use every"
+        )
+    try:
+        if _cron_after(expression, ZoneInfo("UTC"), datetime(2000, 1, 1, tzinfo=UTC)) is None:
+            raise ConfigurationError(f"{what}: cron {cron!r:.80} never comes")
+    except (CronSimError, ValueError, AssertionError) as error:
+        raise ConfigurationError(
+            f"{what}: cron {cron!r:.80} is not understood: {error}; for example, "
+            "'30 2 * * MON-FRI' is at 02:30 on working days"
+        ) from error
+    return text
+
+
+def _checked_zone(timezone: object, what: str) -> str:
+    try:
+        return ZoneInfo(timezone).key  # type: ignore[arg-type] # the next line is for the others
+    except (LookupError, ValueError, TypeError, AttributeError, OSError) as error:
+        raise ConfigurationError(
+            f"{what}: there is no time zone {timezone!r:.80}; name one such as 'Europe/Berlin' "
+            "(where the system has none, install the package tzdata)"
+        ) from error
+
+
+# Runs between two instants
+
+
+def _latest(rhythm: Rhythm, first: datetime, until: datetime, limit: int) -> list[datetime]:
+    """The newest runs from `first`, which is one, up to an instant; oldest first.
+
+    Looks back twice as far each time, so that its cost does not grow with what was missed.
+    """
+    reach = (rhythm.every or timedelta(minutes=1)) * limit
+    while True:
+        since = max(first - _SECOND, until - reach)
+        runs = list(_between(rhythm, since, first, until))
+        if since < first or len(runs) >= limit:
+            return runs[-limit:]
+        reach *= 2
+
+
+def _between(
+    rhythm: Rhythm, since: datetime, anchor: datetime, until: datetime
+) -> Iterator[datetime]:
+    """The runs later than `since`, up to `until`."""
+    if since < anchor:
+        yield anchor
+        since = anchor
+    while (run := rhythm.after(since, anchor)) is not None and run <= until:
+        yield run
+        since = run
+
+
+# Cron and clock changes
+
+
+def _expression(cron: str) -> str:
+    return _MACROS.get(cron.lower(), cron)
+
+
+def _cron_after(expression: str, zone: ZoneInfo, after: datetime) -> datetime | None:
+    """The first run of a cron expression later than an instant.
+
+    As Debian's cron has it: an expression whose minute or hour begins with a star follows the
+    clock on the wall, so it runs in both of two hours that read the same, and not in one that
+    is left out. Any other names times of day, which happen once: a time that is left out at the
+    moment of the change, a time that occurs twice the first time.
+    """
+    minute, hour, *_ = expression.split()
+    by_wall = minute.startswith("*") or hour.startswith("*")
+    following = _next_by_the_wall if by_wall else _next_time_of_day
+    return following(expression, zone, after.astimezone(UTC))
+
+
+def _next_time_of_day(expression: str, zone: ZoneInfo, after: datetime) -> datetime | None:
+    for local in _matches(expression, after.astimezone(zone)):
+        # Of a time that does not exist, one reading lies before the change, the other behind it.
+        before = local.replace(tzinfo=zone, fold=1).astimezone(UTC)
+        run = local.replace(tzinfo=zone, fold=0).astimezone(UTC)
+        if before < run:
+            run = _change(zone, before, run) or run
+        if run > after:
+            return run
+    return None
+
+
+def _next_by_the_wall(expression: str, zone: ZoneInfo, after: datetime) -> datetime | None:
+    """Goes from one change of the clock to the next: between them, it runs evenly."""
+    offset = _offset(zone, after)
+    local = after + offset
+    while (match := next(_matches(expression, local), None)) is not None:
+        run = match.replace(tzinfo=UTC) - offset
+        change = _change(zone, after, run)
+        if change is None:
+            return run
+        after, offset = change, _offset(zone, change)
+        local = after + offset - _SECOND  # a run at the very moment of the change counts
+    return None
+
+
+def _matches(expression: str, local: datetime) -> Iterator[datetime]:
+    """What an expression matches behind a local time, on a clock that is never changed.
+
+    With a time zone, cronsim 2.8 steps over runs where a clock is changed by half an hour, and
+    answers with a past one when asked in the second of two hours that read the same.
+    """
+    from cronsim import CronSim
+
+    return CronSim(expression, local.replace(tzinfo=None, fold=0))
+
+
+def _change(zone: ZoneInfo, after: datetime, until: datetime) -> datetime | None:
+    """When the zone's clock is changed first in that time, to the second."""
+    before = _offset(zone, after)
+    while after < until:
+        step = min(after + _DAY, until)
+        if _offset(zone, step) != before:
+            return _bisect(zone, after.replace(microsecond=0), step)
+        after = step
+    return None
+
+
+def _bisect(zone: ZoneInfo, after: datetime, until: datetime) -> datetime:
+    before = _offset(zone, after)
+    while until - after > _SECOND:
+        middle = after + (until - after) // _SECOND // 2 * _SECOND
+        if _offset(zone, middle) == before:
+            after = middle
+        else:
+            until = middle
+    return until
+
+
+def _offset(zone: ZoneInfo, instant: datetime) -> timedelta:
+    return instant.astimezone(zone).utcoffset() or timedelta(0)
+
+
+@lru_cache(64)
+def _span(span: timedelta) -> str:
+    for unit, size in (("day", _DAY), ("hour", timedelta(hours=1)), ("minute", PUNCTUAL)):
+        if not span % size:
+            n = span // size
+            return unit if n == 1 else f"{n} {unit}s"
+    seconds = span.total_seconds()
+    return "second" if seconds == 1 else f"{seconds:g} seconds"
