@@ -12,7 +12,16 @@ from typing import Any, Literal, ParamSpec, Self, TypeVar, Unpack, overload
 
 import msgspec
 
-from penstock.checks import PAYLOAD_LIMIT, JobChecker, check_kind, check_limit, check_name
+from penstock.checks import (
+    PAYLOAD_LIMIT,
+    JobChecker,
+    check_concurrency,
+    check_key,
+    check_kind,
+    check_limit,
+    check_name,
+    check_queue_limits,
+)
 from penstock.core import lifecycle
 from penstock.core.errors import (
     ConfigurationError,
@@ -38,6 +47,7 @@ from penstock.core.job import (
     headline,
 )
 from penstock.core.lifecycle import Event, Move, Outcome, State, Waiting
+from penstock.core.limits import Held, Limit
 from penstock.core.store import Clock, Store
 from penstock.core.times import from_micros
 from penstock.stores import open_store, system_clock
@@ -112,6 +122,7 @@ class Penstock:
         self.actor = actor or f"{socket.gethostname()}:{os.getpid()}"
         self.tasks: dict[str, Task[Any, Any]] = {}
         self.check = JobChecker(payload_limit).check
+        self._declared: dict[str, int] = {}
         self._clock = clock
         self._create = create
         self._store: Store | None = None
@@ -163,6 +174,7 @@ class Penstock:
         /,
         *,
         permanent: tuple[type[Exception], ...] = (),
+        concurrency: int | None = None,
         **options: Unpack[Options],
     ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
     @overload
@@ -173,6 +185,7 @@ class Penstock:
         /,
         *,
         permanent: tuple[type[Exception], ...] = (),
+        concurrency: int | None = None,
         **options: Unpack[Options],
     ) -> Task[P, R]: ...
     def task(
@@ -182,13 +195,17 @@ class Penstock:
         /,
         *,
         permanent: tuple[type[Exception], ...] = (),
+        concurrency: int | None = None,
         **options: Unpack[Options],
     ) -> Any:
         """Register a handler: `@app.task`, `@app.task(queue="mail")` or `app.task("name", f)`.
 
         The name is the function's own unless given. Errors of the `permanent` types are not
-        tried again.
+        tried again. With `concurrency`, at most so many jobs of the task run at a time, in all
+        processes: the first claim of this program stores it, as `limit_task` does.
         """
+        if concurrency is not None:
+            check_concurrency(concurrency)
         if callable(name):
             name, handler = None, name
 
@@ -199,6 +216,8 @@ class Penstock:
             task = Task(self, title, function, options, permanent=permanent)
             self.check(NewJob(task=title, payload="{}", **task._fields))
             self.tasks[title] = task
+            if concurrency is not None:
+                self._declared[title] = concurrency
             return task
 
         return register if handler is None else register(handler)
@@ -237,6 +256,8 @@ class Penstock:
     ) -> list[Job]:
         """Take up to `limit` ready jobs; each stays the worker's while its lease is renewed."""
         check_limit(limit)
+        if self._declared:
+            await self._declare_limits()
         wanted = Claim(
             worker=worker,
             limit=limit,
@@ -244,6 +265,16 @@ class Penstock:
             tags=tuple(tags),
         )
         return await self.store.claim(wanted)
+
+    async def _declare_limits(self) -> None:
+        """Store what tasks were registered with, before the first of their jobs is claimed."""
+        declared = dict(self._declared)
+        stored = {one.name: one for one in await self.limits() if one.kind == "task"}
+        for name, n in declared.items():
+            if name not in stored or stored[name].concurrency != n:
+                await self.limit_task(name, n)
+        for name in declared:
+            self._declared.pop(name, None)
 
     async def renew(self, leases: Sequence[Lease]) -> list[Job]:
         """Prolong these leases; a job that is missing in the answer is lost to the caller.
@@ -359,6 +390,8 @@ class Penstock:
         if any(queue.paused for queue in await self.queues() if queue.name == job.queue):
             text = f"queue {job.queue!r} is paused; resume it to let its jobs go on"
             return Explanation(job.id, "held", text)
+        if job.waiting is Waiting.READY and (held := await self.store.held(job)):
+            return Explanation(job.id, "held", "; ".join(map(_holding, held)))
         if job.waiting is Waiting.BLOCKED and (first := await self._holder_of_key(job)):
             text = f"job {first.id}, which is {first.state}, holds its key {job.key!r}"
             return Explanation(job.id, "blocked", text, first.id)
@@ -408,11 +441,55 @@ class Penstock:
         """Start jobs of this queue again."""
         return await self._configure(QueueSettings(name=queue, paused=False))
 
-    async def limit(self, queue: str, max_pending: int | None) -> Queue:
-        """Refuse new jobs with `QueueFull` while this many are pending; None for no limit."""
-        if max_pending is not None and max_pending < 0:
-            raise ConfigurationError("a queue's limit is 0 or more")
-        return await self._configure(QueueSettings(name=queue, max_pending=max_pending))
+    async def limit(
+        self,
+        queue: str,
+        max_pending: int | msgspec.UnsetType | None = msgspec.UNSET,
+        *,
+        concurrency: int | msgspec.UnsetType | None = msgspec.UNSET,
+        rate: tuple[int, timedelta] | msgspec.UnsetType | None = msgspec.UNSET,
+        promote_after: timedelta | msgspec.UnsetType | None = msgspec.UNSET,
+    ) -> Queue:
+        """Set a queue's limits, for every process; None lifts one, what is not given stays.
+
+        While `max_pending` jobs are pending, new ones are refused with `QueueFull`. At most
+        `concurrency` run at a time, and at most `rate[0]` start within any time of `rate[1]`.
+        A ready job counts as one priority higher for each `promote_after` that it has waited.
+        """
+        settings = QueueSettings(
+            name=queue,
+            max_pending=max_pending,
+            concurrency=concurrency,
+            rate=rate,
+            promote_after=promote_after,
+        )
+        check_queue_limits(settings)
+        return await self._configure(settings)
+
+    async def limit_task(self, task: str, concurrency: int | None) -> None:
+        """Run at most so many jobs of a task at a time, in all processes; None for any number."""
+        check_name("task", task)
+        await self._limit(Limit(kind="task", name=task, concurrency=concurrency))
+        self._declared.pop(task, None)
+
+    async def limit_throttle(self, prefix: str, concurrency: int | None) -> None:
+        """Run at most so many jobs at a time of each throttle that begins so; None: as if unset.
+
+        The longest prefix that fits a throttle counts, and where none does, one job runs at a
+        time. The empty prefix fits all.
+        """
+        if prefix:
+            check_key("prefix", prefix)
+        await self._limit(Limit(kind="throttle", name=prefix, concurrency=concurrency))
+
+    async def _limit(self, limit: Limit) -> None:
+        if limit.concurrency is not None:
+            check_concurrency(limit.concurrency)
+        await self.store.limit(limit)
+
+    async def limits(self) -> list[Limit]:
+        """Every limit of a task or of throttles; those of queues are in `queues`."""
+        return await self.store.limits()
 
     async def _configure(self, settings: QueueSettings) -> Queue:
         check_name("queue", settings.name)
@@ -450,6 +527,16 @@ class Penstock:
             if (await self.store.backlog(name, newest))[0]:
                 return False
         return bool((await self.store.backlog(queue, newest))[0])
+
+
+def _holding(held: Held) -> str:
+    match held.kind:
+        case "rate":
+            when = "" if held.until is None else f", the next may at {_moment(held.until)}"
+            text = f"{held.taken} of {held.limit} jobs of queue {held.name!r} have started"
+            return f"{text} within its rate{when}"
+        case _:
+            return f"{held.kind} {held.name!r} runs {held.taken} of {held.limit}"
 
 
 def _moment(instant: datetime | None) -> str:

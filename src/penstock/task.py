@@ -40,6 +40,7 @@ class Options(TypedDict, total=False):
     correlation: str
     tenant: str
     parent: int
+    throttle: str
     connection: Any
 
 

@@ -71,6 +71,7 @@ class Draft:
                 correlation=new.correlation,
                 tenant=new.tenant,
                 parent=new.parent,
+                throttle=new.throttle,
             )
         )
         return job_id, False
