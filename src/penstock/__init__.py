@@ -36,6 +36,7 @@ from penstock.core.lifecycle import (
     State,
     Waiting,
 )
+from penstock.core.limits import Limit
 from penstock.core.retry import RetryPolicy
 from penstock.engine import Drained, Explanation, Penstock, run_sync
 from penstock.task import Task
@@ -59,6 +60,7 @@ __all__ = [
     "JobQuery",
     "Lease",
     "LeaseLost",
+    "Limit",
     "LogEntry",
     "NewJob",
     "Outcome",

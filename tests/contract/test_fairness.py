@@ -25,10 +25,10 @@ from tests.contract.support import (
 MINUTE = timedelta(minutes=1)
 
 
-async def order(store: Store, limit: int = 1, **wanted: object) -> list[str | None]:
+async def order(store: Store, limit: int = 1) -> list[str | None]:
     """The tenants that are given jobs, in order, by claims of so many."""
     given: list[str | None] = []
-    while batch := await take(store, limit, **wanted):
+    while batch := await take(store, limit):
         given += [job.tenant for job in batch]
     return given
 
@@ -74,9 +74,7 @@ async def test_turns_of_one_priority_do_not_disturb_those_of_another(store: Stor
 async def test_turns_are_those_of_a_queue(store: Store) -> None:
     await add(store, *[new(queue="q", tenant=tenant) for tenant in "aabb"])
     await add(store, *[new(queue="r", tenant=tenant) for tenant in "aabb"])
-    given = []
-    for queue in "qrqrqrqr":
-        given.append((await take_one(store, queues=(queue,))).tenant)
+    given = [(await take_one(store, queues=(queue,))).tenant for queue in "qrqrqrqr"]
     assert given == ["a", "a", "b", "b", "a", "a", "b", "b"]
 
 
