@@ -160,15 +160,13 @@ async def test_scheduled_job_is_explained_by_its_time(app: Penstock) -> None:
 
 
 async def work_off(app: Penstock, workers: int) -> None:
-    async with asyncio.timeout(SOON):
-        async with asyncio.TaskGroup() as group:
-            working = [Worker(app, concurrency=10) for _ in range(workers)]
-            for worker in working:
-                group.create_task(worker.run())
-            while (await app.store.backlog())[0]:
-                await app.store.wait(0, 0.01)
-            for worker in working:
-                worker.stop()
+    async with asyncio.TaskGroup() as group:
+        working = [Worker(app, concurrency=10) for _ in range(workers)]
+        for worker in working:
+            group.create_task(worker.run())
+        assert (await app.drain(timeout=SOON * SECOND)).status == "drained"
+        for worker in working:
+            worker.stop()
 
 
 @pytest.mark.parametrize("url", ["memory://", "sqlite:///jobs.db"])

@@ -20,7 +20,7 @@ from penstock.core.lifecycle import Done, Failed, Snoozed
 from penstock.engine import run_sync
 from penstock.stores.sqlite import checkpoint
 from penstock.worker.worker import Worker
-from tests.crash import variants
+from tests.crash import limiting, variants
 from tests.crash.client import LEASE, MOMENT, ORDERS, Client
 from tests.crash.points import arm
 from tests.crash.recording import Recorder, Trouble, recorded_run
@@ -293,6 +293,7 @@ ROLES: dict[str, Callable[[Client, dict[str, Any]], None]] = {
         limited_writer,
         limited_worker,
         *SCENES,
+        *limiting.ROLES,
     )
 }
 
