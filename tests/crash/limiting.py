@@ -85,7 +85,7 @@ ROLES = (throng, overdraw)
 BROKEN = {
     "counts no queues": ("open_queues", "queue = q.name AND stage = 3", "0"),
     "counts no tasks": ("running_by_task", "stage = 3", "stage = 3 AND 0"),
-    "counts no throttles": ("running_of_throttle", "stage = 3", "stage = 2"),
+    "counts no throttles": ("running_of_throttle", "stage = 3", "stage = 3 AND 0"),
     "remembers no starts": ("note_starts", "VALUES (?, ?)", "SELECT ?, '[]' WHERE ? > ''"),
 }
 """Statements of a claim, and how they read where a care is taken away."""

@@ -66,7 +66,7 @@ def used(steps: list[str]) -> set[str]:
         ("release", {"penstock_job_held"}),
         (
             "queues_with_ready",
-            {"penstock_job_share", "penstock_job_throttle", "penstock_job_held"},
+            {"penstock_job_share", "penstock_job_throttled", "penstock_job_held"},
         ),
         ("any_due", {"penstock_job_scheduled"}),
         ("promote_due", {"penstock_job_scheduled"}),

@@ -78,8 +78,8 @@ WHERE id IN (
 )
 RETURNING queue;
 
--- name: queues_with_ready
 -- With each, whether limits, tenants or ages have a say in what comes next.
+-- name: queues_with_ready
 SELECT
     q.name,
     q.concurrency IS NOT NULL OR q.rate IS NOT NULL OR q.promote_after IS NOT NULL
@@ -87,7 +87,10 @@ SELECT
         SELECT 1 FROM penstock_job
         WHERE queue = q.name AND stage = 0 AND tenant IS NOT NULL AND held IS NULL
     )
-    OR EXISTS (SELECT 1 FROM penstock_job WHERE throttle IS NOT NULL AND stage < 4)
+    OR EXISTS (
+        SELECT 1 FROM penstock_job
+        WHERE queue = q.name AND stage = 0 AND throttle IS NOT NULL AND held IS NULL
+    )
     OR EXISTS (SELECT 1 FROM penstock_job WHERE stage = 0 AND held IS NOT NULL)
     OR EXISTS (SELECT 1 FROM penstock_limit WHERE kind = 'task')
 FROM penstock_total AS t
@@ -126,7 +129,7 @@ WHERE stage = 3 AND task IN (SELECT value FROM json_each(?)) GROUP BY task;
 
 -- name: running_of_throttle
 SELECT count(*) FROM penstock_job
-WHERE throttle = ? AND throttle IS NOT NULL AND stage = 3 AND stage < 4;
+WHERE throttle = ? AND throttle IS NOT NULL AND stage = 3;
 
 -- What is held stands apart from what is ready, and each limit that holds any has something
 -- running: a claim meets as many of them as there are running jobs, at most.

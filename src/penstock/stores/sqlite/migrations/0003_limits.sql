@@ -41,6 +41,8 @@ CREATE INDEX penstock_job_held
 ON penstock_job (held, ifnull(tenant, ''), queue, priority, run_at, id)
 WHERE stage = 0 AND held IS NOT NULL;
 
--- How many of a throttle run.
-CREATE INDEX penstock_job_throttle ON penstock_job (throttle, stage)
-WHERE throttle IS NOT NULL AND stage < 4;
+-- Whether a queue has ready jobs with a throttle, and how many of a throttle run.
+CREATE INDEX penstock_job_throttled ON penstock_job (queue)
+WHERE stage = 0 AND throttle IS NOT NULL AND held IS NULL;
+CREATE INDEX penstock_job_throttle ON penstock_job (throttle)
+WHERE stage = 3 AND throttle IS NOT NULL;
