@@ -200,3 +200,17 @@ async def test_workers_come_to_an_end_under_every_limit(
         assert highest["task"] <= 3
         assert highest["narrow"] <= 2
         assert max(highest[f"c{n}"] for n in range(4)) == 1
+
+
+@pytest.mark.parametrize("url", ["memory://", "sqlite:///jobs.db"])
+async def test_worker_is_woken_when_the_rate_allows_the_next(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    # Looking now and then must not be what saves it, nor a look soon after the last commit.
+    monkeypatch.setattr("penstock.worker.worker._LOOK_AGAIN", 600)
+    async with Penstock(url) as app:
+        app.task("t", lambda: None)
+        await app.limit("default", rate=(1, timedelta(milliseconds=300)))
+        await add(app, 3)
+        await work_off(app, 1)
