@@ -6,7 +6,7 @@ where they are: a claim passes them by.
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from penstock.core.choosing import HIGHEST, NO_TENANT, Candidate, Stream, choose, stream_of
@@ -260,6 +260,6 @@ class _Ready:
         job = self._job_of(job_id)
         level = job.priority
         if self._queue.promote_after is not None:
-            age = max(self._now - job.run_at, self._now - self._now)
+            age = max(self._now - job.run_at, timedelta(0))
             level = min(HIGHEST, level + age // self._queue.promote_after)
         return Candidate(-level, job.run_at, job_id, job.queue, job.task, job.throttle, job.tenant)
