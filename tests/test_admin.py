@@ -779,6 +779,7 @@ async def test_every_field_of_a_job_survives(
         correlation="c",
         tenant="t",
         parent=parent.id,
+        throttle="x",
     )
     (job,) = await app.enqueue_many([full])
     unset = {

@@ -40,6 +40,7 @@ from penstock.core.lifecycle import (
     State,
     Waiting,
 )
+from penstock.core.limits import Limit
 from penstock.core.note import Line, Note, Progress
 from penstock.core.retry import RetryPolicy
 from penstock.engine import Batch, Drained, Explanation, Penstock, run_sync
@@ -67,6 +68,7 @@ __all__ = [
     "JobQuery",
     "Lease",
     "LeaseLost",
+    "Limit",
     "Line",
     "LogEntry",
     "NewJob",

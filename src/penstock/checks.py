@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 import msgspec
 
 from penstock.core.errors import ConfigurationError, InvalidJob, PayloadTooLarge
-from penstock.core.job import DEFAULT_LEASE, NewJob, Scope
+from penstock.core.job import DEFAULT_LEASE, NewJob, QueueSettings, Scope
 from penstock.core.retry import DEFAULT_RETRY, LONGEST, RetryPolicy
 
 PAYLOAD_LIMIT = 1_000_000
@@ -22,6 +22,7 @@ _REMEMBERED_NAMES = 1_000
 # Looks only at the outermost level: 0.3 µs for 200 bytes.
 _JSON_OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _UNFINISHED = Scope.UNFINISHED
+_SHORTEST = timedelta(milliseconds=1)
 
 
 class JobChecker:
@@ -73,6 +74,45 @@ def check_jobs(jobs: object) -> None:
     for job in jobs:
         if not isinstance(job, NewJob):
             raise InvalidJob(f"a job is a NewJob, as Task.new makes it, not {job!r:.80}")
+
+
+def check_concurrency(n: object) -> None:
+    """How many may run at a time; none is what a pause is for."""
+    if type(n) is not int or n < 1:
+        raise ConfigurationError(
+            f"a concurrency is a whole number from 1 on, not {n!r:.80}; "
+            "to start nothing, pause the queue"
+        )
+
+
+def check_queue_limits(settings: QueueSettings) -> None:
+    """Limits that a queue can keep."""
+    if not isinstance(settings.max_pending, msgspec.UnsetType | None):
+        check_limit(settings.max_pending, least=0)
+    if not isinstance(settings.concurrency, msgspec.UnsetType | None):
+        check_concurrency(settings.concurrency)
+    if not isinstance(settings.rate, msgspec.UnsetType | None):
+        _check_rate(settings.rate)
+    if not isinstance(settings.promote_after, msgspec.UnsetType | None):
+        _check_span("promote_after", settings.promote_after)
+
+
+def _check_rate(rate: object) -> None:
+    match rate:
+        case (int(n), timedelta() as window) if type(n) is int and n >= 1:
+            _check_span("the window of a rate", window)
+        case _:
+            raise ConfigurationError(
+                "a rate is how many may start, 1 or more, within which time: "
+                f"(100, timedelta(seconds=1)), not {rate!r:.80}"
+            )
+
+
+def _check_span(field: str, span: object) -> None:
+    if not (isinstance(span, timedelta) and _SHORTEST <= span <= LONGEST):
+        raise ConfigurationError(
+            f"{field} is a timedelta from a millisecond to {LONGEST.days} days, not {span!r:.80}"
+        )
 
 
 def check_kind(field: str, value: object, kind: type) -> None:
@@ -130,6 +170,7 @@ def _check_options(job: NewJob) -> None:
         or job.parent is not None
         or job.after
         or job.supersede
+        or job.throttle is not None
     ):
         _check_relations(job)
     if job.tags:
@@ -148,7 +189,7 @@ def _check_options(job: NewJob) -> None:
 
 
 def _check_relations(job: NewJob) -> None:
-    for field in ("key", "dedupe", "correlation", "tenant"):
+    for field in ("key", "dedupe", "correlation", "tenant", "throttle"):
         if (text := getattr(job, field)) is not None:
             check_key(field, text)
     if job.parent is not None:

@@ -19,10 +19,13 @@ from penstock.admin import Administration
 from penstock.checks import (
     PAYLOAD_LIMIT,
     JobChecker,
+    check_concurrency,
     check_jobs,
+    check_key,
     check_kind,
     check_limit,
     check_name,
+    check_queue_limits,
 )
 from penstock.compose import chain
 from penstock.core import lifecycle
@@ -55,6 +58,7 @@ from penstock.core.job import (
     headline,
 )
 from penstock.core.lifecycle import Event, Move, Outcome, State, Waiting
+from penstock.core.limits import Held, Limit
 from penstock.core.note import Line, Note, Progress
 from penstock.core.schedule import Schedule
 from penstock.core.store import Clock, Store
@@ -155,6 +159,7 @@ class Penstock(Administration, Periodic):
         self.check = JobChecker(payload_limit).check
         self._declared: dict[str, Schedule] = {}
         self._complaints: dict[str, int] = {}
+        self._task_limits: dict[str, int] = {}
         self._clock = clock
         self._create = create
         self._open: Callable[..., Store] = open_store
@@ -228,6 +233,7 @@ class Penstock(Administration, Periodic):
         *,
         permanent: tuple[type[Exception], ...] = (),
         merge: Merge | None = None,
+        concurrency: int | None = None,
         **options: Unpack[TaskOptions],
     ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
     @overload
@@ -239,6 +245,7 @@ class Penstock(Administration, Periodic):
         *,
         permanent: tuple[type[Exception], ...] = (),
         merge: Merge | None = None,
+        concurrency: int | None = None,
         **options: Unpack[TaskOptions],
     ) -> Task[P, R]: ...
     def task(
@@ -249,6 +256,7 @@ class Penstock(Administration, Periodic):
         *,
         permanent: tuple[type[Exception], ...] = (),
         merge: Merge | None = None,
+        concurrency: int | None = None,
         **options: Unpack[TaskOptions],
     ) -> Any:
         """Register a handler: `@app.task`, `@app.task(queue="mail")` or `app.task("name", f)`.
@@ -257,8 +265,11 @@ class Penstock(Administration, Periodic):
         tried again. `merge` is the rule for jobs that `supersede` others of their key. With
         `isolation="process"` the handler runs in a child process, which may hold `memory` bytes
         and is replaced after `recycle` jobs. With `cron` or `every`, workers call it
-        periodically: see `schedule`.
+        periodically: see `schedule`. With `concurrency`, at most so many jobs of the task run at a
+        time, in all processes: the first claim of this program stores it, as `limit_task` does.
         """
+        if concurrency is not None:
+            check_concurrency(concurrency)
         if callable(name):
             name, handler = None, name
         task_options, recurrence = recurrence_of(options)
@@ -284,6 +295,8 @@ class Penstock(Administration, Periodic):
             if recurrence:
                 self._declare(task, recurrence)
             self.tasks[title] = task
+            if concurrency is not None:
+                self._task_limits[title] = concurrency
             return task
 
         return register if handler is None else register(handler)
@@ -383,6 +396,8 @@ class Penstock(Administration, Periodic):
     ) -> list[Job]:
         """Take up to `limit` ready jobs; each stays the worker's while its lease is renewed."""
         check_limit(limit)
+        if self._task_limits:
+            await self._declare_limits()
         wanted = Claim(
             worker=worker,
             limit=limit,
@@ -390,6 +405,16 @@ class Penstock(Administration, Periodic):
             tags=tuple(tags),
         )
         return await self.store.claim(wanted)
+
+    async def _declare_limits(self) -> None:
+        """Store what tasks were registered with, before the first of their jobs is claimed."""
+        declared = dict(self._task_limits)
+        stored = {one.name: one for one in await self.limits() if one.kind == "task"}
+        for name, n in declared.items():
+            if name not in stored or stored[name].concurrency != n:
+                await self.limit_task(name, n)
+        for name in declared:
+            self._task_limits.pop(name, None)
 
     async def renew(self, leases: Sequence[Lease]) -> list[Job]:
         """Prolong these leases; a job that is missing in the answer is lost to the caller.
@@ -579,6 +604,8 @@ class Penstock(Administration, Periodic):
             return Explanation(job.id, "held", text)
         if job.needs:
             return await self._explain_needs(job)
+        if job.waiting is Waiting.READY and (held := await self.store.held(job)):
+            return Explanation(job.id, "held", "; ".join(map(_holding, held)))
         if job.waiting is Waiting.BLOCKED and (first := await self._holder_of_key(job)):
             text = f"job {first.id}, which is {first.state}, holds its key {job.key!r}"
             return Explanation(job.id, "blocked", text, first.id)
@@ -640,11 +667,55 @@ class Penstock(Administration, Periodic):
         """Start jobs of this queue again."""
         return await self._configure(QueueSettings(name=queue, paused=False))
 
-    async def limit(self, queue: str, max_pending: int | None) -> Queue:
-        """Refuse new jobs with `QueueFull` while this many are pending; None for no limit."""
-        if max_pending is not None:
-            check_limit(max_pending, least=0)
-        return await self._configure(QueueSettings(name=queue, max_pending=max_pending))
+    async def limit(
+        self,
+        queue: str,
+        max_pending: int | msgspec.UnsetType | None = msgspec.UNSET,
+        *,
+        concurrency: int | msgspec.UnsetType | None = msgspec.UNSET,
+        rate: tuple[int, timedelta] | msgspec.UnsetType | None = msgspec.UNSET,
+        promote_after: timedelta | msgspec.UnsetType | None = msgspec.UNSET,
+    ) -> Queue:
+        """Set a queue's limits, for every process; None lifts one, what is not given stays.
+
+        While `max_pending` jobs are pending, new ones are refused with `QueueFull`. At most
+        `concurrency` run at a time, and at most `rate[0]` start within any time of `rate[1]`.
+        A ready job counts as one priority higher for each `promote_after` that it has waited.
+        """
+        settings = QueueSettings(
+            name=queue,
+            max_pending=max_pending,
+            concurrency=concurrency,
+            rate=rate,
+            promote_after=promote_after,
+        )
+        check_queue_limits(settings)
+        return await self._configure(settings)
+
+    async def limit_task(self, task: str, concurrency: int | None) -> None:
+        """Run at most so many jobs of a task at a time, in all processes; None for any number."""
+        check_name("task", task)
+        await self._limit(Limit(kind="task", name=task, concurrency=concurrency))
+        self._task_limits.pop(task, None)
+
+    async def limit_throttle(self, prefix: str, concurrency: int | None) -> None:
+        """Run at most so many jobs at a time of each throttle that begins so; None: as if unset.
+
+        The longest prefix that fits a throttle counts, and where none does, one job runs at a
+        time. The empty prefix fits all.
+        """
+        if prefix:
+            check_key("prefix", prefix)
+        await self._limit(Limit(kind="throttle", name=prefix, concurrency=concurrency))
+
+    async def _limit(self, limit: Limit) -> None:
+        if limit.concurrency is not None:
+            check_concurrency(limit.concurrency)
+        await self.store.limit(limit)
+
+    async def limits(self) -> list[Limit]:
+        """Every limit of a task or of throttles; those of queues are in `queues`."""
+        return await self.store.limits()
 
     async def _configure(self, settings: QueueSettings) -> Queue:
         check_name("queue", settings.name)
@@ -682,6 +753,16 @@ class Penstock(Administration, Periodic):
             if (await self.store.backlog(name, newest))[0]:
                 return False
         return bool((await self.store.backlog(queue, newest))[0])
+
+
+def _holding(held: Held) -> str:
+    match held.kind:
+        case "rate":
+            when = "" if held.until is None else f", the next may at {_moment(held.until)}"
+            text = f"{held.taken} of {held.limit} jobs of queue {held.name!r} have started"
+            return f"{text} within its rate{when}"
+        case _:
+            return f"{held.kind} {held.name!r} runs {held.taken} of {held.limit}"
 
 
 def _moment(instant: datetime | None) -> str:

@@ -58,6 +58,7 @@ class Options(TypedDict, total=False):
     after: Sequence[int | Job]
     on_failure: OnFailure
     supersede: bool
+    throttle: str
     connection: Any
 
 

@@ -5,6 +5,8 @@ import pytest
 from penstock import Done, Penstock, run_sync
 from tests.cli.support import Shell, run_one
 
+MINUTE = timedelta(minutes=1)
+
 
 def fill(app: Penstock) -> None:
     """In `mail` one job that is done, one running, one ready, one scheduled, one blocked."""
@@ -35,7 +37,9 @@ def test_status_counts_by_state_and_reason(app: Penstock, shell: Shell) -> None:
 
 def test_status_as_json_has_every_count(app: Penstock, shell: Shell) -> None:
     fill(app)
-    run_sync(app.limit("mail", 9))
+    run_sync(app.limit("mail", 9, rate=(100, timedelta(seconds=1.5)), promote_after=10 * MINUTE))
+    run_sync(app.limit_task("greet", 3))
+    run_sync(app.limit_throttle("customer-", 2))
     assert shell.json("status") == {
         "store": shell.url,
         "queues": [
@@ -43,6 +47,9 @@ def test_status_as_json_has_every_count(app: Penstock, shell: Shell) -> None:
                 "name": "mail",
                 "paused": False,
                 "max_pending": 9,
+                "concurrency": None,
+                "rate": [100, 1.5],
+                "promote_after": 600.0,
                 "states": {
                     "pending": 3,
                     "running": 1,
@@ -54,6 +61,10 @@ def test_status_as_json_has_every_count(app: Penstock, shell: Shell) -> None:
                 "waiting": {"ready": 1, "scheduled": 1, "blocked": 1},
             }
         ],
+        "limits": [
+            {"kind": "task", "name": "greet", "concurrency": 3},
+            {"kind": "throttle", "name": "customer-", "concurrency": 2},
+        ],
     }
 
 
@@ -62,6 +73,21 @@ def test_status_shows_pauses_and_limits(app: Penstock, shell: Shell) -> None:
     run_sync(app.limit("mail", 1000))
     _, row = shell("status").stdout.splitlines()
     assert row.split()[:3] == ["mail", "paused", "1,000"]
+
+
+def test_status_shows_limits_of_what_runs(app: Penstock, shell: Shell) -> None:
+    limits = {"concurrency": 5, "rate": (100, MINUTE), "promote_after": 10 * MINUTE}
+    run_sync(app.limit("mail", **limits))  # type: ignore[arg-type]
+    run_sync(app.limit_task("greet", 3))
+    run_sync(app.limit_throttle("customer-", 2))
+    titles, row, *limits_of_others = shell("status").stdout.splitlines()
+    assert "at once" in titles
+    assert "limit" not in titles
+    assert row.startswith("mail         5  100 in 60 s          10 min")
+    assert limits_of_others == [
+        "Of task greet, at most 3 run at a time.",
+        "Of throttle customer-…, at most 2 run at a time.",
+    ]
 
 
 def test_status_of_an_unused_store(app: Penstock, shell: Shell) -> None:
@@ -74,7 +100,14 @@ def test_pause_and_resume(app: Penstock, shell: Shell) -> None:
         "Queue mail is paused; to go on: penstock resume mail\n"
     )
     assert run_sync(app.claim(worker="w")) == []
-    assert shell.json("resume", "mail") == {"name": "mail", "paused": False, "max_pending": None}
+    assert shell.json("resume", "mail") == {
+        "name": "mail",
+        "paused": False,
+        "max_pending": None,
+        "concurrency": None,
+        "rate": None,
+        "promote_after": None,
+    }
     assert len(run_sync(app.claim(worker="w"))) == 1
 
 
@@ -98,6 +131,31 @@ def test_limit_is_set_and_lifted(app: Penstock, shell: Shell) -> None:
     assert run_sync(app.queues())[0].max_pending == 1000
     assert shell("limit", "mail", "none").stdout == "Queue mail has no limit.\n"
     assert run_sync(app.queues())[0].max_pending is None
+
+
+def test_limits_of_what_runs_are_set_and_lifted(app: Penstock, shell: Shell) -> None:
+    fill(app)
+    given = shell("limit", "mail", "--concurrency", "5", "--rate", "100/1", "--promote-after", "60")
+    assert given.stdout == (
+        "Queue mail runs at most 5 at a time, starts at most 100 in 1 s, "
+        "promotes jobs after 60 s.\n"
+    )
+    shell("limit", "mail", "9", "--concurrency", "none")
+    [queue] = run_sync(app.queues())
+    assert (queue.max_pending, queue.concurrency) == (9, None)
+    assert (queue.rate, queue.promote_after) == ((100, timedelta(seconds=1)), MINUTE)
+    shell("limit", "mail", "none", "--rate", "none", "--promote-after", "none")
+    [queue] = run_sync(app.queues())
+    assert (queue.max_pending, queue.rate, queue.promote_after) == (None, None, None)
+
+
+def test_limit_without_any_is_refused(app: Penstock, shell: Shell) -> None:
+    assert "Name a limit" in shell.error("limit", "mail", code=2)
+
+
+@pytest.mark.parametrize("rate", ["100", "1/", "/1", "x/1", "1/x", "-1/1", "1/-1"])
+def test_rate_that_is_none_is_refused(rate: str, app: Penstock, shell: Shell) -> None:
+    assert "--rate" in shell.error("limit", "mail", "--rate", rate, code=2)
 
 
 @pytest.mark.parametrize("limit", ["many", "1.5", "9" * 40])

@@ -6,26 +6,50 @@ from datetime import timedelta
 from typing import Any
 
 import click
+import msgspec
 
 from penstock.cli.exits import Exit, QueueNotFound
 from penstock.cli.output import Column, emit, jobs_of, number, show_table, shown, span
 from penstock.cli.store import on_store, opened, parse_seconds, suggest
 from penstock.core.job import Counts, Queue
 from penstock.core.lifecycle import State, Waiting
+from penstock.core.limits import Limit
 from penstock.engine import Drained, Penstock, run_sync
 
 queue_argument = click.argument("queue")
 _MAX_LIMIT = 10**12
+_NUMBERS = ("max_pending", "concurrency")
 _PENDING = State.PENDING
 _RARE = (Waiting.SCHEDULED, Waiting.BLOCKED, State.CANCELLED, State.SUPERSEDED)
 
 
-def _parse_limit(ctx: click.Context, param: click.Parameter, value: str) -> int | None:
-    if value == "none":
-        return None
+def _parse_limit(
+    ctx: click.Context, param: click.Parameter, value: str | None
+) -> int | msgspec.UnsetType | None:
+    if value is None or value == "none":
+        return msgspec.UNSET if value is None else None
     if not value.isdecimal() or int(value) > _MAX_LIMIT:
         raise click.BadParameter(f"{value!r} is neither a whole number nor 'none'.", ctx, param)
     return int(value)
+
+
+def _parse_rate(
+    ctx: click.Context, param: click.Parameter, value: str | None
+) -> tuple[int, timedelta] | msgspec.UnsetType | None:
+    if value is None or value == "none":
+        return msgspec.UNSET if value is None else None
+    n, slash, seconds = value.partition("/")
+    if not slash or not n.isdecimal() or int(n) > _MAX_LIMIT:
+        raise click.BadParameter(f"{value!r} is neither like 100/1 nor 'none'.", ctx, param)
+    return int(n), parse_seconds(ctx, param, seconds)
+
+
+def _parse_span(
+    ctx: click.Context, param: click.Parameter, value: str | None
+) -> timedelta | msgspec.UnsetType | None:
+    if value is None or value == "none":
+        return msgspec.UNSET if value is None else None
+    return parse_seconds(ctx, param, value)
 
 
 @click.command("status")
@@ -39,12 +63,22 @@ def show_status(*, store: str, as_json: bool) -> None:
     with opened(store) as app:
         queues = run_sync(app.queues())
         counts = run_sync(app.count())
+        limits = run_sync(app.limits())
+    summaries = [_summary(queue, counts) for queue in queues]
     if as_json:
-        emit({"store": store, "queues": [_summary(queue, counts) for queue in queues]})
-    elif queues:
-        _print_status([_summary(queue, counts) for queue in queues])
+        emit({"store": store, "queues": summaries, "limits": limits})
+        return
+    if queues:
+        _print_status(summaries)
     else:
         click.echo("No queue has held a job yet.")
+    for limit in limits:
+        click.echo(shown(_limit_text(limit)))
+
+
+def _limit_text(limit: Limit) -> str:
+    what = f"throttle {limit.name}…" if limit.kind == "throttle" else f"task {limit.name}"
+    return f"Of {what}, at most {limit.concurrency:,} run at a time."
 
 
 def _summary(queue: Queue, counts: Counts) -> dict[str, Any]:
@@ -56,6 +90,9 @@ def _summary(queue: Queue, counts: Counts) -> dict[str, Any]:
         "name": queue.name,
         "paused": queue.paused,
         "max_pending": queue.max_pending,
+        "concurrency": queue.concurrency,
+        "rate": queue.rate,
+        "promote_after": queue.promote_after,
         "states": {
             state.value: sum(n for (found, _), n in own.items() if found is state)
             for state in State
@@ -73,17 +110,27 @@ def _print_status(summaries: Sequence[Mapping[str, Any]]) -> None:
         if title not in _RARE or any(counts[title] for counts in counted)
     ]
     columns = [Column("queue", bends=True), Column(""), Column("limit", right=True)]
+    columns += [Column(title, right=True) for title in ("at once", "rate", "promoted after")]
     columns += [Column(title.value, right=True) for title in titles]
     rows = [
         [
             summary["name"],
             "paused" if summary["paused"] else "",
-            "" if summary["max_pending"] is None else f"{summary['max_pending']:,}",
+            *_limits(summary),
             *(number(counts[title]) for title in titles),
         ]
         for summary, counts in zip(summaries, counted, strict=True)
     ]
     show_table(columns, rows)
+
+
+def _limits(summary: Mapping[str, Any]) -> list[str]:
+    rate, after = summary["rate"], summary["promote_after"]
+    return [
+        *("" if summary[name] is None else f"{summary[name]:,}" for name in _NUMBERS),
+        "" if rate is None else f"{rate[0]:,} in {span(rate[1])}",
+        "" if after is None else span(after),
+    ]
 
 
 @click.command("pause")
@@ -118,20 +165,51 @@ def resume_queue(*, queue: str, store: str, as_json: bool) -> None:
 
 @click.command("limit")
 @queue_argument
-@click.argument("max_pending", metavar="N|none", callback=_parse_limit)
+@click.argument("max_pending", metavar="[N|none]", callback=_parse_limit, required=False)
+@click.option(
+    "--concurrency",
+    metavar="N|none",
+    callback=_parse_limit,
+    help="Run at most this many at a time, in all processes.",
+)
+@click.option(
+    "--rate",
+    metavar="N/SECONDS|none",
+    callback=_parse_rate,
+    help="Start at most this many within any time of so many seconds: 100/1.",
+)
+@click.option(
+    "--promote-after",
+    metavar="SECONDS|none",
+    callback=_parse_span,
+    help="Count a job that has waited so long as one priority higher.",
+)
 @on_store
-def limit_queue(*, queue: str, max_pending: int | None, store: str, as_json: bool) -> None:
-    """Refuse new jobs while a queue has N pending ones.
+def limit_queue(*, queue: str, store: str, as_json: bool, **limits: Any) -> None:
+    """Refuse new jobs while a queue has N pending ones; hold or promote those that are ready.
 
-    Whoever enqueues then gets `QueueFull`. The word none lifts the limit.
+    Whoever enqueues into a full queue gets `QueueFull`. The word none lifts a limit; what is not
+    named stays.
     """
+    if all(value is msgspec.UNSET for value in limits.values()):
+        raise click.UsageError("Name a limit: how many may be pending, or an option.")
     with opened(store) as app:
         known = _is_known(app, queue)
-        limited = run_sync(app.limit(queue, max_pending))
-    text = (
-        "has no limit." if max_pending is None else f"takes at most {max_pending:,} pending jobs."
-    )
-    _print_queue(limited, text, as_json=as_json, known=known)
+        limited = run_sync(app.limit(queue, **limits))
+    _print_queue(limited, _limits_text(limited), as_json=as_json, known=known)
+
+
+def _limits_text(queue: Queue) -> str:
+    parts = []
+    if queue.max_pending is not None:
+        parts.append(f"takes at most {queue.max_pending:,} pending jobs")
+    if queue.concurrency is not None:
+        parts.append(f"runs at most {queue.concurrency:,} at a time")
+    if queue.rate is not None:
+        parts.append(f"starts at most {queue.rate[0]:,} in {span(queue.rate[1])}")
+    if queue.promote_after is not None:
+        parts.append(f"promotes jobs after {span(queue.promote_after)}")
+    return f"{', '.join(parts)}." if parts else "has no limit."
 
 
 def _print_queue(queue: Queue, text: str, *, as_json: bool, known: bool = True) -> None:

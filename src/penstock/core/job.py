@@ -65,6 +65,7 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     follows: tuple[int, ...] = ()
     on_failure: OnFailure = OnFailure.CANCEL
     supersede: bool = False
+    throttle: str | None = None
 
 
 class Lease(msgspec.Struct, frozen=True, gc=False):
@@ -110,6 +111,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     tenant: str | None = None
     parent: JobId | None = None
     needs: int = 0
+    throttle: str | None = None
     token: int = 0
     worker: str | None = None
     started_at: datetime | None = None
@@ -245,6 +247,7 @@ def asked(job: Job) -> NewJob:
         correlation=job.correlation,
         tenant=job.tenant,
         parent=job.parent,
+        throttle=job.throttle,
     )
 
 
@@ -339,11 +342,18 @@ def fits(job: Job, query: JobQuery) -> bool:
 
 
 class Queue(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A named stream of jobs with its limits, as every process sees it."""
+    """A named stream of jobs with its limits, as every process sees it.
+
+    At most `max_pending` jobs wait in it, `concurrency` run, and `rate[0]` start within any time
+    of `rate[1]`; a job that has waited for `promote_after` counts as one priority higher.
+    """
 
     name: str
     paused: bool = False
     max_pending: int | None = None
+    concurrency: int | None = None
+    rate: tuple[int, timedelta] | None = None
+    promote_after: timedelta | None = None
 
 
 class QueueSettings(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -352,6 +362,9 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     name: str
     paused: bool | msgspec.UnsetType = msgspec.UNSET
     max_pending: int | msgspec.UnsetType | None = msgspec.UNSET
+    concurrency: int | msgspec.UnsetType | None = msgspec.UNSET
+    rate: tuple[int, timedelta] | msgspec.UnsetType | None = msgspec.UNSET
+    promote_after: timedelta | msgspec.UnsetType | None = msgspec.UNSET
 
 
 class Retention(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -23,6 +23,7 @@ from penstock.core.job import (
     Tail,
     Tally,
 )
+from penstock.core.limits import Held, Limit
 from penstock.core.note import Line, Note, Progress
 from penstock.core.schedule import Due, Firing, Schedule
 
@@ -68,6 +69,10 @@ class Store(Protocol):
         Each becomes running with a token higher than any given before, one attempt more, and a
         deadline its own lease time away. Of the jobs of one key only the oldest unfinished one
         is ever given. A paused queue gives none.
+
+        What would pass a limit on running jobs or on starts stays, and what comes behind it is
+        given instead. Claims without tags let the tenants of a queue take turns within a
+        priority. Where `promote_after` is set, waiting raises a job's priority, up to 10.
         """
         ...
 
@@ -141,6 +146,21 @@ class Store(Protocol):
 
     async def configure(self, settings: QueueSettings) -> Queue:
         """Change what is set in a queue's settings, for every process; the queue as it is now."""
+        ...
+
+    async def limit(self, limit: Limit) -> None:
+        """Set how many jobs of a task or of each throttle run, for every process; None: any.
+
+        What runs goes on, also beyond a lower limit.
+        """
+        ...
+
+    async def limits(self) -> list[Limit]:
+        """Every limit of a task or of throttles, by kind and name."""
+        ...
+
+    async def held(self, job: Job) -> list[Held]:
+        """The limits that would keep this job, were it ready, from starting now."""
         ...
 
     async def log(
@@ -217,6 +237,8 @@ class Store(Protocol):
 
     async def wait(self, seen: int, timeout: float) -> int:
         """Return when the store has changed since `seen`, or a scheduled job falls due.
+
+        Or when a rate that holds ready jobs lets the next one start.
 
         Also after `timeout` seconds. The answer is the next `seen`. Changes made by other
         processes count.

@@ -14,8 +14,15 @@ from penstock.stores.sqlite import rows
 from penstock.stores.sqlite.connection import prepared
 from penstock.stores.sqlite.transaction import SQL
 
-SMALL = {"penstock_queue", "penstock_total", "penstock_meta"}
-"""Tables with a few rows per queue, which may be read whole."""
+SMALL = {
+    "penstock_queue",
+    "penstock_total",
+    "penstock_meta",
+    "penstock_limit",
+    "penstock_rate",
+    "penstock_turn",
+}
+"""Tables with a few rows per queue or setting, which may be read whole."""
 
 
 @pytest.fixture
@@ -49,6 +56,18 @@ def used(steps: list[str]) -> set[str]:
     ("query", "indexes"),
     [
         ("pick", {"penstock_job_ready"}),
+        ("pick_level", {"penstock_job_ready"}),
+        ("pick_share", {"penstock_job_share"}),
+        ("tenants", {"penstock_job_share"}),
+        ("running_of_throttle", {"penstock_job_throttle"}),
+        ("running_by_task", {"penstock_job_leased"}),
+        ("holders", {"penstock_job_held"}),
+        ("held_places", {"penstock_job_held"}),
+        ("release", {"penstock_job_held"}),
+        (
+            "queues_with_ready",
+            {"penstock_job_share", "penstock_job_throttled", "penstock_job_held"},
+        ),
         ("any_due", {"penstock_job_scheduled"}),
         ("promote_due", {"penstock_job_scheduled"}),
         ("next_due", {"penstock_job_scheduled"}),
@@ -68,7 +87,20 @@ def test_question_is_answered_by_its_own_index(
     assert scanned(SQL[query], steps) == set(), steps
 
 
-@pytest.mark.parametrize("query", ["pick", "pick_tagged", "promote_due", "expired"])
+@pytest.mark.parametrize(
+    "query",
+    [
+        "pick",
+        "pick_tagged",
+        "pick_level",
+        "pick_share",
+        "pick_level_tagged",
+        "held_places",
+        "release",
+        "promote_due",
+        "expired",
+    ],
+)
 def test_order_comes_from_the_index(connection: sqlite3.Connection, query: str) -> None:
     steps = plan(connection, SQL[query])
     assert not [step for step in steps if "TEMP B-TREE" in step], steps
@@ -77,6 +109,17 @@ def test_order_comes_from_the_index(connection: sqlite3.Connection, query: str) 
 def test_tagged_jobs_are_found_by_queue_and_tag(connection: sqlite3.Connection) -> None:
     steps = plan(connection, SQL["pick_tagged"])
     assert "SEARCH penstock_ready_tag USING PRIMARY KEY (queue=? AND tag=?)" in steps
+
+
+def test_held_jobs_are_sought_by_what_they_wait_for(connection: sqlite3.Connection) -> None:
+    """From one tenant, queue and priority to the next, without a look at what lies between."""
+    steps = [step for step in plan(connection, SQL["held_places"]) if "SEARCH j" in step]
+    ends = [step.split("penstock_job_held ")[1] for step in steps]
+    assert ends == [
+        "(held=? AND <expr>=? AND queue=? AND priority>?)",
+        "(held=? AND <expr>=? AND queue>?)",
+        "(held=? AND <expr>>?)",
+    ]
 
 
 def test_pick_begins_where_its_queue_does(connection: sqlite3.Connection) -> None:
@@ -105,7 +148,7 @@ def test_no_query_reads_a_large_table_whole(connection: sqlite3.Connection, quer
 def test_backlog_reads_only_what_is_unfinished(connection: sqlite3.Connection) -> None:
     steps = plan(connection, SQL["backlog"])
     tables = [step for step in steps if "penstock_job" in step]
-    assert len(tables) == 5
+    assert len(tables) == 7
     assert all("INDEX penstock_job_" in step or "INTEGER PRIMARY KEY" in step for step in tables)
 
 

@@ -113,6 +113,7 @@ class Draft:
                 tenant=new.tenant,
                 parent=new.parent,
                 needs=needs,
+                throttle=new.throttle,
             )
         )
         self._late += [(job_id, one.id, one.state, new.on_failure) for one in ended]

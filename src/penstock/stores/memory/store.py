@@ -37,12 +37,14 @@ from penstock.core.job import (
     fits,
 )
 from penstock.core.lifecycle import FINAL, UNFINISHED, Event, State, Waiting
+from penstock.core.limits import Held, Limit
 from penstock.core.note import Line as LoggedLine
 from penstock.core.note import Note, Progress
 from penstock.core.schedule import Due, Firing, Schedule
 from penstock.core.store import Clock
 from penstock.core.times import from_micros
 from penstock.stores.alarm import Alarm
+from penstock.stores.memory.claiming import Claiming
 from penstock.stores.memory.draft import Batch, Draft
 from penstock.stores.memory.notes import Notes
 from penstock.stores.memory.restoring import Restoring
@@ -80,6 +82,8 @@ class MemoryStore:
         self._holders: dict[str, set[JobId]] = {}
         self._dependents: dict[JobId, dict[JobId, Edge]] = {}
         self._needed: dict[JobId, set[JobId]] = {}
+        self._claiming = Claiming()
+        self._announced = from_micros(0)
         self._generation = 0
         self._waiters: list[Callable[[], object]] = []
 
@@ -110,8 +114,8 @@ class MemoryStore:
     async def claim(self, wanted: Claim) -> list[Job]:
         with self._lock:
             draft = Draft(self, self._tick(), wanted.worker)
-            for entry in islice(self._claimable(wanted), wanted.limit):
-                draft.claim(self._jobs[entry[-1]])
+            for place in self._next(wanted):
+                draft.claim(self._jobs[place])
             self._commit(draft.batch())
             return list(draft.jobs.values())
 
@@ -210,6 +214,22 @@ class MemoryStore:
             self._commit(Batch(queues=[queue]))
             return queue
 
+    async def limit(self, limit: Limit) -> None:
+        with self._lock:
+            self._claiming.limit(limit)
+            self._wake()
+
+    async def limits(self) -> list[Limit]:
+        with self._lock:
+            return self._claiming.limits()
+
+    async def held(self, job: Job) -> list[Held]:
+        with self._lock:
+            self._tick()
+            running = [self._jobs[place] for place in self._leased.ids()]
+            queue = self._queues.get(job.queue) or Queue(name=job.queue)
+            return self._claiming.held(job, queue, running, self._now)
+
     async def log(
         self, job_id: JobId | None = None, *, after: LogId | None = None, limit: int = 1000
     ) -> list[LogEntry]:
@@ -301,6 +321,13 @@ class MemoryStore:
             first = self._scheduled.first()
             if first is not None:
                 timeout = min(timeout, (first[0] - now).total_seconds())
+            start = self._claiming.next_start(self._open_queues(None), self._announced)
+            if start is not None and start <= now:
+                # Once for all who wait: it may be long until one of them can take it.
+                self._announced = now
+                self._wake()
+            elif start is not None:
+                timeout = min(timeout, (start - now).total_seconds())
             if self._generation != seen or timeout <= 0:
                 return self._generation
             self._waiters.append(woken.ring)
@@ -360,17 +387,30 @@ class MemoryStore:
         job = self._jobs.get(lease.job_id)
         return job is not None and (job.state, job.token) == (State.RUNNING, lease.token)
 
-    def _claimable(self, wanted: Claim) -> Iterator[Ranked]:
-        names = self._queues.keys() if wanted.queues is None else set(wanted.queues)
-        tags: set[str | None] = set(wanted.tags) or {None}
-        open_names = [
-            name for name in names if name in self._queues and not self._queues[name].paused
+    def _open_queues(self, names: Iterable[str] | None) -> list[Queue]:
+        chosen = self._queues.keys() if names is None else set(names)
+        return [
+            self._queues[name]
+            for name in chosen
+            if name in self._queues and not self._queues[name].paused
         ]
+
+    def _next(self, wanted: Claim) -> list[JobId]:
+        queues = self._open_queues(wanted.queues)
+        if self._claiming.has_a_say(queues):
+            running = [self._jobs[place] for place in self._leased.ids()]
+            return self._claiming.choose(
+                wanted, queues, self._ready, self._jobs.__getitem__, running, self._now
+            )
+        return [entry[-1] for entry in islice(self._claimable(queues, wanted), wanted.limit)]
+
+    def _claimable(self, queues: Iterable[Queue], wanted: Claim) -> Iterator[Ranked]:
+        tags: set[str | None] = set(wanted.tags) or {None}
         rankings = [
-            self._ready[name, tag]
-            for name in open_names
+            self._ready[queue.name, tag]
+            for queue in queues
             for tag in tags
-            if (name, tag) in self._ready
+            if (queue.name, tag) in self._ready
         ]
         # A job that fits several tags comes up once for each, one after the other.
         return (entry for entry, _ in groupby(merge(*rankings)))
@@ -460,9 +500,12 @@ class MemoryStore:
     def _enter(self, job: Job) -> None:
         self._totals[job.queue, job.state, job.waiting] += 1
         if job.waiting is Waiting.READY:
-            for tag in {None, *job.tags}:
+            # Of jobs with a tenant, shares take the place of the common ranking.
+            for tag in {None, *job.tags} if job.tenant is None else set(job.tags):
                 ranking = self._ready.setdefault((job.queue, tag), Ranking())
                 ranking.put(job.id, -job.priority, job.run_at)
+            if job.tenant is not None or job.throttle is not None:
+                self._claiming.enter(job)
         elif job.waiting is Waiting.SCHEDULED:
             self._scheduled.put(job.id, job.run_at)
         elif job.state is State.RUNNING:
@@ -473,11 +516,13 @@ class MemoryStore:
     def _leave(self, job: Job) -> None:
         self._totals[job.queue, job.state, job.waiting] -= 1
         if job.waiting is Waiting.READY:
-            for tag in {None, *job.tags}:
+            for tag in {None, *job.tags} if job.tenant is None else set(job.tags):
                 ranking = self._ready[job.queue, tag]
                 ranking.drop(job.id)
                 if not ranking:
                     del self._ready[job.queue, tag]
+            if job.tenant is not None or job.throttle is not None:
+                self._claiming.leave(job)
         elif job.waiting is Waiting.SCHEDULED:
             self._scheduled.drop(job.id)
         elif job.state is State.RUNNING:

@@ -7,7 +7,8 @@ SELECT
     max(ifnull((SELECT max(id) FROM penstock_log), 0), (SELECT value FROM penstock_meta WHERE name = 'last_log'));
 
 -- name: queue
-SELECT name, paused, max_pending FROM penstock_queue WHERE name = ?;
+SELECT name, paused, max_pending, concurrency, rate, rate_window, promote_after
+FROM penstock_queue WHERE name = ?;
 
 -- name: add_queue
 INSERT INTO penstock_queue (name) VALUES (?);
@@ -30,8 +31,8 @@ WHERE EXISTS (
 INSERT INTO penstock_job (
     id, version, enqueued_at,
     stage, run_at, queue, task, priority, lease_time, timeout, key, dedupe, scope, tags, retry,
-    correlation, tenant, parent, needs
-) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ifnull(?, 0));
+    correlation, tenant, parent, throttle, needs
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ifnull(?, 0));
 
 -- The same without what is rarely asked for: binding a NULL costs as much as ten numbers.
 -- name: add_plain_job
@@ -48,11 +49,11 @@ INSERT INTO penstock_payload (job_id, body) VALUES (?, ?);
 INSERT INTO penstock_job (
     id, version, enqueued_at,
     stage, run_at, queue, task, priority, lease_time, timeout, key, dedupe, scope, tags, retry,
-    correlation, tenant, parent, needs
+    correlation, tenant, parent, throttle, needs
 )
 SELECT
     ?2 + p.key, ?3 + p.key, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18,
-    ?19, ifnull(?20, 0)
+    ?19, ?20, ifnull(?21, 0)
 FROM json_each(?1) AS p;
 
 -- name: add_payloads
@@ -77,15 +78,29 @@ WHERE id IN (
 )
 RETURNING queue;
 
+-- With each, whether limits, tenants or ages have a say in what comes next.
 -- name: queues_with_ready
-SELECT q.name FROM penstock_total AS t
+SELECT
+    q.name,
+    q.concurrency IS NOT NULL OR q.rate IS NOT NULL OR q.promote_after IS NOT NULL
+    OR EXISTS (
+        SELECT 1 FROM penstock_job
+        WHERE queue = q.name AND stage = 0 AND tenant IS NOT NULL AND held IS NULL
+    )
+    OR EXISTS (
+        SELECT 1 FROM penstock_job
+        WHERE queue = q.name AND stage = 0 AND throttle IS NOT NULL AND held IS NULL
+    )
+    OR EXISTS (SELECT 1 FROM penstock_job WHERE stage = 0 AND held IS NOT NULL)
+    OR EXISTS (SELECT 1 FROM penstock_limit WHERE kind = 'task')
+FROM penstock_total AS t
 JOIN penstock_queue AS q ON q.name = t.queue
 WHERE t.stage = 0 AND t.n > 0 AND NOT q.paused;
 
 -- name: pick
 SELECT json_group_array(json_array(-priority, run_at, id)) FROM (
     SELECT priority, run_at, id FROM penstock_job
-    WHERE queue = ? AND stage = 0
+    WHERE queue = ? AND stage = 0 AND tenant IS NULL AND held IS NULL
     ORDER BY priority DESC, run_at, id LIMIT ? OFFSET ?
 );
 
@@ -95,6 +110,139 @@ SELECT json_group_array(json_array(-priority, run_at, job_id)) FROM (
     WHERE queue = ? AND tag = ?
     ORDER BY priority DESC, run_at, job_id LIMIT ? OFFSET ?
 );
+
+-- The queries of a claim where limits, tenants or ages have a say.
+-- name: open_queues
+SELECT
+    q.name, q.concurrency, q.rate, q.rate_window, q.promote_after, r.starts,
+    EXISTS (
+        SELECT 1 FROM penstock_job
+        WHERE queue = q.name AND stage = 0 AND tenant IS NOT NULL AND held IS NULL
+    ),
+    ifnull((SELECT n FROM penstock_total WHERE queue = q.name AND stage = 3), 0)
+FROM penstock_queue AS q LEFT JOIN penstock_rate AS r ON r.queue = q.name
+WHERE q.name IN (SELECT value FROM json_each(?));
+
+-- name: running_by_task
+SELECT task, count(*) FROM penstock_job
+WHERE stage = 3 AND task IN (SELECT value FROM json_each(?)) GROUP BY task;
+
+-- name: running_of_throttle
+SELECT count(*) FROM penstock_job
+WHERE throttle = ? AND throttle IS NOT NULL AND stage = 3;
+
+-- What is held stands apart from what is ready, and each limit that holds any has something
+-- running: a claim meets as many of them as there are running jobs, at most.
+-- name: holders
+WITH RECURSIVE holder (held) AS (
+    SELECT min(held) FROM penstock_job WHERE stage = 0 AND held IS NOT NULL
+    UNION ALL
+    SELECT (
+        SELECT min(j.held) FROM penstock_job AS j
+        WHERE j.stage = 0 AND j.held IS NOT NULL AND j.held > holder.held
+    )
+    FROM holder WHERE holder.held IS NOT NULL
+)
+SELECT held FROM holder WHERE held IS NOT NULL;
+
+-- Row values would say it in a line, but are not sought by an index on an expression.
+-- name: held_places
+WITH RECURSIVE place (id) AS (
+    SELECT * FROM (
+        SELECT id FROM penstock_job WHERE stage = 0 AND held = ?1 AND held IS NOT NULL
+        ORDER BY ifnull(tenant, ''), queue, priority LIMIT 1
+    )
+    UNION ALL
+    SELECT coalesce(
+        (
+            SELECT j.id FROM penstock_job AS j
+            WHERE j.stage = 0 AND j.held = ?1 AND j.held IS NOT NULL
+            AND ifnull(j.tenant, '') = ifnull(p.tenant, '') AND j.queue = p.queue
+            AND j.priority > p.priority
+            ORDER BY j.priority LIMIT 1
+        ),
+        (
+            SELECT j.id FROM penstock_job AS j
+            WHERE j.stage = 0 AND j.held = ?1 AND j.held IS NOT NULL
+            AND ifnull(j.tenant, '') = ifnull(p.tenant, '') AND j.queue > p.queue
+            ORDER BY j.queue, j.priority LIMIT 1
+        ),
+        (
+            SELECT j.id FROM penstock_job AS j
+            WHERE j.stage = 0 AND j.held = ?1 AND j.held IS NOT NULL
+            AND ifnull(j.tenant, '') > ifnull(p.tenant, '')
+            ORDER BY ifnull(j.tenant, ''), j.queue, j.priority LIMIT 1
+        )
+    )
+    FROM place CROSS JOIN penstock_job AS p ON p.id = place.id
+)
+SELECT ifnull(p.tenant, ''), p.queue, p.priority
+FROM place CROSS JOIN penstock_job AS p ON p.id = place.id;
+
+-- name: release
+UPDATE penstock_job SET held = NULL
+WHERE id IN (
+    SELECT id FROM penstock_job
+    WHERE stage = 0 AND held = ?1 AND held IS NOT NULL
+    AND ifnull(tenant, '') = ?2 AND queue = ?3 AND priority = ?4
+    ORDER BY run_at, id LIMIT ?5
+);
+
+-- name: hold
+UPDATE penstock_job SET held = ?1
+WHERE stage = 0 AND id IN (SELECT value FROM json_each(?2));
+
+-- name: tenants
+WITH RECURSIVE turn (tenant) AS (
+    SELECT min(tenant) FROM penstock_job
+    WHERE queue = ?1 AND priority = ?2 AND stage = 0 AND tenant IS NOT NULL AND held IS NULL
+    AND tenant > ?3
+    UNION ALL
+    SELECT (
+        SELECT min(j.tenant) FROM penstock_job AS j
+        WHERE j.queue = ?1 AND j.priority = ?2 AND j.stage = 0
+        AND j.tenant IS NOT NULL AND j.held IS NULL AND j.tenant > turn.tenant
+    )
+    FROM turn WHERE turn.tenant IS NOT NULL
+    LIMIT ?4
+)
+SELECT tenant FROM turn WHERE tenant IS NOT NULL;
+
+-- name: pick_level
+SELECT json_group_array(json_array(run_at, id, task, throttle)) FROM (
+    SELECT run_at, id, task, throttle FROM penstock_job
+    WHERE queue = ?1 AND priority = ?2 AND stage = 0 AND tenant IS NULL AND held IS NULL
+    AND (run_at, id) > (?3, ?4)
+    ORDER BY run_at, id LIMIT ?5
+);
+
+-- name: pick_share
+SELECT json_group_array(json_array(run_at, id, task, throttle)) FROM (
+    SELECT run_at, id, task, throttle FROM penstock_job
+    WHERE queue = ?1 AND priority = ?2 AND tenant = ?6
+    AND stage = 0 AND tenant IS NOT NULL AND held IS NULL
+    AND (run_at, id) > (?3, ?4)
+    ORDER BY run_at, id LIMIT ?5
+);
+
+-- name: pick_level_tagged
+SELECT json_group_array(json_array(run_at, job_id, task, throttle)) FROM (
+    SELECT t.run_at, t.job_id, j.task, j.throttle FROM penstock_ready_tag AS t
+    CROSS JOIN penstock_job AS j ON j.id = t.job_id
+    WHERE t.queue = ?1 AND t.tag = ?6 AND t.priority = ?2 AND (t.run_at, t.job_id) > (?3, ?4)
+    ORDER BY t.run_at, t.job_id LIMIT ?5
+);
+
+-- name: turns
+SELECT level, tenant FROM penstock_turn WHERE queue = ?;
+
+-- name: note_turn
+INSERT INTO penstock_turn (queue, level, tenant) VALUES (?, ?, ?)
+ON CONFLICT DO UPDATE SET tenant = excluded.tenant;
+
+-- name: note_starts
+INSERT INTO penstock_rate (queue, starts) VALUES (?, ?)
+ON CONFLICT DO UPDATE SET starts = excluded.starts;
 
 -- The claim logs first, because the jobs' versions still are those before it.
 -- name: log_claimed
@@ -119,7 +267,7 @@ SELECT json_group_array(json_array(
     j.id, j.stage, j.version, j.attempt, j.token, j.run_at, j.started_at, j.expires_at,
     j.finished_at, j.cancel_requested, j.needs, j.worker, j.queue, j.task, j.priority, j.enqueued_at,
     j.lease_time, j.timeout, j.key, j.dedupe, j.scope, j.tags, j.retry, j.correlation,
-    j.tenant, j.parent, j.error, j.result,
+    j.tenant, j.parent, j.throttle, j.error, j.result,
     l.body
 ))
 FROM json_each(?) AS p
@@ -257,7 +405,16 @@ SELECT queue, stage, n FROM penstock_total WHERE n <> 0;
 -- The plus sign keeps SQLite from walking all jobs by their ids.
 -- name: backlog
 SELECT count(*), max(id) FROM (
-    SELECT id FROM penstock_job WHERE stage = 0 AND (?1 IS NULL OR queue = ?1) AND +id <= ?2
+    SELECT id FROM penstock_job
+    WHERE stage = 0 AND tenant IS NULL AND held IS NULL
+    AND (?1 IS NULL OR queue = ?1) AND +id <= ?2
+    UNION ALL
+    SELECT id FROM penstock_job
+    WHERE stage = 0 AND tenant IS NOT NULL AND held IS NULL
+    AND (?1 IS NULL OR queue = ?1) AND +id <= ?2
+    UNION ALL
+    SELECT id FROM penstock_job
+    WHERE stage = 0 AND held IS NOT NULL AND (?1 IS NULL OR queue = ?1) AND +id <= ?2
     UNION ALL
     SELECT id FROM penstock_job WHERE stage = 1 AND (?1 IS NULL OR queue = ?1) AND +id <= ?2
     UNION ALL
@@ -272,11 +429,30 @@ SELECT count(*), max(id) FROM (
 );
 
 -- name: queues
-SELECT name, paused, max_pending FROM penstock_queue ORDER BY name;
+SELECT name, paused, max_pending, concurrency, rate, rate_window, promote_after
+FROM penstock_queue ORDER BY name;
 
 -- name: configure
-INSERT INTO penstock_queue (name, paused, max_pending) VALUES (?, ?, ?)
-ON CONFLICT DO UPDATE SET paused = excluded.paused, max_pending = excluded.max_pending;
+INSERT INTO penstock_queue (
+    name, paused, max_pending, concurrency, rate, rate_window, promote_after
+) VALUES (?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT DO UPDATE SET
+    paused = excluded.paused,
+    max_pending = excluded.max_pending,
+    concurrency = excluded.concurrency,
+    rate = excluded.rate,
+    rate_window = excluded.rate_window,
+    promote_after = excluded.promote_after;
+
+-- name: set_limit
+INSERT INTO penstock_limit (kind, name, concurrency) VALUES (?, ?, ?)
+ON CONFLICT DO UPDATE SET concurrency = excluded.concurrency;
+
+-- name: remove_limit
+DELETE FROM penstock_limit WHERE kind = ? AND name = ?;
+
+-- name: limits
+SELECT kind, name, concurrency FROM penstock_limit ORDER BY kind, name;
 
 -- name: log
 SELECT id, job_id, at, event, state, actor, token, duration, reason, error
@@ -326,8 +502,8 @@ INSERT INTO penstock_origin (source, original, job_id) VALUES (?, ?, ?);
 INSERT INTO penstock_job (
     id, stage, version, attempt, token, run_at, started_at, finished_at, worker, queue, task,
     priority, enqueued_at, lease_time, timeout, key, dedupe, scope, tags, retry, correlation,
-    tenant, parent, error, result
-) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+    tenant, parent, throttle, error, result
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: restore_log
 INSERT INTO penstock_log (
@@ -405,13 +581,19 @@ RETURNING queue, stage;
 -- name: next_due
 SELECT min(run_at) FROM penstock_job WHERE stage = 1 AND run_at > ?;
 
+-- name: rates_in_force
+SELECT q.rate, q.rate_window, r.starts FROM penstock_queue AS q
+JOIN penstock_rate AS r ON r.queue = q.name
+JOIN penstock_total AS t ON t.queue = q.name AND t.stage = 0
+WHERE q.rate IS NOT NULL AND t.n > 0 AND NOT q.paused;
+
 -- The parts of a search; the store joins those that are asked for.
 -- name: find
 SELECT
     j.id, j.stage, j.version, j.attempt, j.token, j.run_at, j.started_at, j.expires_at,
     j.finished_at, j.cancel_requested, j.needs, j.worker, j.queue, j.task, j.priority, j.enqueued_at,
     j.lease_time, j.timeout, j.key, j.dedupe, j.scope, j.tags, j.retry, j.correlation,
-    j.tenant, j.parent, j.error, j.result,
+    j.tenant, j.parent, j.throttle, j.error, j.result,
     l.body
 FROM penstock_job AS j
 CROSS JOIN penstock_payload AS l ON l.job_id = j.id
@@ -422,7 +604,7 @@ SELECT
     j.id, j.stage, j.version, j.attempt, j.token, j.run_at, j.started_at, j.expires_at,
     j.finished_at, j.cancel_requested, j.needs, j.worker, j.queue, j.task, j.priority, j.enqueued_at,
     j.lease_time, j.timeout, j.key, j.dedupe, j.scope, j.tags, j.retry, j.correlation,
-    j.tenant, j.parent, j.error, j.result,
+    j.tenant, j.parent, j.throttle, j.error, j.result,
     l.body
 FROM penstock_tag AS t
 CROSS JOIN penstock_job AS j ON j.id = t.job_id

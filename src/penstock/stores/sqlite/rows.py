@@ -66,8 +66,8 @@ def _decode_retry(text: str) -> RetryPolicy:
 
 
 # Where `options` has what few jobs ask for.
-RARE = slice(6, 16)
-NONE_OF_THEM = (None,) * 10
+RARE = slice(6, 17)
+NONE_OF_THEM = (None,) * 11
 
 
 def options(job: NewJob, stage: int, run_at: int, needs: int) -> tuple[Any, ...]:
@@ -91,6 +91,7 @@ def options(job: NewJob, stage: int, run_at: int, needs: int) -> tuple[Any, ...]
         job.correlation,
         job.tenant,
         job.parent,
+        job.throttle,
         needs or None,
     )
 
@@ -122,6 +123,7 @@ def new_job(  # noqa: PLR0917 - all that the file decides about it
         tenant=job.tenant,
         parent=job.parent,
         needs=needs,
+        throttle=job.throttle,
     )
 
 
@@ -137,7 +139,8 @@ def job(row: Sequence[Any]) -> Job:
     (
         job_id, stage, version, attempt, token, run_at, started_at, expires_at, finished_at,
         cancel_requested, needs, worker, queue, task, priority, enqueued_at, lease_time, timeout,
-        key, dedupe, scope, tags, retry, correlation, tenant, parent, error, result, payload,
+        key, dedupe, scope, tags, retry, correlation, tenant, parent, throttle, error, result,
+        payload,
     ) = row  # fmt: skip
     state, waiting = STAGES[stage]
     return Job(
@@ -163,6 +166,7 @@ def job(row: Sequence[Any]) -> Job:
         tenant=tenant,
         parent=parent,
         needs=needs,
+        throttle=throttle,
         token=token,
         worker=worker,
         started_at=None if started_at is None else from_micros(started_at),
@@ -201,8 +205,29 @@ def edge(row: Sequence[Any]) -> Edge:
 
 def queue(row: Sequence[Any]) -> Queue:
     """The queue in a row of the query `queues`."""
-    name, paused, max_pending = row
-    return Queue(name=name, paused=bool(paused), max_pending=max_pending)
+    name, paused, max_pending, concurrency, rate, rate_window, promote_after = row
+    return Queue(
+        name=name,
+        paused=bool(paused),
+        max_pending=max_pending,
+        concurrency=concurrency,
+        rate=None if rate is None else (rate, span_from_micros(rate_window)),
+        promote_after=None if promote_after is None else span_from_micros(promote_after),
+    )
+
+
+def queue_columns(queue: Queue) -> tuple[Any, ...]:
+    """The parameters of the query `configure`."""
+    rate, window = (None, None) if queue.rate is None else queue.rate
+    return (
+        queue.name,
+        queue.paused,
+        queue.max_pending,
+        queue.concurrency,
+        rate,
+        None if window is None else span_to_micros(window),
+        None if queue.promote_after is None else span_to_micros(queue.promote_after),
+    )
 
 
 def search(query: JobQuery) -> tuple[str, list[Any]]:

@@ -35,6 +35,7 @@ from penstock.core.job import (
     Tally,
 )
 from penstock.core.lifecycle import FINAL, State
+from penstock.core.limits import Held, Limit
 from penstock.core.note import Line, Note, Progress
 from penstock.core.schedule import Due, Firing, Schedule
 from penstock.core.store import Clock
@@ -42,6 +43,7 @@ from penstock.core.times import span_to_micros
 from penstock.stores.sqlite import noting, rows, schedules
 from penstock.stores.sqlite.adding import Adding, Addition, Following
 from penstock.stores.sqlite.bell import Bell
+from penstock.stores.sqlite.claiming import Claiming, held_by, next_start
 from penstock.stores.sqlite.connection import connect, prepared, translated
 from penstock.stores.sqlite.forks import note_closed, note_opened, refuse_inherited
 from penstock.stores.sqlite.moving import Moving
@@ -126,6 +128,10 @@ class SqliteStore:
         """See `Store.note`."""
         return await self._writer.run(self._noting.write, notes)
 
+    async def limit(self, limit: Limit) -> None:
+        """See `Store.limit`."""
+        await self._writer.run(self._limit, limit)
+
     async def prune(self, retention: Retention, limit: int) -> int:
         """See `Store.prune`."""
         return await self._writer.run(self._prune, (retention, limit))
@@ -201,6 +207,15 @@ class SqliteStore:
         found = await self._read(lambda connection: connection.execute(SQL["queues"]).fetchall())
         return [rows.queue(row) for row in found]
 
+    async def limits(self) -> list[Limit]:
+        """See `Store.limits`."""
+        found = await self._read(lambda connection: connection.execute(SQL["limits"]).fetchall())
+        return [Limit(kind=kind, name=name, concurrency=n) for kind, name, n in found]
+
+    async def held(self, job: Job) -> list[Held]:
+        """See `Store.held`."""
+        return await self._read(lambda connection: held_by(connection.execute, job, self._clock()))
+
     async def log(
         self, job_id: JobId | None = None, *, after: LogId | None = None, limit: int = 1000
     ) -> list[LogEntry]:
@@ -263,9 +278,7 @@ class SqliteStore:
         now = self._bell.listen()
         if now != seen:
             return now
-        (due,) = await self._read(
-            lambda connection: connection.execute(SQL["next_due"], (self._announced,)).fetchone()
-        )
+        due = await self._read(self._next_change)
         clock = self._clock()
         if due is not None and due <= clock:
             # Once for all who wait here: it may be long until one of them can take it.
@@ -297,6 +310,12 @@ class SqliteStore:
     async def fire(self, firing: Firing, *, actor: str) -> list[Job] | None:
         """See `Store.fire`."""
         return await self._writer.run(self._fire, (firing, actor))
+
+    def _next_change(self, connection: sqlite3.Connection) -> int | None:
+        """When the next job falls due, or may start by its queue's rate."""
+        (due,) = connection.execute(SQL["next_due"], (self._announced,)).fetchone()
+        start = next_start(connection.execute, self._announced)
+        return min((at for at in (due, start) if at is not None), default=None)
 
     async def close(self) -> None:
         """See `Store.close`."""
@@ -405,9 +424,15 @@ class SqliteStore:
         tx.add_totals(totals)
 
     def _claim_one(self, tx: Transaction, wanted: Claim, now: int) -> list[Job]:
-        queues = {name for (name,) in tx.execute(SQL["queues_with_ready"]).fetchall()}
-        if wanted.queues is not None:
-            queues &= set(wanted.queues)
+        found = dict(tx.execute(SQL["queues_with_ready"]).fetchall())
+        queues = found.keys() if wanted.queues is None else found.keys() & set(wanted.queues)
+        if any(map(found.__getitem__, queues)):
+            ids = Claiming(tx, wanted, now).choose(queues)
+        else:
+            ids = self._next(tx, wanted, queues)
+        return self._start(tx, wanted, ids, now) if ids else []
+
+    def _next(self, tx: Transaction, wanted: Claim, queues: Collection[str]) -> list[int]:
         sources = [(queue, tag) for queue in queues for tag in wanted.tags or (None,)]
         portion = -(-wanted.limit // max(1, len(sources)))
         ranked = [_ready(tx, queue, tag, portion) for queue, tag in sources]
@@ -416,9 +441,9 @@ class SqliteStore:
         else:
             # A job that fits several tags comes up once for each, one after the other.
             picks = islice((pick for pick, _ in groupby(heapq.merge(*ranked))), wanted.limit)
-        ids = [pick[-1] for pick in picks]
-        if not ids:
-            return []
+        return [pick[-1] for pick in picks]
+
+    def _start(self, tx: Transaction, wanted: Claim, ids: Sequence[int], now: int) -> list[Job]:
         chosen = encoded(ids)
         _, last_log = tx.execute(SQL["last_ids"]).fetchone()
         tx.execute(SQL["log_claimed"], (last_log + 1, now, wanted.worker, chosen))
@@ -476,7 +501,7 @@ class SqliteStore:
             if value is not msgspec.UNSET
         }
         queue = msgspec.structs.replace(queue, **changed)
-        tx.execute(SQL["configure"], (queue.name, queue.paused, queue.max_pending))
+        tx.execute(SQL["configure"], rows.queue_columns(queue))
         tx.written = tx.ring = tx.ring_others = True
         return queue
 
@@ -494,6 +519,15 @@ class SqliteStore:
     ) -> list[list[Job | None]]:
         now = self._clock()
         return [Restoring(tx, now, origin, actor).call(records) for records, origin, actor in calls]
+
+    def _limit(self, tx: Transaction, calls: Sequence[Limit]) -> list[None]:
+        for limit in calls:
+            if limit.concurrency is None:
+                tx.execute(SQL["remove_limit"], (limit.kind, limit.name))
+            else:
+                tx.execute(SQL["set_limit"], (limit.kind, limit.name, limit.concurrency))
+        tx.written = tx.ring = tx.ring_others = True
+        return [None] * len(calls)
 
     def _prune(self, tx: Transaction, calls: Sequence[tuple[Retention, int]]) -> list[int]:
         return [self._prune_one(tx, retention, limit) for retention, limit in calls]

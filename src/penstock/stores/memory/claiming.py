@@ -1,0 +1,265 @@
+"""Claims where limits, tenants or ages have a say: what the store keeps for them.
+
+Running jobs are counted when they matter, from the jobs themselves. Jobs that a limit holds stay
+where they are: a claim passes them by.
+"""
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from penstock.core.choosing import HIGHEST, NO_TENANT, Candidate, Stream, choose, stream_of
+from penstock.core.job import Claim, Job, JobId, Queue
+from penstock.core.limits import (
+    Held,
+    Limit,
+    Places,
+    Start,
+    free_at,
+    rate_taken,
+    started,
+    throttle_limit,
+)
+from penstock.core.times import from_micros, span_to_micros, to_micros
+from penstock.stores.memory.shelves import Ranked, Ranking
+
+_NO_MORE: Ranked = ()
+
+Rankings = Mapping[tuple[str, str | None], Ranking]
+
+
+class Claiming:
+    """The limits of tasks and throttles, the starts that rates count, and the tenants' shares."""
+
+    def __init__(self) -> None:
+        self._limits: dict[tuple[Any, str], int] = {}
+        self._starts: dict[str, list[Start]] = {}
+        self._turns: dict[str, dict[int, str]] = {}
+        self._shares: dict[str, dict[tuple[int, str], Ranking]] = {}
+        self._throttled: set[JobId] = set()
+
+    # What is ready
+
+    def enter(self, job: Job) -> None:
+        """A job with a tenant or a throttle is ready."""
+        if job.throttle is not None:
+            self._throttled.add(job.id)
+        if job.tenant is not None:
+            shares = self._shares.setdefault(job.queue, {})
+            ranking = shares.setdefault((job.priority, job.tenant), Ranking())
+            ranking.put(job.id, -job.priority, job.run_at)
+
+    def leave(self, job: Job) -> None:
+        """It is not ready any more."""
+        self._throttled.discard(job.id)
+        if job.tenant is not None:
+            shares = self._shares[job.queue]
+            place = (job.priority, job.tenant)
+            shares[place].drop(job.id)
+            if not shares[place]:
+                del shares[place]
+            if not shares:
+                del self._shares[job.queue]
+
+    # Limits
+
+    def limit(self, limit: Limit) -> None:
+        """See `Store.limit`."""
+        if limit.concurrency is None:
+            self._limits.pop((limit.kind, limit.name), None)
+        else:
+            self._limits[limit.kind, limit.name] = limit.concurrency
+
+    def limits(self) -> list[Limit]:
+        """See `Store.limits`."""
+        return [
+            Limit(kind=kind, name=name, concurrency=n)
+            for (kind, name), n in sorted(self._limits.items())
+        ]
+
+    def held(self, job: Job, queue: Queue, running: Sequence[Job], now: datetime) -> list[Held]:
+        """See `Store.held`."""
+        found: list[Held] = []
+        in_queue = sum(other.queue == queue.name for other in running)
+        if queue.concurrency is not None and in_queue >= queue.concurrency:
+            found.append(
+                Held(kind="queue", name=queue.name, taken=in_queue, limit=queue.concurrency)
+            )
+        if queue.rate is not None:
+            (limit, span), starts = queue.rate, self._starts.get(queue.name, [])
+            taken = rate_taken(starts, to_micros(now), span_to_micros(span))
+            until = free_at(starts, limit, span_to_micros(span))
+            if taken >= limit:
+                found.append(
+                    Held(
+                        kind="rate",
+                        name=queue.name,
+                        taken=taken,
+                        limit=limit,
+                        until=None if until is None else from_micros(until),
+                    )
+                )
+        of_task = sum(other.task == job.task for other in running)
+        if of_task >= (limit := self._limits.get(("task", job.task), len(running) + 1)):
+            found.append(Held(kind="task", name=job.task, taken=of_task, limit=limit))
+        if job.throttle is not None:
+            limit = throttle_limit(self._prefixes(), job.throttle)
+            taken = sum(other.throttle == job.throttle for other in running)
+            if taken >= limit:
+                found.append(Held(kind="throttle", name=job.throttle, taken=taken, limit=limit))
+        return found
+
+    def next_start(self, queues: Iterable[Queue], after: datetime) -> datetime | None:
+        """When a rate that has come to its limit lets the next one start, behind an instant."""
+        instants = [
+            from_micros(at)
+            for queue in queues
+            if queue.rate is not None
+            and (
+                at := free_at(
+                    self._starts.get(queue.name, []), queue.rate[0], span_to_micros(queue.rate[1])
+                )
+            )
+            is not None
+        ]
+        return min((at for at in instants if at > after), default=None)
+
+    def _prefixes(self) -> dict[str, int]:
+        return {name: n for (kind, name), n in self._limits.items() if kind == "throttle"}
+
+    # Claims
+
+    def has_a_say(self, queues: Iterable[Queue]) -> bool:
+        """Whether a claim from these queues depends on more than priority and time."""
+        return bool(
+            self._throttled
+            or any(kind == "task" for kind, _ in self._limits)
+            or any(
+                queue.concurrency is not None
+                or queue.rate is not None
+                or queue.promote_after is not None
+                or queue.name in self._shares
+                for queue in queues
+            )
+        )
+
+    def choose(  # noqa: PLR0917 - the parts of the store that a claim reads
+        self,
+        wanted: Claim,
+        queues: Sequence[Queue],
+        ready: Rankings,
+        job_of: Callable[[JobId], Job],
+        running: Sequence[Job],
+        now: datetime,
+    ) -> list[JobId]:
+        """The jobs to start."""
+        places = self._places(queues, running, now)
+        tags: set[str | None] = set(wanted.tags) or {None}
+        streams = [
+            self._stream(queue, tag, ready, job_of, now)
+            for queue in queues
+            for tag in tags
+            if places.queue_is_open(queue.name)
+        ]
+        taken = choose(streams, wanted.limit, places, patience=None).taken
+        if not wanted.tags:
+            for job in taken:
+                if job.queue in self._shares:
+                    self._turns.setdefault(job.queue, {})[job.level] = job.tenant or NO_TENANT
+        counts = Counter(job.queue for job in taken)
+        for queue in queues:
+            if queue.rate is not None and (n := counts[queue.name]):
+                before, window = self._starts.get(queue.name, []), span_to_micros(queue.rate[1])
+                self._starts[queue.name] = started(before, to_micros(now), n, window)
+        return [JobId(job.id) for job in taken]
+
+    def _places(self, queues: Iterable[Queue], running: Sequence[Job], now: datetime) -> Places:
+        in_queues = Counter(job.queue for job in running)
+        of_tasks = Counter(job.task for job in running)
+        of_throttles = Counter(job.throttle for job in running)
+        prefixes = self._prefixes()
+        return Places(
+            queues={queue.name: self._room(queue, in_queues[queue.name], now) for queue in queues},
+            tasks={
+                name: n - of_tasks[name]
+                for (kind, name), n in self._limits.items()
+                if kind == "task"
+            },
+            throttle=lambda name: throttle_limit(prefixes, name) - of_throttles[name],
+        )
+
+    def _room(self, queue: Queue, running: int, now: datetime) -> int | None:
+        rooms = []
+        if queue.concurrency is not None:
+            rooms.append(queue.concurrency - running)
+        if queue.rate is not None:
+            limit, span = queue.rate
+            starts = self._starts.get(queue.name, [])
+            rooms.append(limit - rate_taken(starts, to_micros(now), span_to_micros(span)))
+        return min(rooms, default=None)
+
+    def _stream(
+        self,
+        queue: Queue,
+        tag: str | None,
+        ready: Rankings,
+        job_of: Callable[[JobId], Job],
+        now: datetime,
+    ) -> Stream:
+        shares = {} if tag is not None else self._shares.get(queue.name, {})
+        source = _Ready(queue, ready.get((queue.name, tag), ()), shares, job_of, now)
+        return stream_of(
+            source,
+            fair=bool(shares),
+            ages=queue.promote_after is not None,
+            last=lambda: self._turns.get(queue.name, {}),
+        )
+
+
+class _Ready:
+    """The ready jobs of a queue, or those with a tag."""
+
+    def __init__(
+        self,
+        queue: Queue,
+        ranking: Iterable[Ranked],
+        shares: Mapping[tuple[int, str], Ranking],
+        job_of: Callable[[JobId], Job],
+        now: datetime,
+    ) -> None:
+        self._queue = queue
+        self._walk = iter(ranking)
+        self._met: dict[int, deque[JobId]] = {}
+        self._shares = shares
+        self._job_of = job_of
+        self._now = now
+
+    def tenants(self, priority: int, after: str) -> list[str]:
+        """Those with ready jobs of a priority, by name, behind `after`."""
+        return sorted(name for place, name in self._shares if place == priority and name > after)
+
+    def jobs(self, priority: int, tenant: str) -> Iterator[Candidate]:
+        """The jobs of a priority and tenant, in order."""
+        if tenant != NO_TENANT:
+            for entry in self._shares.get((priority, tenant), ()):
+                yield self._candidate(entry[-1])
+            return
+        # The common ranking has all priorities in one: what belongs to others is kept for them.
+        own = self._met.setdefault(priority, deque())
+        while True:
+            while own:
+                yield self._candidate(own.popleft())
+            if (entry := next(self._walk, _NO_MORE)) is _NO_MORE:
+                return
+            self._met.setdefault(-entry[0], deque()).append(entry[-1])
+            if -entry[0] < priority:
+                return
+
+    def _candidate(self, job_id: JobId) -> Candidate:
+        job = self._job_of(job_id)
+        level = job.priority
+        if self._queue.promote_after is not None:
+            age = max(self._now - job.run_at, timedelta(0))
+            level = min(HIGHEST, level + age // self._queue.promote_after)
+        return Candidate(-level, job.run_at, job_id, job.queue, job.task, job.throttle, job.tenant)

@@ -1,0 +1,252 @@
+"""Claims where limits, tenants or ages have a say; the others never come here.
+
+Everything that is counted is counted in the claim's own transaction: running jobs per queue from
+the kept totals, per task and throttle from the rows of running jobs. A lease that is taken back
+leaves nothing behind that could be wrong.
+"""
+
+import sqlite3
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from penstock.core.choosing import HIGHEST, NO_TENANT, Candidate, Chosen, Stream, choose, stream_of
+from penstock.core.job import Claim, Job
+from penstock.core.limits import (
+    Held,
+    Places,
+    Start,
+    free_at,
+    rate_taken,
+    started,
+    throttle_limit,
+)
+from penstock.core.times import from_micros
+from penstock.stores.sqlite.rows import encoded
+from penstock.stores.sqlite.transaction import SQL, Transaction
+
+Execute = Callable[..., sqlite3.Cursor]
+
+# How many held jobs a claim puts out of the way at most, before others get their turn.
+_PATIENCE = 1_000
+_TENANTS_AT_ONCE = 20
+_ALL = -1
+
+_starts = msgspec.json.Decoder(list[Start])
+_candidates = msgspec.json.Decoder(list[tuple[int, int, str, str | None]])
+
+
+class _Queue:
+    """A queue that is open to this claim, with what its limits say."""
+
+    def __init__(self, row: Sequence[Any], now: int) -> None:
+        self.name, self.concurrency, self.rate, self.window, self.promote_after = row[:5]
+        self.starts = [] if row[5] is None else _starts.decode(row[5])
+        self.fair, self.running = bool(row[6]), row[7]
+        self.now = now
+
+    @property
+    def room(self) -> int | None:
+        """How many of its jobs may start; None for any number."""
+        rooms = []
+        if self.concurrency is not None:
+            rooms.append(self.concurrency - self.running)
+        if self.rate is not None:
+            rooms.append(self.rate - rate_taken(self.starts, self.now, self.window))
+        return min(rooms, default=None)
+
+    def level(self, priority: int, run_at: int) -> int:
+        """The priority that a job has come to by its age, negated."""
+        if self.promote_after is None:
+            return -priority
+        return -min(HIGHEST, priority + max(0, self.now - run_at) // int(self.promote_after))
+
+
+class _Ready:
+    """The ready jobs of a queue, or those with a tag, read by portions as they are wanted."""
+
+    def __init__(self, tx: Transaction, queue: _Queue, tag: str | None, portion: int) -> None:
+        self._tx = tx
+        self._queue = queue
+        self._tag = tag
+        self._portion = portion
+
+    def tenants(self, priority: int, after: str) -> Iterator[str]:
+        while True:
+            parameters = (self._queue.name, priority, after, _TENANTS_AT_ONCE)
+            found = self._tx.execute(SQL["tenants"], parameters).fetchall()
+            yield from (tenant for (tenant,) in found)
+            if len(found) < _TENANTS_AT_ONCE:
+                return
+            after = found[-1][0]
+
+    def jobs(self, priority: int, tenant: str) -> Iterator[Candidate]:
+        name, more = "pick_level", tuple[str, ...]()
+        if self._tag is not None:
+            name, more = "pick_level_tagged", (self._tag,)
+        elif tenant != NO_TENANT:
+            name, more = "pick_share", (tenant,)
+        run_at, job_id = -(2**63), 0
+        queue, portion = self._queue, self._portion
+        while True:
+            parameters = (queue.name, priority, run_at, job_id, portion, *more)
+            found = _candidates.decode(self._tx.execute(SQL[name], parameters).fetchone()[0])
+            for run_at, job_id, task, throttle in found:
+                level = queue.level(priority, run_at)
+                yield Candidate(level, run_at, job_id, queue.name, task, throttle, tenant or None)
+            if len(found) < portion:
+                return
+            portion = min(2 * portion, _PATIENCE)  # it walks over held ones
+
+
+class Claiming:
+    """One claim: what it may take, in which order, and what it finds held."""
+
+    def __init__(self, tx: Transaction, wanted: Claim, now: int) -> None:
+        self._tx = tx
+        self._wanted = wanted
+        self._now = now
+
+    def choose(self, names: Collection[str]) -> list[int]:
+        """The ids of the jobs to start, of these queues."""
+        found = self._tx.execute(SQL["open_queues"], (encoded(list(names)),)).fetchall()
+        queues = {row[0]: _Queue(row, self._now) for row in found}
+        places = places_of(self._tx.execute, {name: queue.room for name, queue in queues.items()})
+        by_tag = bool(self._wanted.tags)
+        if not by_tag:
+            self._release(places, queues)
+        streams = [
+            self._stream(queue, tag)
+            for name, queue in queues.items()
+            for tag in self._wanted.tags or (None,)
+            if places.queue_is_open(name)
+        ]
+        # By tag, jobs are met also when they stand apart, and cannot be put out of the way.
+        chosen = choose(streams, self._wanted.limit, places, None if by_tag else _PATIENCE)
+        if not by_tag:
+            self._hold(chosen)
+        self._note(chosen, queues)
+        return [job.id for job in chosen.taken]
+
+    def _stream(self, queue: _Queue, tag: str | None) -> Stream:
+        portion = max(1, min(self._wanted.limit, 100))
+        return stream_of(
+            _Ready(self._tx, queue, tag, portion),
+            fair=queue.fair and tag is None,
+            ages=queue.promote_after is not None,
+            last=lambda: dict(self._tx.execute(SQL["turns"], (queue.name,)).fetchall()),
+        )
+
+    def _release(self, places: Places, queues: Mapping[str, _Queue]) -> None:
+        """Let those be seen again that there are places for.
+
+        Only in queues that this claim takes from: it meets them, and takes or holds each, so
+        that a claim which comes to nothing writes nothing.
+        """
+        for (held,) in self._tx.execute(SQL["holders"]).fetchall():
+            kind, name = held.split(":", 1)
+            room = places.task(name) if kind == "task" else places.throttle(name)
+            if room is not None and room <= 0:
+                continue
+            for tenant, queue, priority in self._tx.execute(SQL["held_places"], (held,)).fetchall():
+                if queue in queues and places.queue_is_open(queue):
+                    limit = _ALL if room is None else room
+                    self._tx.execute(SQL["release"], (held, tenant, queue, priority, limit))
+                    self._tx.written = True
+                    queues[queue].fair = queues[queue].fair or tenant != NO_TENANT
+
+    def _hold(self, chosen: Chosen) -> None:
+        """Put those out of the way that were met in vain."""
+        groups: dict[str, list[int]] = defaultdict(list)
+        for job_id, (kind, name) in chosen.held.items():
+            groups[f"{kind}:{name}"].append(job_id)
+        for held, ids in groups.items():
+            self._tx.execute(SQL["hold"], (held, encoded(ids)))
+            self._tx.written = True
+        if chosen.gave_up:
+            self._tx.ring = True  # there may be more to take behind those
+
+    def _note(self, chosen: Chosen, queues: Mapping[str, _Queue]) -> None:
+        """Remember whose turn it was, and what started in queues with a rate."""
+        turns = {
+            (job.queue, job.level): job.tenant or NO_TENANT
+            for job in chosen.taken
+            if queues[job.queue].fair and not self._wanted.tags
+        }
+        for (name, level), tenant in turns.items():
+            self._tx.execute(SQL["note_turn"], (name, level, tenant))
+        for name, n in Counter(job.queue for job in chosen.taken).items():
+            queue = queues[name]
+            if queue.rate is not None:
+                starts = started(queue.starts, self._now, n, queue.window)
+                self._tx.execute(SQL["note_starts"], (name, encoded(starts)))
+                if rate_taken(starts, self._now, queue.window) >= queue.rate:
+                    # Who waits has to look when the rate allows the next.
+                    self._tx.ring = self._tx.ring_others = True
+
+
+def places_of(execute: Execute, queues: Mapping[str, int | None]) -> Places:
+    """The places that are free, by the limits in the file and what runs now."""
+    limits: dict[str, dict[str, int]] = {"task": {}, "throttle": {}}
+    for kind, name, concurrency in execute(SQL["limits"]).fetchall():
+        limits[kind][name] = concurrency
+    running: dict[str, int] = {}
+    if limits["task"]:
+        parameters = (encoded(list(limits["task"])),)
+        running = dict(execute(SQL["running_by_task"], parameters).fetchall())
+    tasks = {name: limit - running.get(name, 0) for name, limit in limits["task"].items()}
+
+    def throttle_room(name: str) -> int:
+        (n,) = execute(SQL["running_of_throttle"], (name,)).fetchone()
+        return throttle_limit(limits["throttle"], name) - int(n)
+
+    return Places(queues=queues, tasks=tasks, throttle=throttle_room)
+
+
+def held_by(execute: Execute, job: Job, now: int) -> list[Held]:
+    """See `Store.held`."""
+    held: list[Held] = []
+    for row in execute(SQL["open_queues"], (encoded([job.queue]),)).fetchall():
+        queue = _Queue(row, now)
+        if queue.concurrency is not None and queue.running >= queue.concurrency:
+            held.append(
+                Held(kind="queue", name=job.queue, taken=queue.running, limit=queue.concurrency)
+            )
+        if queue.rate is not None and (
+            (taken := rate_taken(queue.starts, now, queue.window)) >= queue.rate
+        ):
+            until = free_at(queue.starts, queue.rate, queue.window)
+            held.append(
+                Held(
+                    kind="rate",
+                    name=job.queue,
+                    taken=taken,
+                    limit=queue.rate,
+                    until=None if until is None else from_micros(until),
+                )
+            )
+    limits = execute(SQL["limits"]).fetchall()
+    for kind, name, limit in limits:
+        if (kind, name) == ("task", job.task):
+            running = dict(execute(SQL["running_by_task"], (encoded([name]),)).fetchall())
+            if (taken := running.get(name, 0)) >= limit:
+                held.append(Held(kind="task", name=name, taken=taken, limit=limit))
+    if job.throttle is not None:
+        prefixes = {name: limit for kind, name, limit in limits if kind == "throttle"}
+        limit = throttle_limit(prefixes, job.throttle)
+        (taken,) = execute(SQL["running_of_throttle"], (job.throttle,)).fetchone()
+        if taken >= limit:
+            held.append(Held(kind="throttle", name=job.throttle, taken=taken, limit=limit))
+    return held
+
+
+def next_start(execute: Execute, after: int) -> int | None:
+    """When a rate that holds ready jobs lets the next one start, behind an instant."""
+    instants = [
+        at
+        for rate, window, starts in execute(SQL["rates_in_force"]).fetchall()
+        if (at := free_at(_starts.decode(starts), rate, window)) is not None and at > after
+    ]
+    return min(instants, default=None)
