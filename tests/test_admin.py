@@ -802,8 +802,8 @@ def test_store_of_an_older_penstock_takes_part(
 ) -> None:
     url = f"sqlite:///{tmp_path}/jobs.db"
     with monkeypatch.context() as older:
-        older.setattr(connection, "MIGRATIONS", connection.MIGRATIONS[:1])
-        older.setattr(connection, "SCHEMA", 1)
+        older.setattr(connection, "MIGRATIONS", connection.MIGRATIONS[:-1])
+        older.setattr(connection, "SCHEMA", connection.SCHEMA - 1)
         app = Penstock(url)
         run_sync(app.enqueue_many([new(tags=("x",))] * 3))
         run_sync(app.close())
