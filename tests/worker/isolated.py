@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock import Cancel, Penstock, Snooze, context
-from penstock.worker.child import ChildContext
+from penstock.worker.remote import RemoteBook
 from tests.worker.support import AT_ONCE, ONCE
 
 FOREVER = 600
@@ -152,9 +152,9 @@ def speak_nonsense(_folder: Path) -> None:
 
 
 def ask(_folder: Path) -> str | None:
-    here = context()
-    assert isinstance(here, ChildContext)
-    return here.link.ask("greeting", "hello")
+    book = context().book
+    assert isinstance(book, RemoteBook)
+    return book._ask("greeting", "hello")
 
 
 def speak(_folder: Path) -> None:
@@ -220,6 +220,29 @@ def act(deed: str, folder: str = ".") -> Any:
     """Do one of these deeds, or nothing."""
     (Path(folder) / "pid").write_text(str(os.getpid()))
     return DEEDS[deed](Path(folder)) if deed in DEEDS else os.getpid()
+
+
+@app.task(isolation="process")
+def resume() -> list[int]:
+    """Count to five with checkpoints, and die after the third."""
+    steps: list[int] = context().state or []
+    for step in range(len(steps), 5):
+        context().progress(step, 5, f"step {step}")
+        steps.append(step + 10 * context().attempt)
+        context().checkpoint(steps)
+        if len(steps) == 3:
+            kill_itself(Path())
+    context().progress(5, 5)
+    context().logger.info("counted")
+    return steps
+
+
+@app.task(isolation="process")
+async def resume_async() -> object:
+    """Save, and see it."""
+    before = context().state
+    await context().checkpoint({"n": 1})
+    return [before, context().state]
 
 
 @app.task(isolation="process", retry=ONCE)

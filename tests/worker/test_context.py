@@ -339,8 +339,8 @@ async def _running(app: Penstock, n: int) -> list[Job]:
 
 
 def notebook_of(run: Context) -> Notebook:
-    assert run._notebook is not None
-    return run._notebook
+    assert isinstance(run.book, Notebook)
+    return run.book
 
 
 def say(notebook: Notebook, job: Job, n: float) -> None:

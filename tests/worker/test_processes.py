@@ -20,6 +20,7 @@ from penstock import (
     Event,
     Failed,
     Job,
+    LeaseLost,
     NewJob,
     Penstock,
     State,
@@ -28,7 +29,9 @@ from penstock import (
 )
 from penstock.isolation import Isolation
 from penstock.worker.frames import Ask
+from penstock.worker.notebook import Notebook
 from penstock.worker.processes import Children
+from penstock.worker.remote import RemoteBook, answering
 from tests.contract.support import HOUR, SECOND, STORES, ManualClock
 from tests.worker import isolated
 from tests.worker.support import AT_ONCE, ONCE, eventually, work_off, working
@@ -222,7 +225,36 @@ async def test_what_the_worker_does_not_know_is_an_error_of_the_handler(
     app: Penstock, tmp_path: Path
 ) -> None:
     job = await outcome_of(app, "ask", tmp_path)
-    assert "this worker does not know what 'greeting' is" in (job.error or "")
+    assert "a worker does not know what 'greeting' is" in (job.error or "")
+
+
+async def test_progress_and_checkpoints_outlive_the_child(app: Penstock) -> None:
+    job = await isolated.resume.using(retry=AT_ONCE).enqueue()
+    await work_off(app)
+    job = await app.get(job.id)
+    assert (job.state, job.result, job.attempt) == (State.DONE, [10, 11, 12, 23, 24], 2)
+    progress = await app.progress(job.id)
+    assert progress is not None
+    assert (progress.done, progress.total) == (5, 5)
+    assert [line.text for line in await app.lines(job.id)] == ["counted"]
+
+
+async def test_coroutine_in_a_child_saves_its_state(app: Penstock) -> None:
+    job = await isolated.resume_async.enqueue()
+    await work_off(app)
+    assert (await app.get(job.id)).result == [None, {"n": 1}]
+
+
+async def test_child_whose_lease_is_lost_cannot_save(app: Penstock) -> None:
+    await isolated.resume_async.enqueue()
+    (job,) = await app.claim(worker="w")
+    await app.settle([(job, Failed("taken away"))])
+    book = RemoteBook(app, lambda _what, _text: "lost")
+    with pytest.raises(LeaseLost):
+        await book.save(job, "1")
+    answer = answering(app)
+    context = Context(job, Notebook(app))
+    assert await answer(context, Ask("checkpoint", "1")) == "lost"
 
 
 # Dying

@@ -44,19 +44,10 @@ from penstock.worker.frames import (
     framed,
     sayable,
 )
+from penstock.worker.remote import RemoteBook
 
 _PIECE = 65_536
 _PR_SET_PDEATHSIG = 1
-
-
-class ChildContext(Context):
-    """The context of a run in a child; what it cannot do here, it asks of the worker."""
-
-    __slots__ = ("link",)
-
-    def __init__(self, job: Job, link: "Link") -> None:
-        super().__init__(job)
-        self.link = link
 
 
 class Link:
@@ -116,10 +107,12 @@ class Child:
         """Run what comes, until the worker hangs up."""
         signal.signal(signal.SIGTERM, self._stop)
         while (job := self._link.receive()) is not None:
-            self._context = ChildContext(job, self._link)
+            book = RemoteBook(self._app, self._link.ask)
+            self._context = Context(job, book)
             task = self._app.tasks.get(job.task)
             outcome, last = self._perform(self._context, task)
             self._context = None
+            book.flush()
             self._link.send(ended(outcome, last=last))
             if last:
                 return
@@ -195,14 +188,14 @@ def main() -> None:
 
 def _forward_lines(link: Link, level: int) -> None:
     """Log where the worker logs, unless the app has set up its own logging when imported."""
-    lines = Lines(link, level)
     own = logging.getLogger(TASK_LOGGER)
-    own.setLevel(level)
-    own.addHandler(lines)
+    # The worker keeps what a job says from INFO on, whatever it prints.
+    own.setLevel(min(level, logging.INFO))
+    own.addHandler(Lines(link, own.level))
     own.propagate = False
     if not logging.root.handlers:
         logging.root.setLevel(level)
-        logging.root.addHandler(lines)
+        logging.root.addHandler(Lines(link, level))
 
 
 def _die_with(parent: int) -> None:

@@ -16,7 +16,7 @@ from penstock.core.note import STATE_LIMIT, Progress, kept_text
 from penstock.engine import run_sync
 from penstock.task import changed_by_json
 from penstock.worker.joblogger import JobLogger
-from penstock.worker.notebook import Notebook
+from penstock.worker.notebook import Book
 
 _current: ContextVar["Context"] = ContextVar("penstock_context")
 # Whole numbers that every store can hold.
@@ -31,7 +31,7 @@ class Context:
 
     __slots__ = ("_first", "_notebook", "_state", "cancelled", "job")
 
-    def __init__(self, job: Job, notebook: Notebook | None = None) -> None:
+    def __init__(self, job: Job, notebook: Book | None = None) -> None:
         self.job = job
         self.cancelled = False
         """Whether the run should end: cancelled, out of time, or its lease is lost."""
@@ -65,7 +65,7 @@ class Context:
         for value in (done, 0 if total is None else total):
             if not _is_count(value):
                 raise ConfigurationError(f"progress is counted in plain numbers, not {value!r:.80}")
-        notebook = self._book()
+        notebook = self.book
         now = notebook.now()
         first: Progress | None = getattr(self, "_first", None)
         said = Progress(
@@ -100,7 +100,7 @@ class Context:
         The first look reads the store, while the caller waits.
         """
         if not hasattr(self, "_state"):
-            self._state = self._book().saved(self.job)
+            self._state = self.book.saved(self.job)
         return self._state
 
     def snooze(self, delay: timedelta, reason: str = "snoozed by its handler") -> NoReturn:
@@ -113,10 +113,12 @@ class Context:
             raise asyncio.CancelledError("the run was told to end")
 
     async def _save(self, text: str) -> None:
-        await self._book().save(self.job, text)
+        await self.book.save(self.job, text)
         self._state = msgspec.json.decode(text)
 
-    def _book(self) -> Notebook:
+    @property
+    def book(self) -> Book:
+        """Where the run says things about itself; raises `ConfigurationError` without a worker."""
         if self._notebook is None:
             raise ConfigurationError("no worker runs this job: there is nowhere to write to")
         return self._notebook

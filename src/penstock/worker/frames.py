@@ -4,10 +4,7 @@ The worker speaks first (`Start`). A request to stop is a signal, so that it als
 that does not listen. While a job runs, the child may tell any number of things before `Ended`
 (`Line`), and ask the worker for something (`Ask`), waiting for its `Answer`.
 
-To add something to tell, add it to `FromChild`, send it from `ChildContext` in `child.py`, and
-handle it in `Child._received` in `processes.py`, where `_context` is the worker's own context of
-the run. Something to ask needs no new kind: `ChildContext.link.ask(what, text)` in the child, and
-a function for it that is given to `Children`.
+Something to ask needs no new kind of message: both ends of it are in `remote.py`.
 """
 
 from collections.abc import Iterator

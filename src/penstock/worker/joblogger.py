@@ -7,7 +7,7 @@ from typing import Any
 
 from penstock.core.job import Job
 from penstock.core.note import Line, kept_text
-from penstock.worker.notebook import Notebook
+from penstock.worker.notebook import Book
 
 _logger = logging.getLogger("penstock.task")
 _formatter = logging.Formatter("%(message)s")
@@ -16,7 +16,7 @@ _formatter = logging.Formatter("%(message)s")
 class JobLogger(logging.LoggerAdapter[logging.Logger]):
     """Logs as `penstock.task`, with the job's id, task and attempt in every record."""
 
-    def __init__(self, job: Job, notebook: Notebook | None) -> None:
+    def __init__(self, job: Job, notebook: Book | None) -> None:
         super().__init__(_logger, {"job_id": job.id, "task": job.task, "attempt": job.attempt})
         self._job = job
         self._notebook = notebook

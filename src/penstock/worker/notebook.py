@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime
+from typing import Protocol
 
 from penstock.core.errors import LeaseLost, StoreUnavailable
 from penstock.core.job import Job, Lease
@@ -24,6 +25,30 @@ _log = logging.getLogger(__name__)
 
 PACE = 1.0
 """Seconds between two writes, save for runs that end."""
+
+
+class Book(Protocol):
+    """Where a run says things about itself."""
+
+    def now(self) -> datetime:
+        """The time, by the clock of the queue."""
+        ...
+
+    def keep_progress(self, job: Job, progress: Progress, /) -> None:
+        """Have this written soon, instead of what the run said before."""
+        ...
+
+    def keep_line(self, job: Job, line: Line, /) -> None:
+        """Have this written soon."""
+        ...
+
+    async def save(self, job: Job, state: str, /) -> None:
+        """Write a checkpoint at once; raises `LeaseLost` if the run has lost its job."""
+        ...
+
+    def saved(self, job: Job, /) -> object:
+        """The job's checkpoint, read while the caller waits."""
+        ...
 
 
 class _Page:

@@ -25,6 +25,7 @@ from penstock.worker.execute import Run, described
 from penstock.worker.leases import LeaseKeeper
 from penstock.worker.notebook import Notebook
 from penstock.worker.processes import Children
+from penstock.worker.remote import answering
 from penstock.worker.upkeep import run_upkeep
 
 _log = logging.getLogger(__name__)
@@ -74,7 +75,9 @@ class Worker:
         self._grace = grace
         self._sweep = sweep
         self._retention = retention
-        self._children = Children(penstock, limit=concurrency, grace=kill_after)
+        self._children = Children(
+            penstock, limit=concurrency, grace=kill_after, asked=answering(penstock)
+        )
         self._notebook = Notebook(penstock)
         self._runs: dict[int, Run] = {}
         self._waiting: deque[Run] = deque()

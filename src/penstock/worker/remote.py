@@ -1,0 +1,81 @@
+"""What a run in a child process says about itself, on its way to the worker: both ends of it."""
+
+import time
+from collections.abc import Callable
+from datetime import datetime
+
+import msgspec
+
+from penstock.core.errors import LeaseLost, PenstockError
+from penstock.core.job import Job
+from penstock.core.note import Line, Progress
+from penstock.core.times import from_micros
+from penstock.engine import Penstock
+from penstock.worker.context import Context
+from penstock.worker.frames import Ask
+from penstock.worker.processes import Asked
+
+_LOST = "lost"
+# A child waits for each answer: it does not ask more often than people look.
+_PACE = 0.5
+
+
+class RemoteBook:
+    """The child's end: asks the worker to write."""
+
+    def __init__(self, penstock: Penstock, ask: Callable[[str, str | None], str | None]) -> None:
+        self._clock = penstock.clock
+        self._ask = ask
+        self._unsaid: Progress | None = None
+        self._said_at = float("-inf")
+
+    def now(self) -> datetime:
+        """The time, by the clock of the queue."""
+        return from_micros(self._clock())
+
+    def keep_progress(self, _job: Job, progress: Progress) -> None:
+        """Tell the worker, now or with what is said later."""
+        self._unsaid = progress
+        if time.monotonic() - self._said_at >= _PACE:
+            self.flush()
+
+    def keep_line(self, _job: Job, _line: Line) -> None:
+        """The worker keeps the lines that are logged here, because it logs them too."""
+
+    async def save(self, job: Job, state: str) -> None:
+        """Write a checkpoint at once; raises `LeaseLost` if the run has lost its job."""
+        if self._ask("checkpoint", state) == _LOST:
+            raise LeaseLost(job.id, job.token)
+
+    def saved(self, _job: Job) -> object:
+        """The job's checkpoint."""
+        text = self._ask("state", None)
+        return None if text is None else msgspec.json.decode(text)
+
+    def flush(self) -> None:
+        """Tell the worker what it has not heard yet; at the latest when the run ends."""
+        unsaid, self._unsaid = self._unsaid, None
+        if unsaid is not None:
+            self._said_at = time.monotonic()
+            self._ask("progress", msgspec.json.encode(unsaid).decode())
+
+
+def answering(penstock: Penstock) -> Asked:
+    """The worker's end: does what a child asks for, with the worker's own context of the run."""
+
+    async def answer(context: Context, ask: Ask) -> str | None:
+        match ask.what, ask.text:
+            case "progress", str(text):
+                context.book.keep_progress(context.job, msgspec.json.decode(text, type=Progress))
+            case "checkpoint", str(text):
+                try:
+                    await context.book.save(context.job, text)
+                except LeaseLost:
+                    return _LOST
+            case "state", _:
+                return await penstock.store.checkpoint(context.job.id)
+            case what, _:
+                raise PenstockError(f"a worker does not know what {what!r} is")
+        return None
+
+    return answer
