@@ -231,3 +231,23 @@ def test_nothing_runs_behind_the_block(shop: Penstock) -> None:
     with pytest.raises(JobNotFound):
         run_sync(shop.get(job.id))
     assert run_sync(task.enqueue()).state is State.PENDING
+
+
+def test_handler_says_how_far_it_is_and_saves_its_state() -> None:
+    app = Penstock("memory://")
+
+    @app.task
+    def count() -> object:
+        here = context()
+        here.checkpoint([1])
+        here.progress(1, 2)
+        here.logger.info("half")
+        return here.state
+
+    with inline(app):
+        job = run_sync(count.enqueue())
+        assert job.result == [1]
+        progress = run_sync(app.progress(job.id))
+        assert progress is not None
+        assert progress.fraction == 0.5
+        assert [line.text for line in run_sync(app.lines(job.id))] == ["half"]

@@ -23,6 +23,7 @@ from penstock.testing.home import fresh, sharing
 from penstock.testing.proxy import Proxy
 from penstock.worker.context import Context, enter
 from penstock.worker.execute import described
+from penstock.worker.notebook import Notebook
 
 _WORKER = "inline"
 _AT_ONCE = 1_000
@@ -74,8 +75,9 @@ class _Inline(Proxy):
         return [replace(now[job.id], duplicate=job.duplicate) for job in added]
 
     async def _run(self, job: Job) -> tuple[Outcome, Exception | None]:
+        notebook = Notebook(self._app)
         try:
-            result = await self._call(job)
+            result = await self._call(job, notebook)
             encoded = None if result is None else msgspec.json.encode(result).decode()
         except Snooze as signal:
             return Snoozed(max(signal.delay, _LEAST_SNOOZE), signal.reason), None
@@ -84,12 +86,14 @@ class _Inline(Proxy):
         except Exception as error:  # noqa: BLE001 - whatever it is, the caller gets it
             error.add_note(f"raised by job {job.id} ({job.task}), which ran inline")
             return Failed(described(error), permanent=True), error
+        finally:
+            notebook.close()  # what it said is written before it is settled
         return Done(encoded), None
 
-    async def _call(self, job: Job) -> Any:
+    async def _call(self, job: Job, notebook: Notebook) -> Any:
         task = self._task(job.task)
         own = contextvars.copy_context()
-        own.run(enter, Context(job))
+        own.run(enter, Context(job, notebook))
         handler = partial(task.handler, **task.arguments.decode(job.payload))
         if task.is_async:
             return await _await(handler, own)

@@ -146,8 +146,7 @@ async def _work(
 
 async def _next_run(app: Penstock, clock: Clock) -> datetime | None:
     """When a schedule of the app next has to be fired; None for an app without schedules."""
-    fire_due = getattr(app, "fire_due", None)
-    until = None if fire_due is None else await fire_due()
+    until = await app.fire_due()
     return None if until is None else clock.now + until
 
 
