@@ -50,14 +50,23 @@ def app(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Penstock]:
     """The app of the children, with a store for this test; afterwards no child is left."""
+    _OTHERS.update(_processes())  # those of other tests, such as a zygote for all of them
     monkeypatch.setattr(isolated.app, "url", STORES[getattr(request, "param", "sqlite")](tmp_path))
     yield isolated.app
     run_sync(isolated.app.close())
     assert children() == []
+    _OTHERS.clear()
+
+
+_OTHERS: set[int] = set()
 
 
 def children() -> list[int]:
-    """The processes that this one has started, zombies included."""
+    """The processes that this one has started since the test began, zombies included."""
+    return [pid for pid in _processes() if pid not in _OTHERS]
+
+
+def _processes() -> list[int]:
     found = Path(f"/proc/self/task/{os.getpid()}/children").read_text()
     return [int(pid) for pid in found.split()]
 
