@@ -54,7 +54,9 @@ class Adding:
         for job in jobs:
             if job.dedupe is not None or job.after or job.follows:
                 return self._call_related(jobs, actor)
-        full = self._ask(Counter([job.queue for job in jobs]), actor)
+        queues = [job.queue for job in jobs]
+        asked = Counter(queues) if len(queues) > 1 else dict.fromkeys(queues, 1)
+        full = self._ask(asked, actor)
         return full or [self._take(job) for job in jobs]
 
     def _call_related(self, jobs: Sequence[NewJob], actor: str) -> list[Job] | Exception:

@@ -262,13 +262,18 @@ UPDATE penstock_job SET
 FROM json_each(?4) AS p WHERE penstock_job.id = p.value;
 
 -- One row with all jobs as JSON is read in one step, and costs half of fetching them one by one.
+-- What most jobs do not have stands together, and is NULL for those that have none of it.
 -- name: jobs
 SELECT json_group_array(json_array(
     j.id, j.stage, j.version, j.attempt, j.token, j.run_at, j.started_at, j.expires_at,
-    j.finished_at, j.cancel_requested, j.needs, j.worker, j.queue, j.task, j.priority, j.enqueued_at,
-    j.lease_time, j.timeout, j.key, j.dedupe, j.scope, j.tags, j.retry, j.correlation,
-    j.tenant, j.parent, j.throttle, j.error, j.result,
-    l.body
+    j.worker, j.queue, j.task, j.priority, j.enqueued_at, j.lease_time, l.body,
+    CASE WHEN coalesce(
+        j.timeout, j.key, j.dedupe, j.tags, j.retry, j.correlation, j.tenant, j.parent,
+        j.throttle, j.finished_at, j.error, j.result
+    ) IS NOT NULL OR j.needs OR j.cancel_requested THEN json_array(
+        j.finished_at, j.cancel_requested, j.needs, j.timeout, j.key, j.dedupe, j.scope,
+        j.tags, j.retry, j.correlation, j.tenant, j.parent, j.throttle, j.error, j.result
+    ) END
 ))
 FROM json_each(?) AS p
 CROSS JOIN penstock_job AS j ON j.id = p.value
@@ -591,10 +596,14 @@ WHERE q.rate IS NOT NULL AND t.n > 0 AND NOT q.paused;
 -- name: find
 SELECT
     j.id, j.stage, j.version, j.attempt, j.token, j.run_at, j.started_at, j.expires_at,
-    j.finished_at, j.cancel_requested, j.needs, j.worker, j.queue, j.task, j.priority, j.enqueued_at,
-    j.lease_time, j.timeout, j.key, j.dedupe, j.scope, j.tags, j.retry, j.correlation,
-    j.tenant, j.parent, j.throttle, j.error, j.result,
-    l.body
+    j.worker, j.queue, j.task, j.priority, j.enqueued_at, j.lease_time, l.body,
+    CASE WHEN coalesce(
+        j.timeout, j.key, j.dedupe, j.tags, j.retry, j.correlation, j.tenant, j.parent,
+        j.throttle, j.finished_at, j.error, j.result
+    ) IS NOT NULL OR j.needs OR j.cancel_requested THEN json_array(
+        j.finished_at, j.cancel_requested, j.needs, j.timeout, j.key, j.dedupe, j.scope,
+        j.tags, j.retry, j.correlation, j.tenant, j.parent, j.throttle, j.error, j.result
+    ) END
 FROM penstock_job AS j
 CROSS JOIN penstock_payload AS l ON l.job_id = j.id
 WHERE
@@ -602,10 +611,14 @@ WHERE
 -- name: find_tagged
 SELECT
     j.id, j.stage, j.version, j.attempt, j.token, j.run_at, j.started_at, j.expires_at,
-    j.finished_at, j.cancel_requested, j.needs, j.worker, j.queue, j.task, j.priority, j.enqueued_at,
-    j.lease_time, j.timeout, j.key, j.dedupe, j.scope, j.tags, j.retry, j.correlation,
-    j.tenant, j.parent, j.throttle, j.error, j.result,
-    l.body
+    j.worker, j.queue, j.task, j.priority, j.enqueued_at, j.lease_time, l.body,
+    CASE WHEN coalesce(
+        j.timeout, j.key, j.dedupe, j.tags, j.retry, j.correlation, j.tenant, j.parent,
+        j.throttle, j.finished_at, j.error, j.result
+    ) IS NOT NULL OR j.needs OR j.cancel_requested THEN json_array(
+        j.finished_at, j.cancel_requested, j.needs, j.timeout, j.key, j.dedupe, j.scope,
+        j.tags, j.retry, j.correlation, j.tenant, j.parent, j.throttle, j.error, j.result
+    ) END
 FROM penstock_tag AS t
 CROSS JOIN penstock_job AS j ON j.id = t.job_id
 CROSS JOIN penstock_payload AS l ON l.job_id = j.id

@@ -6,6 +6,7 @@ from functools import lru_cache
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from penstock.core.job import (
     DEFAULT_LEASE,
@@ -45,6 +46,7 @@ picks = msgspec.json.Decoder(list[tuple[int, int, int]])
 versions = msgspec.json.Decoder(list[tuple[int | None, int, int | None, int, int]])
 jobs = msgspec.json.Decoder(list[list[Any]])
 names = msgspec.json.Decoder(list[str])
+_rest = msgspec.json.Decoder(list[Any])
 _tags = msgspec.json.Decoder(tuple[str, ...])
 _retry = msgspec.json.Decoder(RetryPolicy)
 encode = msgspec.json.Encoder().encode
@@ -137,13 +139,11 @@ def due(job: NewJob, now: int) -> int:
 def job(row: Sequence[Any]) -> Job:
     """The job in a row of the queries `jobs` and `find`."""
     (
-        job_id, stage, version, attempt, token, run_at, started_at, expires_at, finished_at,
-        cancel_requested, needs, worker, queue, task, priority, enqueued_at, lease_time, timeout,
-        key, dedupe, scope, tags, retry, correlation, tenant, parent, throttle, error, result,
-        payload,
+        job_id, stage, version, attempt, token, run_at, started_at, expires_at, worker, queue,
+        task, priority, enqueued_at, lease_time, payload, rest,
     ) = row  # fmt: skip
     state, waiting = STAGES[stage]
-    return Job(
+    job = Job(
         id=job_id,
         version=version,
         task=task,
@@ -155,24 +155,36 @@ def job(row: Sequence[Any]) -> Job:
         attempt=attempt,
         enqueued_at=from_micros(enqueued_at),
         run_at=from_micros(run_at),
+        lease_time=DEFAULT_LEASE if lease_time == _DEFAULT_LEASE else span_from_micros(lease_time),
+        token=token,
+        worker=worker,
+        started_at=None if started_at is None else from_micros(started_at),
+        expires_at=None if expires_at is None else from_micros(expires_at),
+    )
+    return job if rest is None else _completed(job, rest)
+
+
+def _completed(job: Job, rest: str | list[Any]) -> Job:
+    """The job with what most do not have."""
+    (
+        finished_at, cancel_requested, needs, timeout, key, dedupe, scope, tags, retry, correlation,
+        tenant, parent, throttle, error, result,
+    ) = _rest.decode(rest) if isinstance(rest, str) else rest  # fmt: skip
+    return replace(
+        job,
+        finished_at=None if finished_at is None else from_micros(finished_at),
+        cancel_requested=bool(cancel_requested),
+        needs=needs,
+        timeout=None if timeout is None else span_from_micros(timeout),
         key=key,
         dedupe=dedupe,
         scope=Scope.UNFINISHED if scope is None else Scope(scope),
         tags=() if tags is None else _decode_tags(tags),
         retry=DEFAULT_RETRY if retry is None else _decode_retry(retry),
-        timeout=None if timeout is None else span_from_micros(timeout),
-        lease_time=DEFAULT_LEASE if lease_time == _DEFAULT_LEASE else span_from_micros(lease_time),
         correlation=correlation,
         tenant=tenant,
         parent=parent,
-        needs=needs,
         throttle=throttle,
-        token=token,
-        worker=worker,
-        started_at=None if started_at is None else from_micros(started_at),
-        expires_at=None if expires_at is None else from_micros(expires_at),
-        cancel_requested=bool(cancel_requested),
-        finished_at=None if finished_at is None else from_micros(finished_at),
         error=error,
         result_json=result,
     )

@@ -397,14 +397,17 @@ class SqliteStore:
         now = self._clock()
         adding = Adding(tx, now)
         adding.look_up_keys(job.key for jobs, _, _ in calls for job in jobs if job.key is not None)
-        following = Following(tx, now, adding)
-        answers = [
-            adding.call(jobs, actor) if tail is None else following.add(jobs, actor, tail)
-            for jobs, actor, tail in calls
-        ]
+        following: Following | None = None
+        answers: list[list[Job] | Exception] = []
+        for new, actor, tail in calls:
+            if tail is None:
+                answers.append(adding.call(new, actor))
+            else:
+                following = following or Following(tx, now, adding)
+                answers.append(following.add(new, actor, tail))
         adding.write()
-        if adding.abandoned or following.replaced:
-            return following.write(calls, answers)
+        if adding.abandoned or following is not None:
+            return (following or Following(tx, now, adding)).write(calls, answers)
         return answers
 
     # Claiming
