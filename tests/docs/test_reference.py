@@ -91,6 +91,31 @@ def test_what_a_user_calls_is_in_the_reference(owner: str) -> None:
     assert called - mentioned() == set()
 
 
+def called_as(owner: str, name: str) -> set[str]:
+    """The names in the brackets of a call that the reference shows."""
+    shown = re.findall(rf"`{owner}\.{name}\(([^`]*)\)`", REFERENCE.read_text("utf-8"))
+    assert shown, f"{owner}.{name}(…) is not shown"
+    return {word for one in shown for word in re.findall(r"[a-z_]+", one)}
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [
+        (owner, name)
+        for owner in (penstock.Penstock, penstock.Worker)
+        for kind in owner.__mro__
+        if kind.__module__.startswith("penstock")
+        for name in methods(kind)
+        if inspect.iscoroutinefunction(vars(kind)[name])
+    ],
+)
+def test_parameters_of_a_call_are_in_the_reference(owner: type, name: str) -> None:
+    parameters = inspect.signature(getattr(owner, name)).parameters.values()
+    named = {one.name for one in parameters if one.kind is not one.VAR_KEYWORD} - {"self"}
+    alias = "app" if owner is penstock.Penstock else "worker"
+    assert named - called_as(alias, name) == set()
+
+
 @pytest.mark.parametrize("name", penstock.testing.__all__)
 def test_name_for_tests_is_in_the_reference_with_its_methods(name: str) -> None:
     section = words_in("penstock.testing")

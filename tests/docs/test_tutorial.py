@@ -89,7 +89,9 @@ def reading(folder: Path) -> Iterator[Reader]:
 
 
 def blocks() -> list[tuple[str, str]]:
-    found = re.findall(r"^```(\w+)\n(.*?)^```$", TUTORIAL.read_text("utf-8"), re.M | re.S)
+    found = re.findall(
+        r"^```(\w+)\n(.*?)^```$", TUTORIAL.read_text("utf-8"), re.MULTILINE | re.DOTALL
+    )
     assert {kind for kind, _ in found} == {"python", "console"}
     return found
 

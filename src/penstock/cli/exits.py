@@ -49,7 +49,7 @@ class Exit(IntEnum):
         QueueNotFound,
         ScheduleNotFound,
     )
-    REFUSED = 4, "the job's state does not allow it; nothing changed", PenstockError
+    REFUSED = 4, "refused by a job's state, a full queue or an unknown task", PenstockError
     STORE = 5, "the store is missing or cannot be used", StoreError
     NOT_DRAINED = 6, "drain ended before the jobs did: out of time, or paused"
     ABANDONED = 7, "a worker stopped without jobs that outlasted their grace"

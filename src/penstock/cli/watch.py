@@ -95,7 +95,7 @@ def _styled(text: str) -> "Text":
     """A state in its colour."""
     from rich.text import Text
 
-    return Text(text, style=STYLES.get(text.split(" ")[0], ""))
+    return Text(text, style=STYLES.get(text.split(" ", maxsplit=1)[0], ""))
 
 
 def _queues(counts: Counts, queues: list[Queue]) -> "Table":
