@@ -1,5 +1,6 @@
 """Penstock: a durable job queue that starts as one file."""
 
+from penstock.admin import Bulk
 from penstock.compose import chain
 from penstock.core.errors import (
     Cancel,
@@ -11,6 +12,7 @@ from penstock.core.errors import (
     PayloadTooLarge,
     PenstockError,
     QueueFull,
+    ScheduleNotFound,
     Snooze,
     StoreError,
     StoreUnavailable,
@@ -43,6 +45,7 @@ from penstock.core.lifecycle import (
 from penstock.core.limits import Limit
 from penstock.core.note import Line, Note, Progress
 from penstock.core.retry import RetryPolicy
+from penstock.core.schedule import Missed, Schedule
 from penstock.engine import Batch, Drained, Explanation, Penstock, run_sync
 from penstock.task import Task, Verdict
 from penstock.worker.context import Context, context
@@ -50,6 +53,7 @@ from penstock.worker.worker import Worker
 
 __all__ = [
     "Batch",
+    "Bulk",
     "Cancel",
     "Cancelled",
     "ConfigurationError",
@@ -71,6 +75,7 @@ __all__ = [
     "Limit",
     "Line",
     "LogEntry",
+    "Missed",
     "NewJob",
     "Note",
     "OnFailure",
@@ -83,6 +88,8 @@ __all__ = [
     "QueueFull",
     "Retention",
     "RetryPolicy",
+    "Schedule",
+    "ScheduleNotFound",
     "Scope",
     "Snooze",
     "Snoozed",

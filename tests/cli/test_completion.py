@@ -1,3 +1,4 @@
+import json
 import os
 import subprocess
 import sys
@@ -37,3 +38,9 @@ def complete(url: str, words: str, place: str) -> str:
 
 def test_unknown_shell_is_refused(shell: Shell) -> None:
     assert "tcsh" in shell("completion", "tcsh", code=2).stderr
+
+
+def test_script_as_json(shell: Shell) -> None:
+    answer = json.loads(shell("completion", "bash", "--json").stdout)
+    assert answer["shell"] == "bash"
+    assert "_PENSTOCK_COMPLETE" in answer["script"]

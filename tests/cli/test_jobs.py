@@ -1,7 +1,17 @@
+import asyncio
 import json
 from datetime import datetime, timedelta
 
-from penstock import Cancelled, Done, Failed, Penstock, RetryPolicy, run_sync
+from penstock import (
+    Cancelled,
+    Done,
+    Failed,
+    Penstock,
+    RetryPolicy,
+    Worker,
+    context,
+    run_sync,
+)
 from tests.cli.support import Shell, run_one
 
 ONCE = RetryPolicy(attempts=1)
@@ -188,3 +198,25 @@ def test_refusals_as_json_are_one_line_each(app: Penstock, shell: Shell) -> None
 def test_job_named_twice_is_moved_once(app: Penstock, shell: Shell) -> None:
     enqueue(app)
     assert ids(shell.json("cancel", "1", "1")) == [1]
+
+
+def test_job_shows_whose_it_is_and_how_far(app: Penstock, shell: Shell) -> None:
+    @app.task
+    async def resize() -> None:
+        context().progress(3, 4, "img-3.png")
+
+    parent = run_sync(resize.enqueue())
+    whose = resize.using(tenant="acme", throttle="api", correlation="monday", parent=parent.id)
+    job = run_sync(whose.enqueue())
+    assert json.loads(shell("jobs", str(job.id), "--json").stdout)["progress"] is None
+    asyncio.run(Worker(app).run(until_empty=True))
+    printed = shell("jobs", str(job.id)).stdout
+    for line in (
+        "tenant    acme",
+        "throttle  api",
+        "batch     monday",
+        f"parent    job {parent.id}",
+    ):
+        assert f"  {line}\n" in printed
+    assert "  progress  3 of 4 (75%), img-3.png\n" in printed
+    assert json.loads(shell("jobs", str(job.id), "--json").stdout)["progress"]["done"] == 3

@@ -5,6 +5,9 @@ from collections.abc import Sequence
 import click
 from click.shell_completion import get_completion_class
 
+from penstock.cli.output import emit
+from penstock.cli.store import json_option
+
 _WHERE = {
     "bash": 'eval "$(penstock completion bash)"  # in ~/.bashrc',
     "zsh": 'eval "$(penstock completion zsh)"  # in ~/.zshrc',
@@ -16,14 +19,19 @@ _WHERE = {
     "completion", epilog="\b\n" + "\n".join(f"{shell}: {line}" for shell, line in _WHERE.items())
 )
 @click.argument("shell", type=click.Choice(sorted(_WHERE)))
+@json_option
 @click.pass_context
-def print_completion(context: click.Context, shell: str) -> None:
+def print_completion(context: click.Context, shell: str, *, as_json: bool) -> None:
     """Print the completion script for a shell."""
     completion = get_completion_class(shell)
     if completion is None:
         raise click.UsageError(f"there is no completion for {shell}")
     root = context.find_root()
-    click.echo(completion(root.command, {}, "penstock", "_PENSTOCK_COMPLETE").source())
+    script = completion(root.command, {}, "penstock", "_PENSTOCK_COMPLETE").source()
+    if as_json:
+        emit({"shell": shell, "script": script})
+    else:
+        click.echo(script)
 
 
 COMMANDS: Sequence[click.Command] = (print_completion,)

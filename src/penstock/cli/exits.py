@@ -42,8 +42,14 @@ class Exit(IntEnum):
     OK = 0, "it worked; a worker: it was stopped gracefully"
     UNEXPECTED = 1, "an error that nobody foresaw"
     USAGE = 2, "the command line or a setting is wrong", ConfigurationError, InvalidJob
-    NOT_FOUND = 3, "there is no such job or queue", JobNotFound, QueueNotFound, ScheduleNotFound
-    REFUSED = 4, "the job's state does not allow it; nothing changed", PenstockError
+    NOT_FOUND = (
+        3,
+        "there is no such job, queue or schedule",
+        JobNotFound,
+        QueueNotFound,
+        ScheduleNotFound,
+    )
+    REFUSED = 4, "refused by a job's state, a full queue or an unknown task", PenstockError
     STORE = 5, "the store is missing or cannot be used", StoreError
     NOT_DRAINED = 6, "drain ended before the jobs did: out of time, or paused"
     ABANDONED = 7, "a worker stopped without jobs that outlasted their grace"

@@ -28,6 +28,7 @@ from penstock.cli.watch import watch
 from penstock.core.errors import PenstockError, TransitionRefused
 from penstock.core.job import DEFAULT_QUEUE, Job, JobId, JobQuery, LogEntry, headline
 from penstock.core.lifecycle import State, Waiting
+from penstock.core.note import Progress
 from penstock.engine import Explanation, Penstock, run_sync
 
 JOB_ID = click.IntRange(1, 2**63 - 1)
@@ -167,12 +168,13 @@ def show_job(job_id: int, store: str, *, as_json: bool) -> None:
     with opened(store) as app:
         job = run_sync(app.get(job_id))
         explanation = run_sync(app.explain(job_id))
+        progress = run_sync(app.progress(job_id))
         log = run_sync(app.log(job_id, limit=_LOG_LIMIT))
     if as_json:
-        emit({**plain(job), "explanation": explanation, "log": log})
+        emit({**plain(job), "explanation": explanation, "progress": progress, "log": log})
         return
     now = datetime.now(UTC)
-    _print_fields(job, explanation, now)
+    _print_fields(job, explanation, progress, now)
     for title, value in (("Arguments", job.payload), ("Result", job.result_json)):
         if value is not None:
             show_text(title, json.dumps(decoded(value), indent=2, ensure_ascii=False))
@@ -181,10 +183,12 @@ def show_job(job_id: int, store: str, *, as_json: bool) -> None:
     _print_log(log, now)
 
 
-def _print_fields(job: Job, explanation: Explanation, now: datetime) -> None:
+def _print_fields(
+    job: Job, explanation: Explanation, progress: Progress | None, now: datetime
+) -> None:
     click.echo(click.style(wrapped(shown(f"Job {job.id}: {job.task}, {standing(job)}")), bold=True))
     click.echo(wrapped(shown(f"{explanation.text[:1].upper()}{explanation.text[1:]}.")) + "\n")
-    for name, value in _fields(job, now):
+    for name, value in [*_fields(job, now), ("progress", _far(progress))]:
         if value:
             click.echo(wrapped(f"  {name:<9} {shown(value)}", hang=12))
 
@@ -196,6 +200,10 @@ def _fields(job: Job, now: datetime) -> list[tuple[str, str]]:
         ("key", job.key or ""),
         ("dedupe", f"{job.dedupe} (among {job.scope})" if job.dedupe else ""),
         ("tags", ", ".join(job.tags)),
+        ("batch", job.correlation or ""),
+        ("parent", f"job {job.parent}" if job.parent else ""),
+        ("tenant", job.tenant or ""),
+        ("throttle", job.throttle or ""),
         ("attempt", f"{job.attempt} of {job.retry.attempts}"),
         ("timeout", span(job.timeout) if job.timeout else ""),
         ("enqueued", _at(job.enqueued_at, now)),
@@ -205,6 +213,18 @@ def _fields(job: Job, now: datetime) -> list[tuple[str, str]]:
         ("worker", job.worker or ""),
         ("lease", lease if job.state is State.RUNNING else ""),
     ]
+
+
+def _far(progress: Progress | None) -> str:
+    """How far a job is, in words: `3 of 4 (75%), img-3.png`."""
+    if progress is None:
+        return ""
+    far = f"{progress.done:,g}"
+    if progress.total is not None:
+        far += f" of {progress.total:,g}"
+    if progress.fraction is not None:
+        far += f" ({progress.fraction:.0%})"
+    return f"{far}, {progress.note}" if progress.note else far
 
 
 def _at(instant: datetime | None, now: datetime) -> str:

@@ -43,7 +43,8 @@ class Cli(click.Group):
 def cli(context: click.Context) -> None:
     """Run workers, look at jobs and queues, and steer them.
 
-    All commands but `worker` work on the store that --store or PENSTOCK_STORE names.
+    All commands but `worker` and `completion` work on the store that --store or PENSTOCK_STORE
+    names.
     """
     if context.invoked_subcommand is None:
         click.echo(context.get_help())

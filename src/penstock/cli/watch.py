@@ -3,11 +3,11 @@
 import time
 from collections import Counter
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import click
 
-from penstock.cli.output import console, shown, span, when
+from penstock.cli.output import STYLES, console, number, shown, span, when
 from penstock.core.job import Counts, Job, JobQuery, Queue, headline
 from penstock.core.lifecycle import State, Waiting
 from penstock.engine import Penstock, run_sync
@@ -15,6 +15,7 @@ from penstock.engine import Penstock, run_sync
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
+    from rich.text import Text
 
 # However much happens, a person reads only so fast; the store is asked no more often.
 _PAUSE = 0.5
@@ -80,17 +81,26 @@ def _narrowed(query: JobQuery, states: frozenset[State] | None, limit: int) -> J
     return msgspec.structs.replace(query, states=states, limit=limit, after=None)
 
 
-def _table(*titles: str) -> "Table":
+def _table(*titles: str, right: tuple[str, ...] = ()) -> "Table":
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for title in titles:
-        table.add_column(title, no_wrap=True, overflow="ellipsis")
+        side: Literal["left", "right"] = "right" if title in right else "left"
+        table.add_column(title, justify=side, no_wrap=True, overflow="ellipsis")
     return table
 
 
+def _styled(text: str) -> "Text":
+    """A state in its colour."""
+    from rich.text import Text
+
+    return Text(text, style=STYLES.get(text.split(" ", maxsplit=1)[0], ""))
+
+
 def _queues(counts: Counts, queues: list[Queue]) -> "Table":
-    table = _table("queue", "ready", "scheduled", "blocked", "running", "done", "failed", "")
+    titles = ("ready", "scheduled", "blocked", "running", "done", "failed")
+    table = _table("queue", *titles, "", right=titles)
     totals: Counter[tuple[str, State | Waiting]] = Counter()
     for (name, state, waiting), n in counts.items():
         totals[name, waiting or state] += n
@@ -98,8 +108,8 @@ def _queues(counts: Counts, queues: list[Queue]) -> "Table":
         Waiting.READY, Waiting.SCHEDULED, Waiting.BLOCKED, State.RUNNING, State.DONE, State.FAILED,
     )  # fmt: skip
     for queue in queues:
-        numbers = [f"{totals[queue.name, place]:,}" for place in places]
-        table.add_row(shown(queue.name), *numbers, "paused" if queue.paused else "")
+        numbers = [number(totals[queue.name, place]) for place in places]
+        table.add_row(shown(queue.name), *numbers, _styled("paused" if queue.paused else ""))
     return table
 
 
@@ -109,14 +119,16 @@ def _running(app: Penstock, jobs: list[Job], now: datetime) -> "RenderableType":
     if not jobs:
         return Text("nothing runs", style="dim")
     progress = run_sync(app.progress([job.id for job in jobs]))
-    table = _table("id", "task", "for", "progress", "left", "note", "worker")
+    table = _table(
+        "id", "task", "for", "progress", "left", "note", "worker", right=("id", "for", "left")
+    )
     for job in jobs:
         said = progress.get(job.id)
         table.add_row(
             str(job.id),
             shown(job.task),
             "" if job.started_at is None else span(now - job.started_at),
-            "" if said is None else bar(said.fraction),
+            Text("" if said is None else bar(said.fraction), style=STYLES["running"]),
             "" if said is None or said.left is None else span(said.left),
             "" if said is None else shown(said.note or ""),
             shown(job.worker or ""),
@@ -129,19 +141,19 @@ def bar(fraction: float | None) -> str:
     if fraction is None:
         return ""
     full = round(min(max(fraction, 0.0), 1.0) * _WIDTH)
-    return f"{'█' * full}{'░' * (_WIDTH - full)} {fraction:4.0%}"
+    return f"{'━' * full}{'╌' * (_WIDTH - full)} {fraction:4.0%}"
 
 
 def _recent(jobs: list[Job], now: datetime) -> "Table":
     from penstock.cli.jobs import standing
 
-    table = _table("id", "task", "state", "when", "error")
+    table = _table("id", "task", "state", "when", "error", right=("id",))
     for job in jobs:
         latest = job.finished_at or job.started_at or job.enqueued_at
         table.add_row(
             str(job.id),
             shown(job.task),
-            standing(job),
+            _styled(standing(job)),
             when(latest, now),
             shown(headline(job.error)),
         )
