@@ -77,6 +77,6 @@ def test_app_checks_task_and_arguments(
     shell("enqueue", "send", "to=Ada", "--app", "posts:app")
     job = run_sync(app.get(1))
     assert (job.queue, job.priority, json.loads(job.payload)) == ("mail", 7, {"to": "Ada"})
-    assert "it knows: send" in shell("enqueue", "snd", "--app", "posts:app", code=4).stderr
+    assert "it knows: send" in shell("enqueue", "snd", "--app", "posts:app", code=3).stderr
     wrong = shell("enqueue", "send", "copies=many", "to=x", "--app", "posts:app", code=2)
     assert "copies" in wrong.stderr

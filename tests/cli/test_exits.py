@@ -26,7 +26,7 @@ from penstock.core.errors import (
         (TransitionRefused("?"), Exit.REFUSED),
         (QueueFull("mail", 1), Exit.REFUSED),
         (LeaseLost(1, 2), Exit.REFUSED),
-        (UnknownTask("?"), Exit.REFUSED),
+        (UnknownTask("?"), Exit.NOT_FOUND),
         (PenstockError("?"), Exit.REFUSED),
         (StoreUnavailable("?"), Exit.STORE),
         (KeyboardInterrupt(), Exit.INTERRUPTED),

@@ -18,6 +18,7 @@ from penstock.core.errors import (
     PenstockError,
     ScheduleNotFound,
     StoreError,
+    UnknownTask,
 )
 
 
@@ -44,12 +45,13 @@ class Exit(IntEnum):
     USAGE = 2, "the command line or a setting is wrong", ConfigurationError, InvalidJob
     NOT_FOUND = (
         3,
-        "there is no such job, queue or schedule",
+        "there is no such job, queue, schedule or task",
         JobNotFound,
+        UnknownTask,
         QueueNotFound,
         ScheduleNotFound,
     )
-    REFUSED = 4, "refused by a job's state, a full queue or an unknown task", PenstockError
+    REFUSED = 4, "refused by a job's state or a full queue", PenstockError
     STORE = 5, "the store is missing or cannot be used", StoreError
     NOT_DRAINED = 6, "drain ended before the jobs did: out of time, or paused"
     ABANDONED = 7, "a worker stopped without jobs that outlasted their grace"

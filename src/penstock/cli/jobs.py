@@ -95,9 +95,10 @@ def list_jobs(
 ) -> None:
     """List jobs, newest first; with an ID, show that job in full."""
     if job_id is not None:
-        if states or any(option is not None for option in (queue, task, key, tag, after)):
+        if states or live or any(o is not None for o in (queue, task, key, tag, after)):
             raise click.UsageError(
-                "filters choose among jobs: leave them out, or the ID", click.get_current_context()
+                "filters and --watch are for many jobs: leave them out, or the ID",
+                click.get_current_context(),
             )
         show_job(job_id, store, as_json=as_json)
         return
