@@ -244,23 +244,26 @@ async def test_tally_counts_children(store: Store) -> None:
 async def test_one_that_is_moved_when_what_it_needs_fails_is_cancelled(
     store: Store, meanwhile: str, together: bool
 ) -> None:
-    """In one call, and by two callers at the same time."""
-    first, second, third = await add(store, new(), new(follows=(0,)), new(follows=(1,)))
+    """In one call, and by several callers at the same time."""
+    jobs = await add(store, new(), new(follows=(0,)), new(follows=(1,)))
     running = await take_one(store)
-    step = reset(second) if meanwhile == "reset" else reprioritise(second, 7)
-    changes = [Change(second, step), Change(running, advance(running, BROKEN))]
+    changes = [
+        Change(job, reset(job) if meanwhile == "reset" else reprioritise(job, 7))
+        for job in jobs[1:]
+    ]
+    changes.append(Change(running, advance(running, BROKEN)))
     if together:
         answers = await store.transition(changes, actor="w")
-        assert answers == [await look(store, second), await look(store, first)]
+        assert answers == await store.get([change.job.id for change in changes])
     else:
         await asyncio.gather(*(store.transition([change], actor="w") for change in changes))
-    for job in (second, third):
+    for job in jobs[1:]:
         assert (await look(store, job)).state is State.CANCELLED
-    assert [entry.event for entry in await history(store, second)] == [
-        Event.ENQUEUED,
-        Event.RESET if meanwhile == "reset" else Event.REPRIORITISED,
-        Event.CANCELLED,
-    ]
+        assert [entry.event for entry in await history(store, job)] == [
+            Event.ENQUEUED,
+            Event.RESET if meanwhile == "reset" else Event.REPRIORITISED,
+            Event.CANCELLED,
+        ]
     assert await take(store) == []
     assert sum((await totals(store)).values()) == 3
 
@@ -271,4 +274,5 @@ async def test_answer_tells_what_a_job_still_needs(store: Store) -> None:
     changes = [Change(second, reset(second)), Change(running, advance(running, Done()))]
     [answer, _] = await store.transition(changes, actor="w")
     assert answer == await look(store, second)
+    assert answer is not None
     assert (answer.needs, answer.waiting) == (0, Waiting.READY)

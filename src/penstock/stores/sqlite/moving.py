@@ -267,7 +267,7 @@ class Moving:
             for answer in answers
             if not isinstance(answer, Exception)
             for job in answer
-            if job is not None and job.id in self._needs_less
+            if job is not None and (self._lost or job.id in self._needs_less)
         ]
         now = {job.id: job for job in self._tx.jobs(ids)}
         return [

@@ -323,13 +323,19 @@ FROM json_each(?2) AS p WHERE penstock_job.id = p.value;
 UPDATE penstock_job SET version = ?1 + p.key, priority = ?3
 FROM json_each(?2) AS p WHERE penstock_job.id = p.value;
 
+-- Of a key, the index has the visible job first, then the blocked ones by age, then the running
+-- one: what is asked for stands at an end, and is found however many are blocked.
 -- A job that was reset may be older than the visible one of its key.
 -- name: visible_behind
-SELECT id, queue, stage FROM penstock_job AS j
-WHERE key IN (SELECT value FROM json_each(?)) AND key IS NOT NULL AND stage < 2 AND stage < 4
-AND id > (
-    SELECT min(b.id) FROM penstock_job AS b
-    WHERE b.key = j.key AND b.key IS NOT NULL AND b.stage = 2 AND b.stage < 4
+SELECT j.id, j.queue, j.stage FROM json_each(?) AS k
+CROSS JOIN penstock_job AS j ON j.id = (
+    SELECT id FROM penstock_job
+    WHERE key = k.value AND key IS NOT NULL AND stage < 4 ORDER BY stage, id LIMIT 1
+)
+WHERE j.stage < 2 AND j.id > (
+    SELECT id FROM penstock_job
+    WHERE key = k.value AND key IS NOT NULL AND stage >= 2 AND stage < 4
+    ORDER BY stage, id LIMIT 1
 );
 
 -- name: block
@@ -339,20 +345,25 @@ UPDATE penstock_job SET stage = 2 WHERE id IN (SELECT value FROM json_each(?));
 UPDATE penstock_job SET stage = (run_at > ?1)
 WHERE id IN (
     SELECT (
-        SELECT min(id) FROM penstock_job
-        WHERE key = k.value AND key IS NOT NULL AND stage = 2 AND stage < 4
+        SELECT id FROM penstock_job
+        WHERE key = k.value AND key IS NOT NULL AND stage < 4 ORDER BY stage, id LIMIT 1
     )
     FROM json_each(?2) AS k
-    WHERE NOT EXISTS (
-        SELECT 1 FROM penstock_job
-        WHERE key = k.value AND key IS NOT NULL AND stage IN (0, 1, 3) AND stage < 4
+    WHERE 3 <> (
+        SELECT stage FROM penstock_job
+        WHERE key = k.value AND key IS NOT NULL AND stage < 4 ORDER BY stage DESC LIMIT 1
     )
 )
+AND stage = 2
 AND needs = 0
 RETURNING id, queue, stage;
 
 -- name: tail_of_key
-SELECT max(id) FROM penstock_job WHERE key = ? AND key IS NOT NULL AND stage < 3 AND stage < 4;
+SELECT (
+    SELECT id FROM penstock_job
+    WHERE key = ? AND key IS NOT NULL AND stage < 3 AND stage < 4
+    ORDER BY stage DESC, id DESC LIMIT 1
+);
 
 -- name: stages
 SELECT id, stage FROM penstock_job WHERE id IN (SELECT value FROM json_each(?));
