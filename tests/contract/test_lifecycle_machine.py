@@ -174,7 +174,7 @@ class Model:
     def has_room(self, job: Known, taken: Iterable[Known] = ()) -> bool:
         """Whether no limit keeps a ready job from starting, beside what runs and was taken."""
         busy = [*(one for one in self.jobs.values() if one.state is RUNNING), *taken]
-        rooms = [
+        rooms: list[tuple[int | None, list[str | None]]] = [
             (self.most.get(("queue", job.asked.queue)), [one.asked.queue for one in busy]),
             (self.most.get(("task", "t")), [one.asked.task for one in busy]),
         ]
@@ -481,11 +481,9 @@ class Life(RuleBasedStateMachine):
         assert len(taken) == limit or not left
         lowest = min((job.asked.priority for job in taken), default=0)
         assert all(job.asked.priority <= lowest for job in left)
-        for job in taken:  # within a share, in order
-            ahead = [one for one in left if one.asked.tenant == job.asked.tenant]
-            ahead = [one for one in ahead if one.asked.queue == job.asked.queue]
-            ahead = [one for one in ahead if one.asked.priority == job.asked.priority]
-            assert all((job.run_at, job.id) < (one.run_at, one.id) for one in ahead)
+        for one in taken:  # within a share, in order
+            behind = [job for job in left if share(job) == share(one)]
+            assert all((one.run_at, one.id) < (job.run_at, job.id) for job in behind)
 
     @precondition(lambda self: self.of(RUNNING))
     @rule(
@@ -708,6 +706,10 @@ class Life(RuleBasedStateMachine):
         after = Counter(job.asked.queue for job in trial.jobs.values() if job.state is PENDING)
         limits = {queue: limit for queue, limit in self.model.limits.items() if limit is not None}
         return any(after[queue] > max(limit, before[queue]) for queue, limit in limits.items())
+
+
+def share(job: Known) -> tuple[str, int, str | None]:
+    return job.asked.queue, job.asked.priority, job.asked.tenant
 
 
 def by_job(entry: tuple[int, Event, State, str]) -> int:

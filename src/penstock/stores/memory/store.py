@@ -247,7 +247,11 @@ class MemoryStore:
         with self._lock:
             self._tick()
             return [
-                Record(job=job, log=tuple(self._log[entry] for entry in self._entries[job.id]))
+                Record(
+                    job=job,
+                    log=tuple(self._log[entry] for entry in self._entries[job.id]),
+                    edges=tuple(self._open_edges(job.id)),
+                )
                 for job in map(self._jobs.get, ids)
                 if job is not None
             ]
@@ -279,6 +283,10 @@ class MemoryStore:
             restoring = Restoring(self, self._tick(), origin, actor)
             places = [restoring.take(record) for record in records]
             self._commit(restoring.batch())
+            after = Draft(self, self._now, actor)
+            for news in restoring.lost:
+                after.tell(*news)
+            self._commit(after.batch())
             return [None if place is None else self._jobs[place] for place in places]
 
     async def note(self, notes: Sequence[Note]) -> list[bool]:
@@ -377,6 +385,11 @@ class MemoryStore:
     async def close(self) -> None:
         with self._lock:
             self._wake()
+
+    def _open_edges(self, place: JobId) -> Iterator[Edge]:
+        """What a job waits for."""
+        edges = (self._dependents[one][place] for one in sorted(self._needed.get(place, ())))
+        return (edge for edge in edges if not edge.resolved)
 
     def _tail(self, key: str | None) -> Job | None:
         """The newest pending job of a key."""

@@ -92,7 +92,7 @@ class Moving:
             self._tx.ring = True
         if self._lost:
             after = Moving(self._tx, self._now)
-            after._abandon(self._lost)  # noqa: SLF001 - its own kind
+            after._abandon(self._lost)
             after.write([])
         moved = [
             answer

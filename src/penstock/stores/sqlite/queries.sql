@@ -405,6 +405,11 @@ SELECT needed, job_id, on_failure, resolved FROM penstock_edge
 WHERE job_id IN (SELECT value FROM json_each(?1))
 ORDER BY 2, 1;
 
+-- name: open_edges
+SELECT needed, job_id, on_failure, resolved FROM json_each(?) AS p
+CROSS JOIN penstock_edge AS e ON e.job_id = p.value
+WHERE NOT e.resolved ORDER BY e.job_id, e.needed;
+
 -- name: expired
 SELECT json_group_array(id) FROM (
     SELECT id FROM penstock_job WHERE stage = 3 AND expires_at <= ? ORDER BY expires_at LIMIT ?
@@ -513,8 +518,8 @@ INSERT INTO penstock_origin (source, original, job_id) VALUES (?, ?, ?);
 INSERT INTO penstock_job (
     id, stage, version, attempt, token, run_at, started_at, finished_at, worker, queue, task,
     priority, enqueued_at, lease_time, timeout, key, dedupe, scope, tags, retry, correlation,
-    tenant, parent, throttle, error, result
-) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+    tenant, parent, throttle, needs, error, result
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ifnull(?, 0), ?, ?);
 
 -- name: restore_log
 INSERT INTO penstock_log (

@@ -240,12 +240,19 @@ class SqliteStore:
             try:
                 found = jobs(connection.execute, ids)
                 entries = connection.execute(SQL["histories"], (encoded(ids),)).fetchall()
+                waiting = connection.execute(SQL["open_edges"], (encoded(ids),)).fetchall()
             finally:
                 connection.execute("COMMIT")
             logs: dict[int, list[LogEntry]] = {job.id: [] for job in found}
             for entry in map(rows.log_entry, entries):
                 logs[entry.job_id].append(entry)
-            return [Record(job=job, log=tuple(logs[job.id])) for job in found]
+            edges: dict[int, list[Edge]] = {}
+            for edge in map(rows.edge, waiting):
+                edges.setdefault(edge.job_id, []).append(edge)
+            return [
+                Record(job=job, log=tuple(logs[job.id]), edges=tuple(edges.get(job.id, ())))
+                for job in found
+            ]
 
         return await self._read(read)
 
