@@ -526,6 +526,36 @@ async def test_jobs_travel_from_store_to_store(
     ]
 
 
+@pytest.mark.parametrize("name", ["jobs.jsonl", "jobs.jsonl.gz"])
+async def test_chains_and_fans_travel_from_store_to_store(
+    app: Penstock, other: Penstock, tmp_path: Path, name: str
+) -> None:
+    """In several portions; the first job runs when they are written."""
+    jobs = [new(), new(follows=(0,)), new(follows=(1,)), new(follows=(0,)), new(follows=(2, 3))]
+    await app.enqueue_many(jobs)
+    await app.claim(worker="w")
+    await app.export(tmp_path / name)
+    await enqueue(other, 3, delay=HOUR)
+    assert (await other.import_jobs(tmp_path / name)).changed == 5
+    order = []
+    while taken := await other.claim(worker="w", limit=9):
+        order.append([place - 3 for place in ids(taken)])
+        await other.settle([(job, Done()) for job in taken])
+    assert order == [[1], [2, 4], [3], [5]]
+
+
+async def test_file_with_a_job_that_waits_for_a_later_one_is_refused(
+    app: Penstock, other: Penstock, tmp_path: Path
+) -> None:
+    await app.enqueue_many([new(), new(follows=(0,))])
+    await app.export(tmp_path / "jobs")
+    text = (tmp_path / "jobs").read_text().replace('"needed":1', '"needed":2')
+    (tmp_path / "jobs").write_text(text)
+    with pytest.raises(InvalidJob, match="line 4: job 2: it waits for a job"):
+        await other.import_jobs(tmp_path / "jobs")
+    assert await states(other) == []
+
+
 async def test_second_import_changes_nothing(
     app: Penstock, other: Penstock, tmp_path: Path
 ) -> None:

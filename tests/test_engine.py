@@ -938,6 +938,13 @@ async def test_blocked_job_names_who_holds_its_key(app: Penstock) -> None:
     assert (why.blocked_by, "running" in why.text) == (first.id, True)
 
 
+async def test_job_whose_needs_end_while_it_is_explained(app: Penstock) -> None:
+    first = await add_one(app)
+    second = await add_one(app, after=(first.id,))
+    await app.settle([((await claim_one(app)), Done())])
+    assert (await app._explain_pending(second)).reason == "ready"
+
+
 async def test_job_blocked_by_a_younger_one_that_runs_names_it(app: Penstock) -> None:
     old = await add_one(app, key="k")
     await app.cancel(old.id)

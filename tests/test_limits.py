@@ -159,6 +159,17 @@ async def test_scheduled_job_is_explained_by_its_time(app: Penstock) -> None:
     assert (await app.explain(job.id)).reason == "scheduled"
 
 
+async def test_job_that_fell_due_is_explained_by_what_holds_it(
+    app: Penstock, clock: ManualClock
+) -> None:
+    await app.limit("q", concurrency=1)
+    [job] = await add(app, queue="q", delay=SECOND)
+    await add(app, queue="q")
+    await app.claim(worker="w", limit=9)
+    clock.advance(SECOND)
+    assert (await app.explain(job.id)).reason == "held"
+
+
 async def work_off(app: Penstock, workers: int) -> None:
     async with asyncio.TaskGroup() as group:
         working = [Worker(app, concurrency=10) for _ in range(workers)]

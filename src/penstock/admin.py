@@ -221,7 +221,7 @@ class Administration:
             while ids := await walk.portion():
                 records = await self.store.histories(ids)
                 lines = [
-                    files.JobLine(job=record.job, log=record.log)
+                    files.JobLine(job=record.job, log=record.log, edges=record.edges)
                     for record in records
                     if fits(record.job, query)
                 ]
@@ -243,7 +243,8 @@ class Administration:
 
         The whole file is checked before the first job is stored. Jobs that were imported before,
         or are still here, are skipped; so are unfinished ones whose dedupe key is held by
-        another. Pending jobs wait in the order they had; running ones wait for a worker again.
+        another. Pending jobs wait in the order they had, and for the jobs they waited for, as far
+        as those came along; running ones wait for a worker again.
         Settings of queues count for queues that are not known yet. `dry_run` only counts what is
         in the file.
         """
@@ -387,7 +388,9 @@ class _Walk:
 
 def _revived(record: Record, now: datetime) -> Record:
     job = record.job
-    return Record(job=restored(job, lifecycle.restore(job), at=now), log=record.log)
+    return Record(
+        job=restored(job, lifecycle.restore(job), at=now), log=record.log, edges=record.edges
+    )
 
 
 def _about(

@@ -41,7 +41,7 @@ class QueueLine(msgspec.Struct, frozen=True, kw_only=True, tag_field="line", tag
 
 
 class JobLine(Record, frozen=True, kw_only=True, tag_field="line", tag="job"):
-    """A job with its log."""
+    """A job with its log and the jobs it waits for."""
 
 
 class End(msgspec.Struct, frozen=True, kw_only=True, tag_field="line", tag="end"):
@@ -79,7 +79,7 @@ class Archive:
 
     def write(self, records: Iterable[Record]) -> None:
         """Append these jobs; they are on disk when it returns."""
-        lines = [JobLine(job=record.job, log=record.log) for record in records]
+        lines = [JobLine(job=record.job, log=record.log, edges=record.edges) for record in records]
         with _translated(self._path):
             if self._file is None:
                 self._file = self._open()

@@ -604,12 +604,13 @@ class Penstock(Administration, Periodic):
             return Explanation(job.id, "held", text)
         if job.needs:
             return await self._explain_needs(job)
-        if job.waiting is Waiting.READY and (held := await self.store.held(job)):
+        due = job.waiting is Waiting.SCHEDULED and job.run_at <= from_micros(self._clock())
+        if (due or job.waiting is Waiting.READY) and (held := await self.store.held(job)):
             return Explanation(job.id, "held", "; ".join(map(_holding, held)))
         if job.waiting is Waiting.BLOCKED and (first := await self._holder_of_key(job)):
             text = f"job {first.id}, which is {first.state}, holds its key {job.key!r}"
             return Explanation(job.id, "blocked", text, first.id)
-        if job.waiting is Waiting.SCHEDULED and job.run_at > from_micros(self._clock()):
+        if job.waiting is Waiting.SCHEDULED and not due:
             text = f"its time comes at {_moment(job.run_at)}"
             if job.error:
                 attempt = f"attempt {job.attempt} of {job.retry.attempts}"
@@ -623,6 +624,8 @@ class Penstock(Administration, Periodic):
             for edge in await self.store.edges([job.id])
             if edge.job_id == job.id and not edge.resolved
         ]
+        if not open_ends:  # they have ended meanwhile
+            return await self.explain(job.id)
         needed = (await self.store.get(open_ends[:1]))[0]
         text = f"it waits for job {needed.id}, which is {needed.state}"
         if len(open_ends) > 1:

@@ -105,6 +105,8 @@ def _check_whole(record: Record) -> None:
     job, log = record.job, record.log
     if not all(0 < number <= _HIGHEST for number in (job.id, *(one.id for one in log))):
         raise InvalidJob("an id is out of range")
+    if not all(one.job_id == job.id and 0 < one.needed < job.id for one in record.edges):
+        raise InvalidJob("it waits for a job that does not stand before it")
     if not 0 <= job.attempt <= _HIGHEST:
         raise InvalidJob("its attempt is out of range")
     times = (job.enqueued_at, job.run_at, job.started_at, job.finished_at)

@@ -17,6 +17,7 @@ from tests.contract.support import (
     settle,
     take,
     take_one,
+    totals,
 )
 
 
@@ -235,3 +236,14 @@ async def test_blocked_and_scheduled_jobs_are_not_given_by_tag(
     assert ids(await take(store, tags=("x",))) == [blocked.id]
     clock.advance(HOUR)
     assert ids(await take(store, tags=("x",))) == [scheduled.id]
+
+
+async def test_claim_finds_the_one_job_that_fell_due_behind_very_many(
+    store: Store, clock: ManualClock
+) -> None:
+    *_, last = await add(
+        store, *[new(queue="a", delay=SECOND)] * 2100, new(queue="b", delay=2 * SECOND)
+    )
+    clock.advance(3 * SECOND)
+    assert ids(await take(store, queues=("b",))) == [last.id]
+    assert sum((await totals(store)).values()) == 2101

@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from penstock.core.job import Change, JobId, JobQuery, LogId, Origin, Record
+from penstock.core.job import Change, JobId, JobQuery, LogId, OnFailure, Origin, Record
 from penstock.core.lifecycle import (
     Cancelled,
     Done,
@@ -295,6 +295,82 @@ async def test_parent_is_kept_if_it_came_along(store: Store, clock: ManualClock)
     await add(store, new(), new())
     stored = await store.restore(await records(other), origin=ELSEWHERE, actor="a")
     assert [(job.id, job.parent) for job in stored if job] == [(3, None), (4, 3), (5, None)]
+
+
+async def test_restored_job_waits_for_those_it_waited_for(store: Store, clock: ManualClock) -> None:
+    other = open_store("memory://", clock=clock)
+    await add(other, new(), new(follows=(0,), key="k"), new(follows=(0, 1)), new(key="k"))
+    await add(store, *[new(delay=HOUR)] * 5)
+    stored = await store.restore(await records(other), origin=ELSEWHERE, actor="a")
+    assert [job and (job.id, job.waiting, job.needs) for job in stored] == [
+        (6, Waiting.READY, 0),
+        (7, Waiting.BLOCKED, 1),
+        (8, Waiting.BLOCKED, 2),
+        (9, Waiting.BLOCKED, 0),
+    ]
+    assert [(edge.needed, edge.job_id) for edge in await store.edges([JobId(8)])] == [
+        (6, 8),
+        (7, 8),
+    ]
+    order = []
+    while jobs := await take(store):
+        order.append(ids(jobs))
+        for job in jobs:
+            await settle(store, job, Done())
+    assert order == [[6], [7], [8, 9]]
+    assert await totals(store) == {
+        ("default", State.PENDING, Waiting.SCHEDULED): 5,
+        ("default", State.DONE, None): 4,
+    }
+
+
+async def test_what_did_not_come_along_is_not_waited_for(store: Store, clock: ManualClock) -> None:
+    other = open_store("memory://", clock=clock)
+    await add(other, new(), new(), new(follows=(0, 1)))
+    first, second, third = await records(other)
+    [half] = await store.restore([third], origin=replace(ELSEWHERE, source=8), actor="a")
+    assert half is not None
+    assert (half.waiting, half.needs, await store.edges([half.id])) == (Waiting.READY, 0, [])
+    _, whole = await store.restore([first, third], origin=ELSEWHERE, actor="a")
+    assert whole is not None
+    assert (whole.waiting, whole.needs) == (Waiting.BLOCKED, 1)
+    assert await store.restore([second], origin=ELSEWHERE, actor="a") != [None]
+    assert await look(store, whole) == whole
+
+
+@pytest.mark.parametrize("on_failure", OnFailure)
+async def test_restored_job_hears_of_what_failed_between_two_calls(
+    store: Store, clock: ManualClock, on_failure: OnFailure
+) -> None:
+    other = open_store("memory://", clock=clock)
+    await add(other, new(), new(follows=(0,), on_failure=on_failure), new(follows=(1,), key="k"))
+    first, *rest = await records(other)
+    await store.restore([first], origin=ELSEWHERE, actor="a")
+    await settle(store, await take_one(store), Failed("no", permanent=True))
+    second, third = await store.restore(rest, origin=ELSEWHERE, actor="a")
+    assert second is not None
+    assert third is not None
+    if on_failure is OnFailure.RUN:
+        assert (second.waiting, third.needs) == (Waiting.READY, 1)
+    else:
+        assert [second.state, third.state] == [State.CANCELLED] * 2
+        *_, before, last = await history(store, second)
+        assert (before.event, last.event) == (Event.RESTORED, Event.CANCELLED)
+        assert last.reason == "job 1, which it waits for, is failed"
+    assert sum((await totals(store)).values()) == 3
+
+
+async def test_restored_job_that_was_cancelled_waits_when_it_is_reset(
+    store: Store, clock: ManualClock
+) -> None:
+    other = open_store("memory://", clock=clock)
+    _, second = await add(other, new(), new(follows=(0,)))
+    await move(other, second, cancel(second))
+    _, job = await store.restore(await records(other), origin=ELSEWHERE, actor="a")
+    assert job is not None
+    assert (await move(store, job, reset(job))).waiting is Waiting.BLOCKED
+    await settle(store, await take_one(store), Done())
+    assert ids(await take(store)) == [job.id]
 
 
 async def test_restored_job_runs_and_can_be_found(store: Store, clock: ManualClock) -> None:

@@ -1,10 +1,22 @@
 """Jobs that wait for others."""
 
+import asyncio
+
 import pytest
 
 from penstock.core.errors import JobNotFound
-from penstock.core.job import JobId, JobQuery, OnFailure, QueueSettings, Retention
-from penstock.core.lifecycle import Done, Event, Failed, State, Waiting, cancel, reset
+from penstock.core.job import Change, JobId, JobQuery, OnFailure, QueueSettings, Retention
+from penstock.core.lifecycle import (
+    Done,
+    Event,
+    Failed,
+    State,
+    Waiting,
+    advance,
+    cancel,
+    reprioritise,
+    reset,
+)
 from penstock.core.store import Store
 from tests.contract.support import (
     HOUR,
@@ -225,3 +237,42 @@ async def test_tally_counts_children(store: Store) -> None:
     parent = await add_one(store)
     await add(store, *[new(parent=parent.id)] * 2)
     assert await store.tally(JobQuery(parent=parent.id)) == {State.PENDING: 2}
+
+
+@pytest.mark.parametrize("meanwhile", ["reset", "reprioritise"])
+@pytest.mark.parametrize("together", [True, False])
+async def test_one_that_is_moved_when_what_it_needs_fails_is_cancelled(
+    store: Store, meanwhile: str, together: bool
+) -> None:
+    """In one call, and by several callers at the same time."""
+    jobs = await add(store, new(), new(follows=(0,)), new(follows=(1,)))
+    running = await take_one(store)
+    changes = [
+        Change(job, reset(job) if meanwhile == "reset" else reprioritise(job, 7))
+        for job in jobs[1:]
+    ]
+    changes.append(Change(running, advance(running, BROKEN)))
+    if together:
+        answers = await store.transition(changes, actor="w")
+        assert answers == await store.get([change.job.id for change in changes])
+    else:
+        await asyncio.gather(*(store.transition([change], actor="w") for change in changes))
+    for job in jobs[1:]:
+        assert (await look(store, job)).state is State.CANCELLED
+        assert [entry.event for entry in await history(store, job)] == [
+            Event.ENQUEUED,
+            Event.RESET if meanwhile == "reset" else Event.REPRIORITISED,
+            Event.CANCELLED,
+        ]
+    assert await take(store) == []
+    assert sum((await totals(store)).values()) == 3
+
+
+async def test_answer_tells_what_a_job_still_needs(store: Store) -> None:
+    _, second = await add(store, new(), new(follows=(0,)))
+    running = await take_one(store)
+    changes = [Change(second, reset(second)), Change(running, advance(running, Done()))]
+    [answer, _] = await store.transition(changes, actor="w")
+    assert answer == await look(store, second)
+    assert answer is not None
+    assert (answer.needs, answer.waiting) == (0, Waiting.READY)

@@ -3,10 +3,13 @@
 import shutil
 import tempfile
 from collections import Counter
+from collections.abc import Iterable
 from copy import copy
 from dataclasses import dataclass, field
+from dataclasses import replace as replaced
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -22,7 +25,7 @@ from hypothesis.stateful import (
 from msgspec.structs import replace
 
 from penstock.core import lifecycle
-from penstock.core.errors import QueueFull, TransitionRefused
+from penstock.core.errors import Overtaken, QueueFull, TransitionRefused
 from penstock.core.job import (
     Change,
     Claim,
@@ -34,8 +37,10 @@ from penstock.core.job import (
     QueueSettings,
     Retention,
     Scope,
+    Tail,
 )
 from penstock.core.lifecycle import Event, Move, State, Waiting
+from penstock.core.limits import Limit
 from penstock.core.retry import RetryPolicy
 from penstock.stores import open_store
 from tests.contract.support import SECOND, STORES, ManualClock, drive, everything, totals
@@ -73,6 +78,8 @@ new_jobs = st.builds(
         factor=st.just(1),
         jitter=st.just(0),
     ),
+    tenant=st.sampled_from([None, None, None, "m", "n"]),
+    throttle=st.sampled_from([None, None, None, "x", "y"]),
     lease=st.just(LEASE),
 )
 picks = st.integers(0, 1000)
@@ -105,13 +112,15 @@ class Model:
     jobs: dict[int, Known] = field(default_factory=dict)
     paused: set[str] = field(default_factory=set)
     limits: dict[str, int | None] = field(default_factory=dict)
+    # How many may run: of a queue, of the task, of a throttle.
+    most: dict[tuple[str, str], int | None] = field(default_factory=dict)
     logged: list[tuple[int, Event, State, str]] = field(default_factory=list)
 
     def copy(self) -> "Model":
         jobs = {place: copy(job) for place, job in self.jobs.items()}
         for job in jobs.values():
             job.open = set(job.open)
-        return Model(jobs, set(self.paused), dict(self.limits), list(self.logged))
+        return replaced(self, jobs=jobs, paused=set(self.paused), logged=list(self.logged))
 
     def rival(self, dedupe: str | None, scope: Scope, but: int | None = None) -> Known | None:
         same = [
@@ -142,7 +151,8 @@ class Model:
                 return Waiting.BLOCKED
         return Waiting.READY if job.run_at <= now else Waiting.SCHEDULED
 
-    def claimable(self, wanted: Claim, now: datetime) -> list[Known]:
+    def fitting(self, wanted: Claim, now: datetime) -> list[Known]:
+        """The ready jobs that a claim asks for, whatever limits say, in their order."""
         fitting = [
             job
             for job in self.jobs.values()
@@ -151,8 +161,37 @@ class Model:
             and (wanted.queues is None or job.asked.queue in wanted.queues)
             and (not wanted.tags or set(job.asked.tags) & set(wanted.tags))
         ]
-        fitting.sort(key=lambda job: (-job.asked.priority, job.run_at, job.id))
-        return fitting[: wanted.limit]
+        return sorted(fitting, key=lambda job: (-job.asked.priority, job.run_at, job.id))
+
+    def claimable(self, wanted: Claim, now: datetime) -> list[Known]:
+        """What a claim comes to where tenants do not take turns."""
+        taken: list[Known] = []
+        for job in self.fitting(wanted, now):
+            if len(taken) < wanted.limit and self.has_room(job, taken):
+                taken.append(job)
+        return taken
+
+    def has_room(self, job: Known, taken: Iterable[Known] = ()) -> bool:
+        """Whether no limit keeps a ready job from starting, beside what runs and was taken."""
+        busy = [*(one for one in self.jobs.values() if one.state is RUNNING), *taken]
+        rooms: list[tuple[int | None, list[str | None]]] = [
+            (self.most.get(("queue", job.asked.queue)), [one.asked.queue for one in busy]),
+            (self.most.get(("task", "t")), [one.asked.task for one in busy]),
+        ]
+        counted = [job.asked.queue, job.asked.task]
+        if job.asked.throttle is not None:
+            most = self.most.get(("throttle", job.asked.throttle))
+            rooms.append((1 if most is None else most, [one.asked.throttle for one in busy]))
+            counted.append(job.asked.throttle)
+        return all(
+            most is None or names.count(name) < most
+            for (most, names), name in zip(rooms, counted, strict=True)
+        )
+
+    def tail(self, key: str | None) -> Known | None:
+        """The newest pending job of a key."""
+        line = [job for job in self.jobs.values() if job.asked.key == key and job.state is PENDING]
+        return max(line, key=lambda job: job.id, default=None)
 
     def release(self, actor: str, now: datetime) -> None:
         """Tell those that wait for a job that it has ended, and those behind them."""
@@ -301,6 +340,98 @@ class Life(RuleBasedStateMachine):
         if outcome:
             self.settle([(pick, outcome)])
 
+    @rule(
+        new=new_jobs.filter(lambda new: new.key is not None),
+        replaces=st.booleans(),
+        stale=st.sampled_from([False, False, False, True]),
+        needed=st.lists(picks, max_size=1),
+    )
+    def supersede(self, new: NewJob, replaces: bool, stale: bool, needed: list[int]) -> None:
+        stored = list(self.model.jobs)
+        after = tuple(JobId(stored[pick % len(stored)]) for pick in needed if stored)
+        new = replace(new, supersede=True, after=after)
+        newest = self.model.tail(new.key)
+        found = [] if newest is None else drive(self.store.get([JobId(newest.id)]))
+        if stale:
+            job = replace(found[0], version=LogId(found[0].version - 1)) if found else None
+            others = [one for one in self.of(PENDING) if one.asked.key != new.key]
+            if job is None and others:
+                (job,) = drive(self.store.get([JobId(others[0].id)]))
+            if job is not None:
+                with pytest.raises(Overtaken):
+                    drive(self.store.add([new], actor="p", tail=Tail(job=job, replaces=replaces)))
+            return
+        tail = Tail(job=found[0] if found else None, replaces=replaces)
+        if rival := self.model.rival(new.dedupe, new.scope):
+            [answer] = drive(self.store.add([new], actor="p", tail=tail))
+            assert (answer.id, answer.duplicate) == (rival.id, True)
+            return
+        leaves = newest if replaces else None
+        pending = [one for one in self.of(PENDING) if one is not leaves]
+        after_it = sum(one.asked.queue == new.queue for one in pending) + 1
+        before = sum(one.asked.queue == new.queue for one in self.of(PENDING))
+        limit = self.model.limits.get(new.queue)
+        if limit is not None and after_it > max(limit, before):
+            with pytest.raises(QueueFull):
+                drive(self.store.add([new], actor="p", tail=tail))
+            return
+        [job] = drive(self.store.add([new], actor="p", tail=tail))
+        assert job.id > self.highest
+        self.highest = job.id
+        known = Known(new, job.id, self.now + (new.delay or 0 * SECOND))
+        known.open = {*after}
+        self.model.jobs[job.id] = known
+        self.model.log(known, Event.ENQUEUED, "p")
+        if leaves is not None:
+            self.model.end(leaves, State.SUPERSEDED, self.now)
+            self.model.log(leaves, Event.SUPERSEDED, "p")
+        self.model.release("p", self.now)
+
+    @precondition(lambda self: self.of(PENDING))
+    @rule(
+        chosen=st.lists(
+            st.tuples(picks, st.sampled_from(["cancel", "reset", "low", "high", "done", "broken"])),
+            min_size=2,
+            max_size=4,
+        )
+    )
+    def many_moves_at_once(self, chosen: list[tuple[int, str]]) -> None:
+        """Settled, cancelled, reset and reprioritised in one call, also those that need others."""
+        moves: list[tuple[Job, Move]] = []
+        trial = self.model.copy()
+        seen: set[int] = set()
+        for pick, what in chosen:
+            state = RUNNING if what in OUTCOMES else PENDING
+            if not self.of(state):
+                continue
+            place = self.pick(pick, state)[0].id
+            if place in seen:
+                continue
+            seen.add(place)
+            known, [job] = trial.jobs[place], drive(self.store.get([JobId(place)]))
+            if what in OUTCOMES:
+                trial.settle(known, what, self.now)
+                moves.append((job, lifecycle.advance(job, OUTCOMES[what])))
+            elif what == "cancel":
+                trial.end(known, State.CANCELLED, self.now)
+                trial.log(known, Event.CANCELLED, "w")
+                moves.append((job, lifecycle.cancel(job)))
+            elif what == "reset":
+                trial.back(known, self.now, self.now)
+                known.attempt, known.error = 0, None
+                trial.log(known, Event.RESET, "w")
+                moves.append((job, lifecycle.reset(job)))
+            else:
+                priority = 4 if what == "low" else 6
+                known.asked = replace(known.asked, priority=priority)
+                trial.log(known, Event.REPRIORITISED, "w")
+                moves.append((job, lifecycle.reprioritise(job, priority)))
+        trial.release("w", self.now)
+        self.model = trial
+        for answer in self.write(moves, "w"):
+            assert answer is not None
+            assert drive(self.store.get([answer.id])) == [answer]
+
     @rule(limit=st.integers(1, 4))
     def claim_anything(self, limit: int) -> None:
         self.claim(None, (), limit)
@@ -321,15 +452,38 @@ class Life(RuleBasedStateMachine):
 
     def claim(self, queues: tuple[str, ...] | None, tags: tuple[str, ...], limit: int) -> None:
         wanted = Claim(worker="w", limit=limit, queues=queues, tags=tags)
-        expected = self.model.claimable(wanted, self.now)
+        fitting = self.model.fitting(wanted, self.now)
         given = drive(self.store.claim(wanted))
-        assert [job.id for job in given] == [known.id for known in expected]
-        for job, known in zip(given, expected, strict=True):
+        if tags or not any(job.asked.tenant for job in fitting):
+            expected = self.model.claimable(wanted, self.now)
+            assert [job.id for job in given] == [known.id for known in expected]
+        else:
+            self.shares_are_within_the_rules(given, fitting, limit)
+        for job, known in [(job, self.model.jobs[job.id]) for job in given]:
             assert job.token > max((known.token for known in self.model.jobs.values()), default=0)
             known.state, known.worker, known.token = RUNNING, "w", job.token
             known.attempt, known.expires_at = known.attempt + 1, self.now + LEASE
             self.model.log(known, Event.CLAIMED, "w")
         self.claimed += given
+
+    def shares_are_within_the_rules(
+        self, given: list[Job], fitting: list[Known], limit: int
+    ) -> None:
+        """Whoever's turn it is: no limit is passed, nobody is passed over for a lower priority."""
+        taken: list[Known] = []
+        for job in given:
+            known = self.model.jobs[job.id]
+            assert known in fitting
+            assert self.model.has_room(known, taken)
+            taken.append(known)
+        assert len({job.id for job in taken}) == len(taken) <= limit
+        left = [job for job in fitting if job not in taken and self.model.has_room(job, taken)]
+        assert len(taken) == limit or not left
+        lowest = min((job.asked.priority for job in taken), default=0)
+        assert all(job.asked.priority <= lowest for job in left)
+        for one in taken:  # within a share, in order
+            behind = [job for job in left if share(job) == share(one)]
+            assert all((one.run_at, one.id) < (job.run_at, job.id) for job in behind)
 
     @precondition(lambda self: self.of(RUNNING))
     @rule(
@@ -427,6 +581,17 @@ class Life(RuleBasedStateMachine):
     def limit(self, queue: str, limit: int | None) -> None:
         self.model.limits[queue] = limit
         drive(self.store.configure(QueueSettings(name=queue, max_pending=limit)))
+
+    @rule(
+        kind=st.sampled_from([("queue", "a"), ("task", "t"), ("throttle", "x")]),
+        most=st.sampled_from([None, None, 1, 2]),
+    )
+    def let_run(self, kind: tuple[Any, str], most: int | None) -> None:
+        self.model.most[kind] = most
+        if kind[0] == "queue":
+            drive(self.store.configure(QueueSettings(name=kind[1], concurrency=most)))
+        else:
+            drive(self.store.limit(Limit(kind=kind[0], name=kind[1], concurrency=most)))
 
     @rule(limit=st.sampled_from([1, 100]))
     def prune(self, limit: int) -> None:
@@ -543,6 +708,10 @@ class Life(RuleBasedStateMachine):
         return any(after[queue] > max(limit, before[queue]) for queue, limit in limits.items())
 
 
+def share(job: Known) -> tuple[str, int, str | None]:
+    return job.asked.queue, job.asked.priority, job.asked.tenant
+
+
 def by_job(entry: tuple[int, Event, State, str]) -> int:
     return entry[0]
 
@@ -555,7 +724,7 @@ def test_random_lives_end_as_the_model_says(name: str) -> None:
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=150,
+            max_examples=120,
             stateful_step_count=60,
             deadline=None,
             suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],

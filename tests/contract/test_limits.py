@@ -494,3 +494,11 @@ async def test_stores_on_one_file_share_the_places(shared_url: str, clock: Manua
 async def test_add_one_with_throttle_is_read_back(store: Store) -> None:
     job = await add_one(store, throttle="ü-7")
     assert (await look(store, job)) == job
+
+
+async def test_claim_finds_the_one_job_behind_very_many_that_are_held(store: Store) -> None:
+    await add(store, *[new(throttle="x", priority=6) for _ in range(2100)], new(priority=1))
+    assert len(await take(store, limit=1)) == 1
+    [last] = await take(store, limit=1)
+    assert last.throttle is None
+    assert await take(store) == []

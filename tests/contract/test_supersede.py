@@ -1,9 +1,11 @@
 """A new job in the place of a pending one of its key."""
 
+import asyncio
+
 import pytest
 
-from penstock.core.errors import Overtaken
-from penstock.core.job import Tail
+from penstock.core.errors import Overtaken, QueueFull
+from penstock.core.job import QueueSettings, Tail
 from penstock.core.lifecycle import Event, State, Waiting
 from penstock.core.store import Store
 from tests.contract.support import add_one, history, ids, look, new, take, take_one, totals
@@ -61,3 +63,36 @@ async def test_both_are_kept_where_the_tail_is_not_replaced(store: Store) -> Non
     [newer] = await store.add([new(key="k")], actor="p", tail=Tail(job=old))
     assert newer.waiting is Waiting.BLOCKED
     assert (await look(store, old)).waiting is Waiting.READY
+
+
+async def test_one_that_is_a_duplicate_replaces_nothing(store: Store) -> None:
+    old = await add_one(store, key="k", dedupe="d")
+    [answer] = await store.add(
+        [new(key="k", dedupe="d")], actor="p", tail=Tail(job=old, replaces=True)
+    )
+    assert (answer.id, answer.duplicate) == (old.id, True)
+    assert await look(store, old) == old
+    assert ids(await take(store)) == [old.id]
+
+
+async def test_a_full_queue_takes_one_in_the_place_of_another(store: Store) -> None:
+    old = await add_one(store, key="k")
+    await store.configure(QueueSettings(name="default", max_pending=1))
+    [newer] = await store.add([new(key="k")], actor="p", tail=Tail(job=old, replaces=True))
+    with pytest.raises(QueueFull):
+        await store.add([new(key="k")], actor="p", tail=Tail(job=newer))
+    with pytest.raises(QueueFull):
+        await add_one(store)
+    assert ids(await take(store)) == [newer.id]
+
+
+async def test_a_job_that_is_stored_at_the_same_time_is_the_newest(store: Store) -> None:
+    old = await add_one(store, key="k")
+    plain, superseding = await asyncio.gather(
+        store.add([new(key="k")], actor="p"),
+        store.add([new(key="k")], actor="p", tail=Tail(job=old, replaces=True)),
+        return_exceptions=True,
+    )
+    assert not isinstance(plain, BaseException)
+    assert isinstance(superseding, Overtaken)
+    assert await look(store, old) == old

@@ -104,13 +104,11 @@ def gives_out_more_than_heads() -> None:
 
 
 def promotes_the_newest() -> None:
-    rewrite("unblock", "SELECT min(id)", "SELECT max(id)")
+    rewrite("unblock", "ORDER BY stage, id", "ORDER BY stage, id DESC")
 
 
 def promotes_by_priority() -> None:
-    rewrite("unblock", "SELECT min(id)", "SELECT id")
-    blocked = "stage = 2 AND stage < 4\n    )"
-    rewrite("unblock", blocked, blocked.replace("\n", " ORDER BY priority DESC LIMIT 1\n"))
+    rewrite("unblock", "ORDER BY stage, id", "ORDER BY stage, priority DESC")
 
 
 def forgets_the_key_of_a_retry() -> None:

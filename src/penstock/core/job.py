@@ -215,10 +215,11 @@ class Tail(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A job with its whole log: what outlives its removal from a store."""
+    """A job with its whole log, and what it waits for: what outlives its removal from a store."""
 
     job: Job
     log: tuple[LogEntry, ...]
+    edges: tuple[Edge, ...] = ()
 
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -173,7 +173,7 @@ class Store(Protocol):
         """The id of the newest entry; 0 before the first."""
 
     async def histories(self, ids: Sequence[JobId]) -> list[Record]:
-        """These jobs, each with its whole log, as they were at one moment.
+        """These jobs, each with its whole log and its open edges, as they were at one moment.
 
         In this order; unknown ids are left out.
         """
@@ -205,6 +205,10 @@ class Store(Protocol):
         and so all tokens from now on, are higher than `origin.last_log`; ids of jobs given after
         this call are higher than `origin.last_job`. A parent is kept if it was taken over too.
         Limits of queues do not count. Pending jobs of a key line up behind those that are there.
+
+        What a job waits for is what was taken over, before it or with it, and stood before it;
+        what was not counts as resolved. One that waits for a job which has failed here
+        meanwhile meets `lifecycle.abandon`.
         """
 
     async def note(self, notes: Sequence[Note]) -> list[bool]:

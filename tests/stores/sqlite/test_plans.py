@@ -209,3 +209,30 @@ def test_plans_stay_the_same_when_the_file_was_analysed(connection: sqlite3.Conn
     connection.execute("ANALYZE")
     for query, index in (("pick", "ready"), ("expired", "leased"), ("held_keys", "key")):
         assert used(plan(connection, SQL[query])) == {f"penstock_job_{index}"}
+
+
+@pytest.mark.parametrize("query", ["held_keys", "visible_behind", "unblock", "tail_of_key"])
+@pytest.mark.parametrize("stage", [0, 2, 3])
+def test_cost_does_not_grow_with_the_blocked_jobs_of_a_key(
+    connection: sqlite3.Connection, query: str, stage: int
+) -> None:
+    def steps(blocked: int) -> int:
+        connection.execute("DELETE FROM penstock_job")
+        connection.executemany(
+            "INSERT INTO penstock_job (id, stage, version, run_at, queue, task, priority,"
+            " enqueued_at, lease_time, key, needs) VALUES (?, ?, 1, 0, 'q', 't', 5, 0, 1, 'k', 1)",
+            [(1, stage), *((place, 2) for place in range(2, blocked + 2))],
+        )
+        done = [0]
+
+        def count() -> int:
+            done[0] += 1
+            return 0
+
+        keys = "k" if query == "tail_of_key" else '["k"]'
+        connection.set_progress_handler(count, 1)
+        connection.execute(SQL[query], (0, keys) if query == "unblock" else (keys,)).fetchall()
+        connection.set_progress_handler(None, 1)
+        return done[0]
+
+    assert steps(blocked=1000) <= steps(blocked=10) + 5

@@ -68,14 +68,18 @@ class Draft:
     def batch(self) -> Batch:
         """All that was written, with what the ends of jobs mean for those that wait for them."""
         for news in self._late:
-            self._tell(*news)
+            self.tell(*news)
         while self._ended:
             self._release(*self._ended.pop())
         return Batch(
             jobs=list(self.jobs.values()),
             entries=self.entries,
-            edges=[edge for edges in self._edges.values() for edge in edges.values()],
+            edges=self.edges(),
         )
+
+    def edges(self) -> list[Edge]:
+        """Who waits for whom, as far as the verb has changed that."""
+        return [edge for edges in self._edges.values() for edge in edges.values()]
 
     def add(self, new: NewJob, before: Sequence[tuple[JobId, bool]] = ()) -> tuple[JobId, bool]:
         """The id of the new job, or of the one that holds its dedupe key and True.
@@ -151,19 +155,24 @@ class Draft:
             if job.state is State.PENDING and not job.needs:
                 job = replace(job, waiting=self._waiting(job.key, job.run_at))
             self._write(job)
-            self._tell(job_id, ended, state, edge.on_failure)
+            self.tell(job_id, ended, state, edge.on_failure)
 
-    def _tell(self, job_id: JobId, needed: JobId, state: State, on_failure: OnFailure) -> None:
+    def tell(self, job_id: JobId, needed: JobId, state: State, on_failure: OnFailure) -> None:
         """Let a job know that one it needed has ended like this."""
         job = self._current(job_id)
         run_anyway = on_failure is OnFailure.RUN
         if job.state is State.PENDING and not lifecycle.frees(state, run_anyway=run_anyway):
             self.move(job, lifecycle.abandon(job, needed, state))
 
-    def put(self, job: Job) -> None:
+    def put(self, job: Job, edges: Sequence[Edge] = ()) -> None:
         """Write a job that comes from elsewhere; a pending one waits for what it waits for here."""
-        pending = job.state is State.PENDING
-        self._write(replace(job, waiting=self._waiting(job.key, job.run_at) if pending else None))
+        for edge in edges:
+            self._edges.setdefault(edge.needed, {})[job.id] = edge
+        needs = sum(not edge.resolved for edge in edges)
+        waiting = None
+        if job.state is State.PENDING:
+            waiting = Waiting.BLOCKED if needs else self._waiting(job.key, job.run_at)
+        self._write(replace(job, waiting=waiting, needs=needs))
 
     def is_held(self, job: Job) -> bool:
         """Whether another job keeps this one from being pending."""

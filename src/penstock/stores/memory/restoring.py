@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from penstock.core.job import JobId, LogEntry, LogId, Origin, Record
+from penstock.core.job import Edge, JobId, LogEntry, LogId, OnFailure, Origin, Record
 from penstock.core.lifecycle import Event, State
 from penstock.stores.memory.draft import Batch, Draft
 
@@ -26,12 +26,15 @@ class Restoring:
         self._last_log = max(store._last_log, origin.last_log)  # noqa: SLF001 - its draft
         self._origins: dict[tuple[int, int], JobId] = {}
         self._entries: list[LogEntry] = []
+        # Who has to hear that a job it waits for has ended here: itself, that job, how, what then.
+        self.lost: list[tuple[JobId, JobId, State, OnFailure]] = []
 
     def batch(self) -> Batch:
         """All that was taken."""
         return Batch(
             jobs=list(self._draft.jobs.values()),
             entries=self._entries,
+            edges=self._draft.edges(),
             origins=self._origins,
             floors=(self._origin.last_job, self._last_log),
         )
@@ -75,9 +78,23 @@ class Restoring:
                 token=numbers.get(job.token, 0),
                 parent=None if job.parent is None else self._place(job.parent),
                 duplicate=False,
-            )
+            ),
+            self._edges(record, place),
         )
         return place
+
+    def _edges(self, record: Record, place: JobId) -> list[Edge]:
+        """What the job waits for here: of the jobs it waited for, those that came along."""
+        edges: list[Edge] = []
+        for edge in record.edges:
+            needed = self._place(edge.needed)
+            job = None if needed is None else self._draft.get(needed)
+            if job is not None and not edge.resolved:
+                over = job.state.final
+                edges.append(replace(edge, needed=job.id, job_id=place, resolved=over))
+                if over:
+                    self.lost.append((place, job.id, job.state, edge.on_failure))
+        return edges
 
     def _place(self, original: JobId) -> JobId | None:
         """Where a job of that source has gone to."""

@@ -104,9 +104,9 @@ class MemoryStore:
             places: list[tuple[JobId, bool]] = []
             for new in jobs:
                 places.append(draft.add(new, places))
-            self._check_limits(job for job in draft.jobs.values() if job.id > self._last_job)
-            if tail is not None and tail.job is not None and tail.replaces:
+            if tail is not None and tail.job is not None and tail.replaces and not places[0][1]:
                 draft.replace(tail.job, places[0][0])
+            self._check_limits(draft.jobs.values())
             self._commit(draft.batch())
             found = ((self._jobs[place], duplicate) for place, duplicate in places)
             return [replace(job, duplicate=True) if hit else job for job, hit in found]
@@ -247,7 +247,11 @@ class MemoryStore:
         with self._lock:
             self._tick()
             return [
-                Record(job=job, log=tuple(self._log[entry] for entry in self._entries[job.id]))
+                Record(
+                    job=job,
+                    log=tuple(self._log[entry] for entry in self._entries[job.id]),
+                    edges=tuple(self._open_edges(job.id)),
+                )
                 for job in map(self._jobs.get, ids)
                 if job is not None
             ]
@@ -279,6 +283,10 @@ class MemoryStore:
             restoring = Restoring(self, self._tick(), origin, actor)
             places = [restoring.take(record) for record in records]
             self._commit(restoring.batch())
+            after = Draft(self, self._now, actor)
+            for news in restoring.lost:
+                after.tell(*news)
+            self._commit(after.batch())
             return [None if place is None else self._jobs[place] for place in places]
 
     async def note(self, notes: Sequence[Note]) -> list[bool]:
@@ -378,6 +386,11 @@ class MemoryStore:
         with self._lock:
             self._wake()
 
+    def _open_edges(self, place: JobId) -> Iterator[Edge]:
+        """What a job waits for."""
+        edges = (self._dependents[one][place] for one in sorted(self._needed.get(place, ())))
+        return (edge for edge in edges if not edge.resolved)
+
     def _tail(self, key: str | None) -> Job | None:
         """The newest pending job of a key."""
         pending = self._lines[key].pending.ids() if key in self._lines else ()
@@ -415,10 +428,14 @@ class MemoryStore:
         # A job that fits several tags comes up once for each, one after the other.
         return (entry for entry, _ in groupby(merge(*rankings)))
 
-    def _check_limits(self, added: Iterable[Job]) -> None:
-        for name, more in Counter(job.queue for job in added).items():
+    def _check_limits(self, written: Iterable[Job]) -> None:
+        """Whether no queue gets too long by jobs that come, less those that go."""
+        growth: Counter[str] = Counter()
+        for job in written:
+            growth[job.queue] += 1 if job.state is State.PENDING else -1
+        for name, more in growth.items():
             limit = self._queues[name].max_pending if name in self._queues else None
-            if limit is None:
+            if limit is None or more <= 0:
                 continue
             if more + sum(self._totals[name, State.PENDING, kind] for kind in Waiting) > limit:
                 raise QueueFull(name, limit)

@@ -38,6 +38,7 @@ class Adding:
         self._totals: Totals = {}
         self._rooms: dict[str, tuple[int, int] | None] = {}
         self._held_keys: set[str] = set()
+        self.added_keys: set[str] = set()
         self._deduped: dict[str, Job] = {}
         # Who waits for whom among the new jobs and those that were stored before.
         self._edges: list[tuple[int, int, OnFailure, bool]] = []
@@ -58,6 +59,19 @@ class Adding:
         asked = Counter(queues) if len(queues) > 1 else dict.fromkeys(queues, 1)
         full = self._ask(asked, actor)
         return full or [self._take(job) for job in jobs]
+
+    def call_in_place(
+        self, jobs: Sequence[NewJob], actor: str, replaced: Job
+    ) -> list[Job] | Exception:
+        """As `call`, for one that takes another's place: also in a queue that is full."""
+        (new,) = jobs
+        room = self._room(new.queue)
+        if room is None or new.queue != replaced.queue:
+            return self.call(jobs, actor)
+        self._rooms[new.queue] = (max(room[0], 0) + 1, room[1])
+        answer = self.call(jobs, actor)
+        self._rooms[new.queue] = room  # one comes, one goes; or neither
+        return answer
 
     def _call_related(self, jobs: Sequence[NewJob], actor: str) -> list[Job] | Exception:
         """As `call`, for jobs that have to do with others."""
@@ -168,9 +182,9 @@ class Adding:
             run_at = rows.due(new, self._now)
             stage = READY if run_at <= self._now else SCHEDULED
         if new.key is not None:
-            if new.key in self._held_keys:
+            if new.key in self._held_keys or new.key in self.added_keys:
                 stage = BLOCKED
-            self._held_keys.add(new.key)
+            self.added_keys.add(new.key)
         if needs:
             stage = BLOCKED
         job_id, version = self._first + self._n, self._first_log + self._n
@@ -218,22 +232,22 @@ class Following:
         self._tx = tx
         self._now = now
         self._adding = adding
-        self._keys: set[str | None] = set()
         self.replaced: list[tuple[Job, int, str]] = []
 
     def add(self, jobs: Sequence[NewJob], actor: str, tail: Tail) -> list[Job] | Exception:
         """Add a superseding job, if what it was merged with is still the newest of its key."""
         (new,) = jobs
-        if new.key in self._keys:  # by another caller in this transaction
+        if new.key in self._adding.added_keys:  # by another caller in this transaction
             return _overtaken(new)
         (newest,) = self._tx.execute(SQL["tail_of_key"], (new.key,)).fetchone()
         expected = None if tail.job is None else (tail.job.id, tail.job.version)
         found = [(job.id, job.version) for job in self._tx.jobs([newest])] if newest else [None]
         if found != [expected]:
             return _overtaken(new)
-        self._keys.add(new.key)
-        answer = self._adding.call(jobs, actor)
-        if tail.job is not None and tail.replaces and not isinstance(answer, Exception):
+        if tail.job is None or not tail.replaces:
+            return self._adding.call(jobs, actor)
+        answer = self._adding.call_in_place(jobs, actor, tail.job)
+        if not isinstance(answer, Exception) and not answer[0].duplicate:
             self.replaced.append((tail.job, answer[0].id, actor))
         return answer
 

@@ -110,7 +110,13 @@ class Claiming:
         self._now = now
 
     def choose(self, names: Collection[str]) -> list[int]:
-        """The ids of the jobs to start, of these queues."""
+        """The ids of the jobs to start, of these queues; none only if there is none to take."""
+        chosen = self._choose(names)
+        while chosen.gave_up and not chosen.taken:
+            chosen = self._choose(names)  # behind those that are out of the way now
+        return [job.id for job in chosen.taken]
+
+    def _choose(self, names: Collection[str]) -> Chosen:
         found = self._tx.execute(SQL["open_queues"], (encoded(list(names)),)).fetchall()
         queues = {row[0]: _Queue(row, self._now) for row in found}
         places = places_of(self._tx.execute, {name: queue.room for name, queue in queues.items()})
@@ -128,7 +134,7 @@ class Claiming:
         if not by_tag:
             self._hold(chosen)
         self._note(chosen, queues)
-        return [job.id for job in chosen.taken]
+        return chosen
 
     def _stream(self, queue: _Queue, tag: str | None) -> Stream:
         portion = max(1, min(self._wanted.limit, 100))

@@ -55,6 +55,8 @@ class Moving:
         # The awaited jobs that come to an end, and those that wait for fewer others than before.
         self._ended: dict[int, tuple[State, str]] = {}
         self._needs_less: set[int] = set()
+        # Those that lost what they wait for, and were moved here too: another move must follow.
+        self._lost: dict[int, tuple[int, State, str]] = {}
 
     def look_up(self, job_ids: Sequence[JobId]) -> None:
         """What these jobs are now: versions, stages, ends of leases, what they need, awaited."""
@@ -88,12 +90,17 @@ class Moving:
             self._write_keys()
             self._tx.add_totals(self._totals)
             self._tx.ring = True
-        return [
+        if self._lost:
+            after = Moving(self._tx, self._now)
+            after._abandon(self._lost)
+            after.write([])
+        moved = [
             answer
             if isinstance(answer, Exception)
             else [None if taken is None else self._moved(*taken) for taken in answer]
             for answer in answers
         ]
+        return self._as_they_are(moved) if self._needs_less else moved
 
     def _checked(self, change: Change, actor: str) -> Move | None:
         job, move = change.job, change.move
@@ -215,6 +222,11 @@ class Moving:
 
     def _abandon(self, orphans: dict[int, tuple[int, State, str]]) -> None:
         waiting = [job_id for job_id in orphans if job_id not in self._touched]
+        self._lost.update(
+            (job_id, why)
+            for job_id, why in orphans.items()
+            if self._touched.get(job_id) is State.PENDING
+        )
         jobs = [job for job in self._tx.jobs(waiting) if job.state is State.PENDING]
         self.look_up([job.id for job in jobs])
         for job in jobs:
@@ -245,6 +257,25 @@ class Moving:
         shift(self._totals, queue, before, after, 1)
         self._restaged[job_id] = after
         self._tx.ring_others = True
+
+    def _as_they_are(
+        self, answers: Sequence[list[Job | None] | Exception]
+    ) -> list[list[Job | None] | Exception]:
+        """The answers, where a job was changed also by the end of another."""
+        ids = [
+            job.id
+            for answer in answers
+            if not isinstance(answer, Exception)
+            for job in answer
+            if job is not None and (self._lost or job.id in self._needs_less)
+        ]
+        now = {job.id: job for job in self._tx.jobs(ids)}
+        return [
+            answer
+            if isinstance(answer, Exception)
+            else [job and now.get(job.id, job) for job in answer]
+            for answer in answers
+        ]
 
     def _moved(self, job: Job, group: _Group) -> Job:
         job = replace(job, version=self._versions[job.id], **group.fields)

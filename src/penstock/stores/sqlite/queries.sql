@@ -328,13 +328,19 @@ FROM json_each(?2) AS p WHERE penstock_job.id = p.value;
 UPDATE penstock_job SET version = ?1 + p.key, priority = ?3
 FROM json_each(?2) AS p WHERE penstock_job.id = p.value;
 
+-- Of a key, the index has the visible job first, then the blocked ones by age, then the running
+-- one: what is asked for stands at an end, and is found however many are blocked.
 -- A job that was reset may be older than the visible one of its key.
 -- name: visible_behind
-SELECT id, queue, stage FROM penstock_job AS j
-WHERE key IN (SELECT value FROM json_each(?)) AND key IS NOT NULL AND stage < 2 AND stage < 4
-AND id > (
-    SELECT min(b.id) FROM penstock_job AS b
-    WHERE b.key = j.key AND b.key IS NOT NULL AND b.stage = 2 AND b.stage < 4
+SELECT j.id, j.queue, j.stage FROM json_each(?) AS k
+CROSS JOIN penstock_job AS j ON j.id = (
+    SELECT id FROM penstock_job
+    WHERE key = k.value AND key IS NOT NULL AND stage < 4 ORDER BY stage, id LIMIT 1
+)
+WHERE j.stage < 2 AND j.id > (
+    SELECT id FROM penstock_job
+    WHERE key = k.value AND key IS NOT NULL AND stage >= 2 AND stage < 4
+    ORDER BY stage, id LIMIT 1
 );
 
 -- name: block
@@ -344,20 +350,25 @@ UPDATE penstock_job SET stage = 2 WHERE id IN (SELECT value FROM json_each(?));
 UPDATE penstock_job SET stage = (run_at > ?1)
 WHERE id IN (
     SELECT (
-        SELECT min(id) FROM penstock_job
-        WHERE key = k.value AND key IS NOT NULL AND stage = 2 AND stage < 4
+        SELECT id FROM penstock_job
+        WHERE key = k.value AND key IS NOT NULL AND stage < 4 ORDER BY stage, id LIMIT 1
     )
     FROM json_each(?2) AS k
-    WHERE NOT EXISTS (
-        SELECT 1 FROM penstock_job
-        WHERE key = k.value AND key IS NOT NULL AND stage IN (0, 1, 3) AND stage < 4
+    WHERE 3 <> (
+        SELECT stage FROM penstock_job
+        WHERE key = k.value AND key IS NOT NULL AND stage < 4 ORDER BY stage DESC LIMIT 1
     )
 )
+AND stage = 2
 AND needs = 0
 RETURNING id, queue, stage;
 
 -- name: tail_of_key
-SELECT max(id) FROM penstock_job WHERE key = ? AND key IS NOT NULL AND stage < 3 AND stage < 4;
+SELECT (
+    SELECT id FROM penstock_job
+    WHERE key = ? AND key IS NOT NULL AND stage < 3 AND stage < 4
+    ORDER BY stage DESC, id DESC LIMIT 1
+);
 
 -- name: stages
 SELECT id, stage FROM penstock_job WHERE id IN (SELECT value FROM json_each(?));
@@ -398,6 +409,11 @@ UNION
 SELECT needed, job_id, on_failure, resolved FROM penstock_edge
 WHERE job_id IN (SELECT value FROM json_each(?1))
 ORDER BY 2, 1;
+
+-- name: open_edges
+SELECT needed, job_id, on_failure, resolved FROM json_each(?) AS p
+CROSS JOIN penstock_edge AS e ON e.job_id = p.value
+WHERE NOT e.resolved ORDER BY e.job_id, e.needed;
 
 -- name: expired
 SELECT json_group_array(id) FROM (
@@ -507,8 +523,8 @@ INSERT INTO penstock_origin (source, original, job_id) VALUES (?, ?, ?);
 INSERT INTO penstock_job (
     id, stage, version, attempt, token, run_at, started_at, finished_at, worker, queue, task,
     priority, enqueued_at, lease_time, timeout, key, dedupe, scope, tags, retry, correlation,
-    tenant, parent, throttle, error, result
-) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+    tenant, parent, throttle, needs, error, result
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ifnull(?, 0), ?, ?);
 
 -- name: restore_log
 INSERT INTO penstock_log (

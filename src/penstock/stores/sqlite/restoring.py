@@ -6,11 +6,22 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from penstock.core.job import Job, JobId, LogEntry, LogId, Origin, Record, asked
-from penstock.core.lifecycle import Event, State
+from penstock.core.job import (
+    Change,
+    Job,
+    JobId,
+    LogEntry,
+    LogId,
+    OnFailure,
+    Origin,
+    Record,
+    asked,
+)
+from penstock.core.lifecycle import Event, State, abandon, frees
 from penstock.core.times import from_micros, span_to_micros, to_micros
 from penstock.stores.sqlite import rows
-from penstock.stores.sqlite.rows import BLOCKED, READY, SCHEDULED, encoded
+from penstock.stores.sqlite.moving import Moving
+from penstock.stores.sqlite.rows import BLOCKED, READY, SCHEDULED, STAGES, encoded
 from penstock.stores.sqlite.transaction import SQL, Totals, Transaction, shift
 
 
@@ -27,11 +38,14 @@ class Restoring:
         self._places: dict[int, JobId] = {}
         self._totals: Totals = {}
         self._keys: set[str] = set()
+        self._edges: list[tuple[int, int, OnFailure, bool]] = []
+        self._lost: dict[int, tuple[int, State]] = {}
 
     def call(self, records: Sequence[Record]) -> list[Job | None]:
         """Write those that are not here yet."""
         originals = {record.job.id for record in records}
         originals |= {record.job.parent for record in records if record.job.parent is not None}
+        originals |= {edge.needed for record in records for edge in record.edges}
         self._places = dict(
             self._tx.execute(
                 SQL["taken_over"], (self._origin.source, encoded(originals))
@@ -41,11 +55,14 @@ class Restoring:
             if self._tx.execute(SQL["queue"], (queue,)).fetchone() is None:
                 self._tx.execute(SQL["add_queue"], (queue,))
         answers = [self._take(record) for record in records]
+        self._link()
         self._show_heads()
         floors = (max(self._last_job, self._origin.last_job), self._last_log)
         self._tx.execute(SQL["remember_last_ids"], floors)
         self._tx.add_totals(self._totals)
         self._tx.ring = self._tx.ring_others = True
+        if self._lost:
+            self._abandon()
         found = {job.id: job for job in self._tx.jobs([job for job in answers if job is not None])}
         return [None if answer is None else found[answer] for answer in answers]
 
@@ -61,8 +78,9 @@ class Restoring:
         moved = replace(
             job, id=place, version=log[-1].id, token=tokens.get(LogId(job.token), 0), parent=parent
         )
-        stage = self._stage(job)
-        self._tx.execute(SQL["restore_job"], _row(moved, stage))
+        needs = self._needs(record, place) if record.edges else 0
+        stage = self._stage(job, needs)
+        self._tx.execute(SQL["restore_job"], _row(moved, stage, needs))
         self._tx.execute(SQL["add_payload"], (place, job.payload))
         self._tx.executemany(SQL["restore_log"], _log_rows(log))
         self._tx.execute(SQL["take_over"], (self._origin.source, job.id, place))
@@ -101,11 +119,47 @@ class Restoring:
         ]
         return [*moved, taken_over]
 
-    def _stage(self, job: Job) -> int:
+    def _needs(self, record: Record, place: JobId) -> int:
+        """How many jobs this one waits for here, of those that came along."""
+        needed = {
+            self._places[edge.needed]: edge.on_failure
+            for edge in record.edges
+            if edge.needed in self._places and not edge.resolved
+        }
+        found = self._tx.execute(SQL["stages"], (encoded(list(needed)),)).fetchall()
+        states = {one: STAGES[stage][0] for one, stage in found}
+        for one, state in states.items():
+            self._edges.append((one, place, needed[one], state.final))
+            freed = frees(state, run_anyway=needed[one] is OnFailure.RUN)
+            if state.final and not freed and record.job.state is State.PENDING:
+                self._lost[place] = (one, state)
+        return sum(not state.final for state in states.values())
+
+    def _link(self) -> None:
+        if self._edges:
+            self._tx.execute(SQL["add_edges"], (encoded(self._edges),))
+            needed = {needed for needed, _, _, resolved in self._edges if not resolved}
+            self._tx.execute(SQL["await"], (encoded(needed),))
+
+    def _abandon(self) -> None:
+        """Those that wait for a job which did not succeed here meanwhile."""
+        moving = Moving(self._tx, self._now)
+        jobs = self._tx.jobs(list(self._lost))
+        moving.look_up([job.id for job in jobs])
+        moving.write(
+            [
+                moving.call([Change(job, abandon(job, *self._lost[job.id]))], self._actor)
+                for job in jobs
+            ]
+        )
+
+    def _stage(self, job: Job, needs: int) -> int:
         if job.state is not State.PENDING:
             return rows.STAGE_OF[job.state]
         if job.key is not None:
             self._keys.add(job.key)
+            return BLOCKED
+        if needs:
             return BLOCKED
         return READY if to_micros(job.run_at) <= self._now else SCHEDULED
 
@@ -116,10 +170,10 @@ class Restoring:
                 shift(self._totals, queue, BLOCKED, stage)
 
 
-def _row(job: Job, stage: int) -> tuple[Any, ...]:
+def _row(job: Job, stage: int, needs: int) -> tuple[Any, ...]:
     """The parameters of the query `restore_job`."""
-    options = rows.options(asked(job), stage, to_micros(job.run_at), needs=0)
-    _, run_at, queue, task, priority, lease_time, *rare, _ = options
+    options = rows.options(asked(job), stage, to_micros(job.run_at), needs)
+    _, run_at, queue, task, priority, lease_time, *rare = options
     return (
         job.id, stage, job.version, job.attempt, job.token, run_at, _micros(job.started_at),
         _micros(job.finished_at), job.worker, queue, task, priority, to_micros(job.enqueued_at),

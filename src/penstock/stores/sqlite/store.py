@@ -240,12 +240,19 @@ class SqliteStore:
             try:
                 found = jobs(connection.execute, ids)
                 entries = connection.execute(SQL["histories"], (encoded(ids),)).fetchall()
+                waiting = connection.execute(SQL["open_edges"], (encoded(ids),)).fetchall()
             finally:
                 connection.execute("COMMIT")
             logs: dict[int, list[LogEntry]] = {job.id: [] for job in found}
             for entry in map(rows.log_entry, entries):
                 logs[entry.job_id].append(entry)
-            return [Record(job=job, log=tuple(logs[job.id])) for job in found]
+            edges: dict[int, list[Edge]] = {}
+            for edge in map(rows.edge, waiting):
+                edges.setdefault(edge.job_id, []).append(edge)
+            return [
+                Record(job=job, log=tuple(logs[job.id]), edges=tuple(edges.get(job.id, ())))
+                for job in found
+            ]
 
         return await self._read(read)
 
@@ -414,17 +421,26 @@ class SqliteStore:
 
     def _claim(self, tx: Transaction, calls: Sequence[Claim]) -> list[list[Job]]:
         now = self._clock()
-        self._promote(tx, now)
-        return [self._claim_one(tx, wanted, now) for wanted in calls]
+        more = self._promote(tx, now)
+        answers = [self._claim_one(tx, wanted, now) for wanted in calls]
+        while more and not all(answers):
+            more = self._promote(tx, now)
+            answers = [
+                answer or self._claim_one(tx, wanted, now)
+                for wanted, answer in zip(calls, answers, strict=True)
+            ]
+        return answers
 
-    def _promote(self, tx: Transaction, now: int) -> None:
+    def _promote(self, tx: Transaction, now: int) -> bool:
+        """Make jobs ready that have fallen due; whether there may be more."""
         if not tx.execute(SQL["any_due"], (now,)).fetchone():
-            return
+            return False
         totals: Totals = {}
         due = tx.execute(SQL["promote_due"], (now, _PROMOTED_AT_ONCE)).fetchall()
         for (queue,), n in Counter(due).items():
             shift(totals, queue, SCHEDULED, READY, n)
         tx.add_totals(totals)
+        return len(due) == _PROMOTED_AT_ONCE
 
     def _claim_one(self, tx: Transaction, wanted: Claim, now: int) -> list[Job]:
         found = dict(tx.execute(SQL["queues_with_ready"]).fetchall())

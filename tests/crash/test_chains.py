@@ -1,0 +1,80 @@
+"""Jobs that wait for others or replace others, under kill -9: none early, lost or stuck."""
+
+import os
+import random
+import signal
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from penstock.core.lifecycle import State
+from tests.crash.chaining import BROKEN, check_chains, read_edges
+from tests.crash.history import Violation, read_store
+from tests.crash.processes import Child, Zygote
+from tests.crash.recording import read_history
+from tests.crash.support import assert_promises_kept, drain
+
+KILLS = int(os.environ.get("PENSTOCK_CRASH_ROUNDS", "60"))
+CAST = ("weaver", "weaver", "worker", "worker")
+CAUGHT = {
+    "starts what waits": 3,
+    "heeds no failure": 3,
+    "runs the superseded": 3,
+    "forgets who waits": 1,
+}
+
+
+@pytest.mark.timeout(180 + KILLS)
+@pytest.mark.parametrize("seed", [1, 2])
+def test_nothing_begins_early_and_the_superseded_never_run(
+    seed: int, zygote: Zygote, folder: Path
+) -> None:
+    play(random.Random(seed), zygote, folder)
+    drain(zygote, folder)
+    assert_promises_kept(folder, f"seed {seed}")
+    assert violations(folder) == []
+    stored = read_store(folder)
+    ends = Counter(job.state for job in stored.jobs.values())
+    assert min(ends[state] for state in State if state.final) > 0, ends
+    assert len(read_edges(folder, stored)) > KILLS
+
+
+@pytest.mark.parametrize(("broken", "promise"), [(None, None), *CAUGHT.items()])
+def test_checker_sees_what_is_broken(
+    broken: str | None, promise: int | None, zygote: Zygote, folder: Path
+) -> None:
+    zygote.start("unravel", folder, broken=broken).succeed()
+    found = {violation.promise for violation in violations(folder)}
+    assert promise in found if promise else not found
+
+
+def test_every_variant_is_tried() -> None:
+    assert CAUGHT.keys() == BROKEN.keys()
+
+
+def violations(folder: Path) -> list[Violation]:
+    stored = read_store(folder)
+    return check_chains(read_history(folder), stored, read_edges(folder, stored))
+
+
+def play(rng: random.Random, zygote: Zygote, folder: Path) -> None:
+    def start(role: str) -> Child:
+        return zygote.start(role, folder, seed=rng.getrandbits(32))
+
+    actors = [start(role) for role in CAST]
+    kills = 0
+    while kills < KILLS:
+        time.sleep(rng.uniform(0.01, 0.08))
+        everybody = list(range(len(CAST)))
+        fallen = everybody if rng.random() < 0.15 else [rng.choice(everybody)]
+        for n in fallen:
+            actors[n].signal(signal.SIGKILL)
+        for n in fallen:
+            actors[n].die()
+            actors[n] = start(CAST[n])
+        kills += len(fallen)
+    for actor in actors:
+        actor.kill()
+        actor.die()
