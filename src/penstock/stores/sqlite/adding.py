@@ -214,10 +214,10 @@ class Adding:
     def _room(self, queue: str) -> tuple[int, int] | None:
         """How many more jobs a queue takes, and its limit; None without a limit."""
         if queue not in self._rooms:
-            row = self._tx.execute(SQL["queue"], (queue,)).fetchone()
+            row = self._tx.execute(SQL["max_pending"], (queue,)).fetchone()
             if row is None:
                 self._tx.execute(SQL["add_queue"], (queue,))
-            limit = None if row is None else rows.queue(row).max_pending
+            limit = None if row is None else row[0]
             self._rooms[queue] = None
             if limit is not None:
                 pending = self._tx.execute(SQL["pending_total"], (queue,)).fetchone()[0]

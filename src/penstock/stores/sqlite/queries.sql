@@ -10,6 +10,9 @@ SELECT
 SELECT name, paused, max_pending, concurrency, rate, rate_window, promote_after
 FROM penstock_queue WHERE name = ?;
 
+-- name: max_pending
+SELECT max_pending FROM penstock_queue WHERE name = ?;
+
 -- name: add_queue
 INSERT INTO penstock_queue (name) VALUES (?);
 
