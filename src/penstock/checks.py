@@ -115,6 +115,13 @@ def _check_span(field: str, span: object) -> None:
         )
 
 
+def check_places(jobs: Sequence[NewJob]) -> None:
+    """Jobs of one call follow those before them."""
+    for place, job in enumerate(jobs):
+        if not all(0 <= before < place for before in job.follows):
+            raise InvalidJob(f"job {place} of the call follows one that is not before it")
+
+
 def check_kind(field: str, value: object, kind: type) -> None:
     """A value of the kind that the field asks for."""
     if not isinstance(value, kind):

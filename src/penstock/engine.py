@@ -25,6 +25,7 @@ from penstock.checks import (
     check_kind,
     check_limit,
     check_name,
+    check_places,
     check_queue_limits,
 )
 from penstock.compose import chain
@@ -321,18 +322,16 @@ class Penstock(Administration, Periodic):
 
     async def enqueue_many(self, jobs: Sequence[NewJob], *, connection: Any = None) -> list[Job]:
         """Store these jobs in one transaction, all or none; the answer has their order."""
-        superseding = False
         try:
-            for place, job in enumerate(jobs):
+            for job in jobs:
                 self.check(job)
-                superseding = superseding or job.supersede
-                if job.follows and not all(0 <= before < place for before in job.follows):
-                    raise InvalidJob(f"job {place} of the call follows one that is not before it")
         except (AttributeError, TypeError) as error:
             check_jobs(jobs)
             raise InvalidJob(f"a job cannot be stored as asked for: {error}") from error
-        if superseding:
-            return [await self._enqueue_superseding(jobs, connection)]
+        if [job for job in jobs if job.follows or job.supersede]:
+            check_places(jobs)
+            if any(job.supersede for job in jobs):
+                return [await self._enqueue_superseding(jobs, connection)]
         return await self.store.add(jobs, actor=self.actor, connection=connection)
 
     async def enqueue_batch(
