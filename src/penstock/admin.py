@@ -71,7 +71,7 @@ class Administration:
     @property
     def store(self) -> Store:
         """Where the jobs are."""
-        raise NotImplementedError
+        raise NotImplementedError  # Penstock has it
 
     async def count_matching(self, query: JobQuery) -> int:
         """How many jobs fit a query."""

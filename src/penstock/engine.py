@@ -315,7 +315,7 @@ class Penstock(Administration, Periodic):
             known = ", ".join(sorted(self.tasks)) or "none"
             raise UnknownTask(f"no task is called {task!r}; this program knows: {known}")
         # `using` would check the options, which are checked with the job.
-        varied = self.tasks[task]._with(options)  # noqa: SLF001
+        varied = self.tasks[task]._with(options)  # noqa: SLF001 - a task of its own
         new = varied.of({} if args is None else args)
         (job,) = await self.enqueue_many((new,), connection=options.get("connection"))
         return job

@@ -70,7 +70,7 @@ class Periodic:
     @property
     def store(self) -> Store:
         """Where schedules are durable."""
-        raise NotImplementedError
+        raise NotImplementedError  # Penstock has it
 
     # Schedules
 
