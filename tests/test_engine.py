@@ -692,6 +692,18 @@ async def test_failed_job_runs_again_with_all_its_attempts(app: Penstock) -> Non
     assert [entry.reason for entry in await app.log(failed.id)][-2] == "fixed"
 
 
+async def test_reset_takes_a_running_job_from_its_worker(app: Penstock) -> None:
+    job = await add_one(app)
+    held = await claim_one(app)
+    with pytest.raises(TransitionRefused, match="reset takes it from its worker"):
+        await app.retry(job.id)
+    back = await app.reset(job.id, "silent")
+    assert (back.state, back.attempt) == (State.PENDING, 0)
+    assert (await app.log(job.id))[-1].reason == "silent"
+    assert await app.settle_held([(held, Done())]) == [None]
+    assert (await claim_one(app)).token > held.token
+
+
 async def test_scheduled_job_is_made_to_run_now(app: Penstock) -> None:
     job = await add_one(app, delay=HOUR)
     assert (await app.retry(job.id)).waiting is Waiting.READY

@@ -506,6 +506,19 @@ class Penstock(Administration, Periodic):
         check_limit(query.limit)
         return await self.store.find(query)
 
+    async def find_ids(self, query: JobQuery | None = None) -> list[JobId]:
+        """As `find`, the ids alone: cheap enough for very long pages."""
+        query = query or JobQuery()
+        check_limit(query.limit)
+        return await self.store.find_ids(query)
+
+    async def wait(self, seen: int, timeout: float) -> int:
+        """Return when jobs may have become ready or have ended, in whatever process.
+
+        Also after `timeout` seconds. The answer is the next `seen`; begin with 0.
+        """
+        return await self.store.wait(seen, timeout)
+
     async def count(self) -> Counts:
         """How many jobs there are by queue, state and what they wait for; constant time."""
         return await self.store.count()
@@ -648,6 +661,10 @@ class Penstock(Administration, Periodic):
     async def retry(self, job_id: int, reason: str | None = None) -> Job:
         """Run a failed, cancelled or waiting job now, with all its attempts again."""
         return await self._decide(job_id, lambda job: lifecycle.reset(job, reason))
+
+    async def reset(self, job_id: int, reason: str | None = None) -> Job:
+        """As `retry`; a running job is taken from its worker, which is refused from then on."""
+        return await self._decide(job_id, lambda job: lifecycle.reset(job, reason, forced=True))
 
     async def _decide(self, job_id: int, decide: Callable[[Job], Move]) -> Job:
         for _ in range(_DECISIONS):

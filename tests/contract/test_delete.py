@@ -92,8 +92,8 @@ async def test_tally_counts_what_find_lists(store: Store, clock: ManualClock) ->
     await settle(store, await take_one(store, queues=("b",)), Done())
     for query, n in [
         (JobQuery(), 5),
-        (JobQuery(tag="x"), 2),
-        (JobQuery(tag="x", states=frozenset({State.PENDING})), 1),
+        (JobQuery(tags=("x",)), 2),
+        (JobQuery(tags=("x",), states=frozenset({State.PENDING})), 1),
         (JobQuery(states=frozenset({State.FAILED, State.DONE})), 2),
         (JobQuery(queue="b"), 1),
         (JobQuery(key="k"), 1),
@@ -378,7 +378,7 @@ async def test_restored_job_runs_and_can_be_found(store: Store, clock: ManualClo
     await add(other, new(tags=("x",), queue="q"), new(delay=HOUR, queue="q"))
     await store.restore(await records(other), origin=ELSEWHERE, actor="a")
     assert [queue.name for queue in await store.queues()] == ["q"]
-    assert ids(await store.find(JobQuery(tag="x"))) == [1]
+    assert ids(await store.find(JobQuery(tags=("x",)))) == [1]
     assert ids(await take(store, tags=("x",), queues=("q",))) == [1]
     clock.advance(2 * HOUR)
     assert ids(await take(store)) == [2]

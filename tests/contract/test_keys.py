@@ -193,6 +193,16 @@ async def test_reset_job_waits_for_a_younger_one_that_runs(store: Store) -> None
     assert running.id == young.id
 
 
+async def test_reset_of_the_running_head_keeps_its_place(store: Store) -> None:
+    await add(store, new(key="k"), new(key="k"))
+    (head,) = await take(store)
+    back = await move(store, head, reset(head, forced=True))
+    assert (back.waiting, back.attempt, back.worker) == (Waiting.READY, 0, None)
+    (again,) = await take(store)
+    assert (again.id, again.token > head.token) == (head.id, True)
+    assert await take(store) == []
+
+
 async def test_reset_of_a_young_job_leaves_the_head_alone(store: Store) -> None:
     head, young = await add(store, new(key="k"), new(key="k"))
     ended = await move(store, young, cancel(young))

@@ -528,19 +528,20 @@ class Life(RuleBasedStateMachine):
             self.model.release("me", self.now)
         assert self.write([(job, lifecycle.cancel(job))], "me") != [None]
 
-    @precondition(lambda self: self.of(PENDING, State.FAILED, State.CANCELLED))
+    @precondition(lambda self: self.of(PENDING, RUNNING, State.FAILED, State.CANCELLED))
     @rule(pick=picks)
     def reset(self, pick: int) -> None:
-        known, job = self.pick(pick, PENDING, State.FAILED, State.CANCELLED)
+        known, job = self.pick(pick, PENDING, RUNNING, State.FAILED, State.CANCELLED)
+        known.stopping = False
         try:
             self.model.back(known, self.now, self.now)
         except TransitionRefused:
             with pytest.raises(TransitionRefused):
-                self.write([(job, lifecycle.reset(job))], "me")
+                self.write([(job, lifecycle.reset(job, forced=True))], "me")
             return
         known.attempt, known.error = 0, None
         self.model.log(known, Event.RESET, "me")
-        assert self.write([(job, lifecycle.reset(job))], "me") != [None]
+        assert self.write([(job, lifecycle.reset(job, forced=True))], "me") != [None]
 
     @precondition(lambda self: self.of(RUNNING))
     @rule(limit=st.integers(1, 3), silence=st.sampled_from([0, 10, 30]))

@@ -2,6 +2,7 @@ from collections import Counter
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from penstock.core.job import Job, JobId, JobQuery, QueueSettings
 from penstock.core.lifecycle import Cancelled, Done, Failed, State, Waiting, cancel
@@ -69,9 +70,9 @@ async def test_get_answers_in_the_order_asked_without_the_unknown(store: Store) 
         ({"task": "later"}, "scheduled"),
         ({"key": "k"}, "ready blocked"),
         ({"key": "k", "states": {State.PENDING}}, "ready blocked"),
-        ({"tag": "x"}, "ready blocked"),
-        ({"tag": "y"}, "blocked"),
-        ({"tag": "x", "queue": "b"}, "ready"),
+        ({"tags": ("x",)}, "ready blocked"),
+        ({"tags": ("y",)}, "blocked"),
+        ({"tags": ("x",), "queue": "b"}, "ready"),
         ({"cancel_requested": True}, "stopping"),
         ({"cancel_requested": True, "queue": "b"}, ""),
         ({"cancel_requested": True, "states": {State.RUNNING}}, "stopping"),
@@ -123,10 +124,21 @@ async def test_found_jobs_are_whole(store: Store) -> None:
     assert await everything(store) == sorted(jobs.values(), key=lambda job: job.id)
 
 
+async def test_any_of_several_tags_finds_a_job_once(store: Store) -> None:
+    tagged = [("a", "b"), ("b",), ("c",), (), ("a",)]
+    await add(store, *[new(tags=tags) for tags in tagged])
+    query = JobQuery(tags=("a", "b", "none"))
+    assert ids(await store.find(query)) == [5, 2, 1]
+    assert await store.find_ids(query) == [5, 2, 1]
+    assert await store.find_ids(replace(query, after=JobId(5), limit=1)) == [2]
+    assert await store.find_ids(replace(query, after=JobId(1), newest_first=False)) == [2, 5]
+    assert await store.tally(query) == {State.PENDING: 3}
+
+
 async def test_no_more_than_the_limit_are_found(store: Store) -> None:
     await add(store, *[new(tags=("x",))] * 4)
     assert len(await store.find(JobQuery(limit=3))) == 3
-    assert len(await store.find(JobQuery(limit=3, tag="x"))) == 3
+    assert len(await store.find(JobQuery(limit=3, tags=("x",)))) == 3
     assert await store.find(JobQuery(limit=0)) == []
 
 

@@ -46,7 +46,7 @@ ALLOWED: dict[Event, dict[State, set[State]]] = {
     Event.CANCEL_REQUESTED: {R: {R}},
     Event.CANCELLED: {P: {CANCELLED}, R: {CANCELLED}},
     Event.SUPERSEDED: {P: {SUPERSEDED}},
-    Event.RESET: {P: {P}, FAILED: {P}, CANCELLED: {P}},
+    Event.RESET: {P: {P}, R: {P, SUPERSEDED}, FAILED: {P}, CANCELLED: {P}},
     Event.REPRIORITISED: {P: {P}},
     Event.RESTORED: {**{state: {state} for state in State}, R: {P, CANCELLED}},
     Event.REFUSED: {state: {state} for state in State},
@@ -240,6 +240,12 @@ def test_reset_starts_over_from_the_first_attempt(state: State) -> None:
 def test_running_done_or_superseded_job_cannot_be_reset(state: State) -> None:
     with pytest.raises(TransitionRefused, match=f"job 7 is {state}"):
         reset(job(state))
+
+
+def test_running_job_is_reset_by_force_alone() -> None:
+    move = reset(job(R, attempt=2, stopping=True), "silent", forced=True)
+    assert (move.event, move.state, move.attempt) == (Event.RESET, P, 0)
+    assert not move.cancel_requested
 
 
 @pytest.mark.parametrize("stopping", [False, True])

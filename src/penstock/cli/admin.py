@@ -70,7 +70,7 @@ _FILTERS = (
     click.option("--queue", help="Only jobs of this queue."),
     click.option("--task", help="Only jobs of this task."),
     click.option("--key", help="Only jobs with this key."),
-    click.option("--tag", help="Only jobs with this tag."),
+    click.option("--tag", "tags", multiple=True, help="Only jobs with any such tag."),
     click.option("--correlation", help="Only jobs of this batch."),
     click.option("--tenant", help="Only jobs of this tenant."),
     click.option("--parent", type=click.IntRange(1, 2**63 - 1), help="Only children of this job."),
@@ -79,7 +79,7 @@ _FILTERS = (
 )
 _DRY_RUN = click.option("--dry-run", is_flag=True, help="Only count the jobs; change nothing.")
 _YES = click.option("--yes", is_flag=True, help="Do not ask.")
-_NAMES = ("states", "queue", "task", "key", "tag", "correlation", "tenant", "parent", "error")
+_NAMES = ("states", "queue", "task", "key", "tags", "correlation", "tenant", "parent", "error")
 
 
 def choosing(*, confirms: bool) -> Callable[[F], F]:

@@ -68,7 +68,7 @@ _LOG_COLUMNS = (
 @click.option("--queue", help="Only jobs of this queue.")
 @click.option("--task", help="Only jobs of this task.")
 @click.option("--key", help="Only jobs with this key.")
-@click.option("--tag", help="Only jobs with this tag.")
+@click.option("--tag", "tags", multiple=True, help="Only jobs with any such tag.")
 @click.option(
     "--limit",
     type=click.IntRange(1, 10_000),
@@ -87,7 +87,7 @@ def list_jobs(
     queue: str | None,
     task: str | None,
     key: str | None,
-    tag: str | None,
+    tags: tuple[str, ...],
     limit: int,
     after: int | None,
     store: str,
@@ -95,7 +95,7 @@ def list_jobs(
 ) -> None:
     """List jobs, newest first; with an ID, show that job in full."""
     if job_id is not None:
-        if states or live or any(o is not None for o in (queue, task, key, tag, after)):
+        if states or tags or live or any(o is not None for o in (queue, task, key, after)):
             raise click.UsageError(
                 "filters and --watch are for many jobs: leave them out, or the ID",
                 click.get_current_context(),
@@ -107,7 +107,7 @@ def list_jobs(
         queue=queue,
         task=task,
         key=key,
-        tag=tag,
+        tags=tags,
         after=None if after is None else JobId(after),
         limit=limit + 1,  # one more tells whether there is another page
     )

@@ -282,15 +282,15 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class JobQuery(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Which jobs to list; every field narrows. Pages by id: pass the last id seen as `after`.
 
-    `error` is a text that occurs in the job's error. `before` is about age: jobs that ended
-    before that instant or, while they are unfinished, were enqueued before it.
+    `tags` finds jobs with any of them. `error` is a text that occurs in the job's error. `before`
+    is about age: jobs that ended before that instant or, while unfinished, were enqueued before it.
     """
 
     states: frozenset[State] | None = None
     queue: str | None = None
     task: str | None = None
     key: str | None = None
-    tag: str | None = None
+    tags: tuple[str, ...] = ()
     correlation: str | None = None
     tenant: str | None = None
     parent: JobId | None = None
@@ -305,6 +305,8 @@ class JobQuery(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         """Refuse what no job could be compared with."""
         if self.states is not None and type(self.states) is not frozenset:
             msgspec.structs.force_setattr(self, "states", _states(self.states))
+        if type(self.tags) is not tuple:
+            msgspec.structs.force_setattr(self, "tags", _tags(self.tags))
         if self.error is not None and type(self.error) is not str:
             raise ConfigurationError(f"error is a text to look for, not {self.error!r:.80}")
         if self.before is not None and getattr(self.before, "tzinfo", None) is None:
@@ -325,6 +327,12 @@ def _states(given: object) -> frozenset[State]:
     )
 
 
+def _tags(given: object) -> tuple[str, ...]:
+    if isinstance(given, set | frozenset | list):
+        return tuple(given)
+    raise ConfigurationError(f"tags are a tuple of names, not {given!r:.80}")
+
+
 def fits(job: Job, query: JobQuery) -> bool:
     """Whether a query asks for this job, wherever its page begins and ends."""
     return (
@@ -332,7 +340,7 @@ def fits(job: Job, query: JobQuery) -> bool:
         and (query.queue is None or job.queue == query.queue)
         and (query.task is None or job.task == query.task)
         and (query.key is None or job.key == query.key)
-        and (query.tag is None or query.tag in job.tags)
+        and (not query.tags or not set(query.tags).isdisjoint(job.tags))
         and (query.correlation is None or job.correlation == query.correlation)
         and (query.tenant is None or job.tenant == query.tenant)
         and (query.parent is None or job.parent == query.parent)

@@ -90,6 +90,7 @@ TRANSITIONS: dict[tuple[State, Event], frozenset[State]] = {
     (_R, Event.SNOOZED): frozenset({_P, State.CANCELLED, State.SUPERSEDED}),
     (_R, Event.EXPIRED): frozenset({_P, State.FAILED, State.CANCELLED, State.SUPERSEDED}),
     (_R, Event.CANCEL_REQUESTED): frozenset({_R}),
+    (_R, Event.RESET): frozenset({_P, State.SUPERSEDED}),
     (_R, Event.CANCELLED): frozenset({State.CANCELLED}),
     (State.FAILED, Event.RESET): frozenset({_P}),
     (State.CANCELLED, Event.RESET): frozenset({_P}),
@@ -222,8 +223,15 @@ def cancel(job: "Job", reason: str | None = None) -> Move:
     return _move(job, Event.CANCELLED, State.CANCELLED, reason=reason)
 
 
-def reset(job: "Job", reason: str | None = None) -> Move:
-    """Run it again from the first attempt, at once: a failed, cancelled or waiting job."""
+def reset(job: "Job", reason: str | None = None, *, forced: bool = False) -> Move:
+    """Run it again from the first attempt, at once: a failed, cancelled or waiting job.
+
+    A running one only if it is `forced` from its worker.
+    """
+    if job.state is State.RUNNING and not forced:
+        raise TransitionRefused(
+            f"job {job.id} is running and cannot be retried; reset takes it from its worker"
+        )
     return _move(job, Event.RESET, State.PENDING, attempt=0, reason=reason)
 
 

@@ -154,7 +154,7 @@ def test_backlog_reads_only_what_is_unfinished(connection: sqlite3.Connection) -
 
 def find(query: JobQuery) -> str:
     tail, _ = rows.search(query)
-    return f"{SQL['find' if query.tag is None else 'find_tagged']} {tail}"
+    return f"{SQL['find_tagged' if rows.tagged(query) else 'find']} {tail}"
 
 
 RUNNING = frozenset({State.RUNNING})
@@ -199,9 +199,16 @@ def test_search_where_many_jobs_fit_walks_them_by_id_without_sorting(
 
 
 def test_search_by_tag_uses_the_tags(connection: sqlite3.Connection) -> None:
-    steps = plan(connection, find(JobQuery(tag="x")))
+    steps = plan(connection, find(JobQuery(tags=("x",))))
     assert any("t USING PRIMARY KEY (tag=?" in step for step in steps), steps
     assert not [step for step in steps if "SCAN" in step or "TEMP B-TREE" in step], steps
+
+
+def test_search_by_several_tags_looks_at_no_other_job(connection: sqlite3.Connection) -> None:
+    steps = plan(connection, find(JobQuery(tags=("x", "y"))))
+    assert any("penstock_tag USING PRIMARY KEY (tag=?" in step for step in steps), steps
+    assert any("j USING INTEGER PRIMARY KEY (rowid=?" in step for step in steps), steps
+    assert not [step for step in steps if "SCAN j " in step or "TEMP B-TREE" in step], steps
 
 
 def test_plans_stay_the_same_when_the_file_was_analysed(connection: sqlite3.Connection) -> None:

@@ -251,9 +251,9 @@ def search(query: JobQuery) -> tuple[str, list[Any]]:
     clauses, parameters = _conditions(query)
     few = query.states is not None and query.states.isdisjoint({State.PENDING, State.DONE})
     walked = "j.id" if not few else "+j.id"
-    if query.tag is not None:
+    if tagged(query):
         walked = "t.job_id"
-        parameters.insert(0, query.tag)
+        parameters.insert(0, query.tags[0])
     if query.after is not None:
         clauses.append(f"{walked} {'<' if query.newest_first else '>'} ?")
         parameters.append(query.after)
@@ -264,9 +264,14 @@ def search(query: JobQuery) -> tuple[str, list[Any]]:
 def tallied(query: JobQuery) -> tuple[str, list[Any]]:
     """What follows the WHERE of the queries `tally` and `tally_tagged`, and the parameters."""
     clauses, parameters = _conditions(query)
-    if query.tag is not None:
-        parameters.insert(0, query.tag)
+    if tagged(query):
+        parameters.insert(0, query.tags[0])
     return f"{' AND '.join(clauses) or 'true'} GROUP BY j.stage", parameters
+
+
+def tagged(query: JobQuery) -> bool:
+    """Whether to walk the jobs of a tag: with several, a job would be met several times."""
+    return len(query.tags) == 1
 
 
 def _conditions(query: JobQuery) -> tuple[list[str], list[Any]]:
@@ -292,6 +297,18 @@ def _conditions(query: JobQuery) -> tuple[list[str], list[Any]]:
     if query.before is not None:
         clauses.append("ifnull(j.finished_at, j.enqueued_at) < ?")
         parameters.append(to_micros(query.before))
+    return _of_tags(query, clauses, parameters)
+
+
+def _of_tags(
+    query: JobQuery, clauses: list[str], parameters: list[Any]
+) -> tuple[list[str], list[Any]]:
+    if len(query.tags) > 1:
+        any_of_them = (
+            "SELECT job_id FROM penstock_tag WHERE tag IN (SELECT value FROM json_each(?))"
+        )
+        clauses.append(f"j.id IN ({any_of_them})")
+        parameters.append(encoded(query.tags))
     return clauses, parameters
 
 

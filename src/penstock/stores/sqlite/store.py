@@ -162,7 +162,7 @@ class SqliteStore:
     async def find(self, query: JobQuery) -> list[Job]:
         """See `Store.find`."""
         tail, parameters = rows.search(query)
-        sql = f"{SQL['find' if query.tag is None else 'find_tagged']} {tail}"
+        sql = f"{SQL['find_tagged' if rows.tagged(query) else 'find']} {tail}"
         return await self._read(
             lambda connection: [rows.job(row) for row in connection.execute(sql, parameters)]
         )
@@ -170,7 +170,7 @@ class SqliteStore:
     async def find_ids(self, query: JobQuery) -> list[JobId]:
         """See `Store.find_ids`."""
         tail, parameters = rows.search(query)
-        sql = f"{SQL['find_ids' if query.tag is None else 'find_ids_tagged']} {tail}"
+        sql = f"{SQL['find_ids_tagged' if rows.tagged(query) else 'find_ids']} {tail}"
         return await self._read(
             lambda connection: [row[0] for row in connection.execute(sql, parameters)]
         )
@@ -178,7 +178,7 @@ class SqliteStore:
     async def tally(self, query: JobQuery) -> Tally:
         """See `Store.tally`."""
         conditions, parameters = rows.tallied(query)
-        sql = f"{SQL['tally' if query.tag is None else 'tally_tagged']} {conditions}"
+        sql = f"{SQL['tally_tagged' if rows.tagged(query) else 'tally']} {conditions}"
         found = await self._read(lambda connection: connection.execute(sql, parameters).fetchall())
         tally: Counter[State] = Counter()
         for stage, n in found:
