@@ -16,6 +16,8 @@ from penstock.core.errors import (
     Snooze,
     StoreError,
     StoreUnavailable,
+    TokenExists,
+    TokenNotFound,
     TransitionRefused,
     UnknownTask,
 )
@@ -46,12 +48,14 @@ from penstock.core.limits import Limit
 from penstock.core.note import Line, Note, Progress
 from penstock.core.retry import RetryPolicy
 from penstock.core.schedule import Missed, Schedule
+from penstock.core.token import Access, Token
 from penstock.engine import Batch, Drained, Explanation, Penstock, run_sync
 from penstock.task import Task, Verdict
 from penstock.worker.context import Context, context
 from penstock.worker.worker import Worker
 
 __all__ = [
+    "Access",
     "Batch",
     "Bulk",
     "Cancel",
@@ -97,6 +101,9 @@ __all__ = [
     "StoreError",
     "StoreUnavailable",
     "Task",
+    "Token",
+    "TokenExists",
+    "TokenNotFound",
     "TransitionRefused",
     "UnknownTask",
     "Verdict",

@@ -115,6 +115,11 @@ def _check_span(field: str, span: object) -> None:
         )
 
 
+def check_expiry(span: object) -> None:
+    """How long an access token is good for."""
+    _check_span("expires_in", span)
+
+
 def check_places(jobs: Sequence[NewJob]) -> None:
     """Jobs of one call follow those before them."""
     for place, job in enumerate(jobs):

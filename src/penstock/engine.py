@@ -15,6 +15,7 @@ from typing import Any, Literal, ParamSpec, Self, TypeVar, Unpack, cast, overloa
 import msgspec
 from msgspec.structs import replace
 
+from penstock.access import AccessTokens
 from penstock.admin import Administration
 from penstock.checks import (
     PAYLOAD_LIMIT,
@@ -137,7 +138,7 @@ class Explanation(msgspec.Struct, frozen=True):
     blocked_by: JobId | None = None
 
 
-class Penstock(Administration, Periodic):
+class Penstock(AccessTokens, Administration, Periodic):
     """A queue of jobs in one store, and the tasks that this program knows.
 
     The store is opened by the first call that needs it, and created if it is not there, unless

@@ -7,10 +7,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 import click
-from click.core import ParameterSource
 
 from penstock.cli.output import Column, emit, show_table, shown, when
-from penstock.cli.store import on_store, opened, suggest
+from penstock.cli.store import on_store, opened, refuse_options_before, suggest
 from penstock.core.errors import ScheduleNotFound
 from penstock.core.schedule import Schedule
 from penstock.engine import Penstock, run_sync
@@ -28,12 +27,8 @@ def cron(context: click.Context, *, store: str, as_json: bool) -> None:
     """
     if context.invoked_subcommand is None:
         _list(store, as_json=as_json)
-    elif as_json or context.get_parameter_source("store") is ParameterSource.COMMANDLINE:
-        # Half heard would be worse: the command would work on another store.
-        raise click.UsageError(
-            f"--store and --json stand behind the command: cron {context.invoked_subcommand} …",
-            context,
-        )
+    else:
+        refuse_options_before(context, as_json=as_json)
 
 
 @cron.command("list")

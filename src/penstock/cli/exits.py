@@ -18,6 +18,7 @@ from penstock.core.errors import (
     PenstockError,
     ScheduleNotFound,
     StoreError,
+    TokenNotFound,
     UnknownTask,
 )
 
@@ -45,13 +46,14 @@ class Exit(IntEnum):
     USAGE = 2, "the command line or a setting is wrong", ConfigurationError, InvalidJob
     NOT_FOUND = (
         3,
-        "there is no such job, queue, schedule or task",
+        "there is no such job, queue, schedule, task or token",
         JobNotFound,
         UnknownTask,
         QueueNotFound,
         ScheduleNotFound,
+        TokenNotFound,
     )
-    REFUSED = 4, "refused by a job's state or a full queue", PenstockError
+    REFUSED = 4, "refused: a job's state, a full queue, a name that is taken", PenstockError
     STORE = 5, "the store is missing or cannot be used", StoreError
     NOT_DRAINED = 6, "drain ended before the jobs did: out of time, or paused"
     ABANDONED = 7, "a worker stopped without jobs that outlasted their grace"

@@ -6,7 +6,7 @@ from typing import Any, NoReturn
 
 import click
 
-from penstock.cli import admin, completion, cron, enqueue, jobs, log, queues, worker
+from penstock.cli import admin, completion, cron, enqueue, jobs, log, queues, token, worker
 from penstock.cli.exits import Exit, is_json, report
 
 
@@ -58,6 +58,7 @@ for _command in (
     *queues.COMMANDS,
     *cron.COMMANDS,
     *admin.COMMANDS,
+    *token.COMMANDS,
     *completion.COMMANDS,
 ):
     cli.add_command(_command)

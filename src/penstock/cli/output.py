@@ -37,6 +37,7 @@ STYLES = {
     "cancelled": "dim",
     "superseded": "dim",
     "paused": "bold yellow",
+    "expired": "bold yellow",
 }
 
 

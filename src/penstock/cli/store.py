@@ -50,6 +50,16 @@ def on_store(command: F) -> F:
     return store_option(json_option(command))
 
 
+def refuse_options_before(context: click.Context, *, as_json: bool) -> None:
+    """Refuse options of a group that belong behind the command inside it.
+
+    Half heard would be worse: the command would work on another store.
+    """
+    if as_json or context.get_parameter_source("store") is ParameterSource.COMMANDLINE:
+        command = f"{context.info_name} {context.invoked_subcommand}"
+        raise click.UsageError(f"--store and --json stand behind the command: {command} …", context)
+
+
 @contextlib.contextmanager
 def opened(url: str, *, create: bool = False) -> Iterator[Penstock]:
     """The Penstock of a store that exists; nothing is created for a command that only looks."""

@@ -8,6 +8,8 @@ PenstockError
 ├── UnknownTask            no handler has that name
 ├── JobNotFound
 ├── ScheduleNotFound
+├── TokenNotFound
+├── TokenExists             the name is taken
 ├── QueueFull              the queue is at its limit; try later
 ├── TransitionRefused      not allowed from this state
 ├── Overtaken              a job that was to be replaced has changed
@@ -53,6 +55,14 @@ class JobNotFound(PenstockError, LookupError):
 
 class ScheduleNotFound(PenstockError, LookupError):
     """No schedule has that name."""
+
+
+class TokenNotFound(PenstockError, LookupError):
+    """No access token has that name."""
+
+
+class TokenExists(PenstockError):
+    """An access token has that name already; nothing was stored."""
 
 
 class QueueFull(PenstockError):

@@ -26,6 +26,7 @@ from penstock.core.job import (
 from penstock.core.limits import Held, Limit
 from penstock.core.note import Line, Note, Progress
 from penstock.core.schedule import Due, Firing, Schedule
+from penstock.core.token import Token
 
 Clock = Callable[[], int]
 """Microseconds since 1970, UTC."""
@@ -281,6 +282,21 @@ class Store(Protocol):
         is not due by the store's clock. So each run happens once, whoever else tries. The log
         says which schedule enqueued each job. Raises `QueueFull`; the schedule then stays due.
         """
+        ...
+
+    async def tokens(self) -> list[Token]:
+        """Every access token, by name."""
+        ...
+
+    async def add_token(self, token: Token) -> bool:
+        """Store an access token; False, and nothing changes, if its name is taken.
+
+        `wait` returns in every process when a token comes or goes.
+        """
+        ...
+
+    async def drop_token(self, name: str) -> bool:
+        """Remove an access token; whether there was one."""
         ...
 
     async def close(self) -> None:

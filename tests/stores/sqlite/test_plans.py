@@ -21,8 +21,9 @@ SMALL = {
     "penstock_limit",
     "penstock_rate",
     "penstock_turn",
+    "penstock_token",
 }
-"""Tables with a few rows per queue or setting, which may be read whole."""
+"""Tables with a few rows per queue, setting or token, which may be read whole."""
 
 
 @pytest.fixture

@@ -43,6 +43,7 @@ from penstock.core.note import Note, Progress
 from penstock.core.schedule import Due, Firing, Schedule
 from penstock.core.store import Clock
 from penstock.core.times import from_micros
+from penstock.core.token import Token
 from penstock.stores.alarm import Alarm
 from penstock.stores.memory.claiming import Claiming
 from penstock.stores.memory.draft import Batch, Draft
@@ -70,6 +71,7 @@ class MemoryStore:
         self._origins: dict[tuple[int, int], JobId] = {}
         self._notes = Notes()
         self._timetable = Timetable()
+        self._tokens: dict[str, Token] = {}
         # All below follows from the above.
         self._entries: dict[JobId, list[LogId]] = {}
         self._totals: Counter[tuple[str, State, Waiting | None]] = Counter()
@@ -381,6 +383,25 @@ class MemoryStore:
                 replace(self._jobs[place], duplicate=True) if hit else self._jobs[place]
                 for place, hit in places
             ]
+
+    async def tokens(self) -> list[Token]:
+        with self._lock:
+            return [self._tokens[name] for name in sorted(self._tokens)]
+
+    async def add_token(self, token: Token) -> bool:
+        with self._lock:
+            if token.name in self._tokens:
+                return False
+            self._tokens[token.name] = token
+            self._wake()
+            return True
+
+    async def drop_token(self, name: str) -> bool:
+        with self._lock:
+            if self._tokens.pop(name, None) is None:
+                return False
+            self._wake()
+            return True
 
     async def close(self) -> None:
         with self._lock:

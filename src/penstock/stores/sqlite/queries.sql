@@ -710,3 +710,13 @@ WHERE name = ?1;
 -- The entry was written in this transaction.
 -- name: log_reason
 UPDATE penstock_log SET reason = ? WHERE id = ?;
+
+-- name: tokens
+SELECT name, digest, scopes, created_at, expires_at FROM penstock_token ORDER BY name;
+
+-- name: add_token
+INSERT INTO penstock_token (name, digest, scopes, created_at, expires_at) VALUES (?, ?, ?, ?, ?)
+ON CONFLICT DO NOTHING RETURNING name;
+
+-- name: drop_token
+DELETE FROM penstock_token WHERE name = ? RETURNING name;

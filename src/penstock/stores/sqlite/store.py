@@ -40,7 +40,8 @@ from penstock.core.note import Line, Note, Progress
 from penstock.core.schedule import Due, Firing, Schedule
 from penstock.core.store import Clock
 from penstock.core.times import span_to_micros
-from penstock.stores.sqlite import noting, rows, schedules
+from penstock.core.token import Token
+from penstock.stores.sqlite import noting, rows, schedules, tokens
 from penstock.stores.sqlite.adding import Adding, Addition, Following
 from penstock.stores.sqlite.bell import Bell
 from penstock.stores.sqlite.claiming import Claiming, held_by, next_start
@@ -318,6 +319,18 @@ class SqliteStore:
         """See `Store.fire`."""
         return await self._writer.run(self._fire, (firing, actor))
 
+    async def tokens(self) -> list[Token]:
+        """See `Store.tokens`."""
+        return await self._read(tokens.find)
+
+    async def add_token(self, token: Token) -> bool:
+        """See `Store.add_token`."""
+        return await self._writer.run(self._add_tokens, token)
+
+    async def drop_token(self, name: str) -> bool:
+        """See `Store.drop_token`."""
+        return await self._writer.run(self._drop_tokens, name)
+
     def _next_change(self, connection: sqlite3.Connection) -> int | None:
         """When the next job falls due, or may start by its queue's rate."""
         (due,) = connection.execute(SQL["next_due"], (self._announced,)).fetchone()
@@ -586,6 +599,14 @@ class SqliteStore:
         self, tx: Transaction, calls: Sequence[tuple[Firing, str]]
     ) -> list[list[Job] | Exception | None]:
         return schedules.fire(tx, calls, self._clock())
+
+    # Access tokens
+
+    def _add_tokens(self, tx: Transaction, calls: Sequence[Token]) -> list[bool]:
+        return [tokens.add(tx, token) for token in calls]
+
+    def _drop_tokens(self, tx: Transaction, calls: Sequence[str]) -> list[bool]:
+        return [tokens.drop(tx, name) for name in calls]
 
 
 def _ready(tx: Transaction, queue: str, tag: str | None, portion: int) -> Iterator[Pick]:

@@ -1,0 +1,55 @@
+"""Access tokens in the file: what the verbs about them do."""
+
+import sqlite3
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from penstock.core.times import from_micros, to_micros
+from penstock.core.token import Access, Token
+from penstock.stores.sqlite.rows import encoded
+from penstock.stores.sqlite.transaction import SQL, Transaction
+
+_scopes = msgspec.json.Decoder(frozenset[Access])
+
+
+def find(connection: sqlite3.Connection) -> list[Token]:
+    """Every token, by name."""
+    return [_token(row) for row in connection.execute(SQL["tokens"])]
+
+
+def add(tx: Transaction, token: Token) -> bool:
+    """Write a token unless its name is taken."""
+    columns = (
+        token.name,
+        token.digest,
+        encoded(sorted(token.scopes)),
+        to_micros(token.created_at),
+        None if token.expires_at is None else to_micros(token.expires_at),
+    )
+    return _changed(tx, "add_token", columns)
+
+
+def drop(tx: Transaction, name: str) -> bool:
+    """Remove a token, if it is there."""
+    return _changed(tx, "drop_token", (name,))
+
+
+def _changed(tx: Transaction, query: str, parameters: Sequence[Any]) -> bool:
+    """Whether the query changed a row; then every process hears of it."""
+    if not tx.execute(SQL[query], parameters).fetchall():
+        return False
+    tx.written = tx.ring = tx.ring_others = True
+    return True
+
+
+def _token(row: Sequence[Any]) -> Token:
+    name, digest, scopes, created_at, expires_at = row
+    return Token(
+        name=name,
+        digest=digest,
+        scopes=_scopes.decode(scopes),
+        created_at=from_micros(created_at),
+        expires_at=None if expires_at is None else from_micros(expires_at),
+    )
