@@ -251,6 +251,22 @@ def test_refusal_notes_who_came_late_and_changes_nothing(state: State, stopping:
     assert move.stays
 
 
+# Details
+
+
+@pytest.mark.parametrize("outcome", [Done(), Done("[1]"), Failed("boom"), Failed("b", True)])
+def test_detail_changes_nothing_else_about_a_move(outcome: Done | Failed) -> None:
+    plain, move = advance(job(), outcome), advance(job(), replace(outcome, detail="[1]"))
+    assert (plain.detail, move.detail) == (None, "[1]")
+    assert replace(move, detail=None) == plain
+
+
+def test_plain_successes_are_one_and_the_same_move() -> None:
+    """Stores write those together that are the same object."""
+    advance(job(), Done(detail="[1]"))
+    assert advance(job(), Done()) is advance(job(), Done())
+
+
 # Giving way
 
 

@@ -48,5 +48,9 @@ def test_every_query_of_the_sqlite_store_has_a_name_of_its_own() -> None:
 
 
 def test_migrations_of_the_sqlite_store_leave_no_number_out() -> None:
+    import penstock.stores.sqlite as package
+
     numbers = [number for number, _ in load_migrations(SQLITE)]
     assert numbers == list(range(1, len(numbers) + 1))
+    scripts = list((Path(package.__path__[0]) / "migrations").glob("*.sql"))
+    assert len(scripts) == len(numbers), "two scripts have the same number"

@@ -181,7 +181,10 @@ def headline(error: str | None) -> str:
 
 
 class LogEntry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One line of the audit: what happened to which job, when, by whom, and where it led."""
+    """One line of the audit: what happened to which job, when, by whom, and where it led.
+
+    `detail` is JSON text that a worker gave along.
+    """
 
     id: LogId
     job_id: JobId
@@ -193,6 +196,7 @@ class LogEntry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     reason: str | None = None
     error: str | None = None
     duration: timedelta | None = None
+    detail: str | None = None
 
 
 class Edge(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -100,16 +100,24 @@ TRANSITIONS: dict[tuple[State, Event], frozenset[State]] = {
 
 
 class Done(msgspec.Struct, frozen=True, gc=False):
-    """The run succeeded; `result` is JSON text, if it returned anything."""
+    """The run succeeded; `result` is JSON text, if it returned anything.
+
+    `detail` is JSON text that the log keeps with the entry.
+    """
 
     result: str | None = None
+    detail: str | None = None
 
 
 class Failed(msgspec.Struct, frozen=True, gc=False):
-    """The run failed; `permanent` ends the job whatever attempts are left."""
+    """The run failed; `permanent` ends the job whatever attempts are left.
+
+    `detail` is JSON text that the log keeps with the entry.
+    """
 
     error: str
     permanent: bool = False
+    detail: str | None = None
 
 
 class Snoozed(msgspec.Struct, frozen=True, gc=False):
@@ -144,6 +152,7 @@ class Move(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     error: str | None = None
     result: str | None = None
     priority: int | None = None
+    detail: str | None = None
 
     @property
     def stays(self) -> bool:
@@ -158,10 +167,12 @@ def advance(job: "Job", outcome: Outcome, chance: float = 0.5) -> Move:
     A cancel request wins over another attempt, never over a finished one.
     """
     match outcome:
-        case Done(result=result):
+        case Done(result=result, detail=detail):
             if result is None and job.state is _R:
-                return _done(job.attempt)
-            return _move(job, Event.DONE, State.DONE, result=result)
+                move = _done(job.attempt)
+            else:
+                move = _move(job, Event.DONE, State.DONE, result=result)
+            return move if detail is None else _detailed(move, detail)
         case Cancelled(reason=reason):
             return _move(job, Event.CANCELLED, State.CANCELLED, reason=reason)
         case Snoozed(delay=delay, reason=reason):
@@ -170,14 +181,10 @@ def advance(job: "Job", outcome: Outcome, chance: float = 0.5) -> Move:
             return _move(
                 job, Event.SNOOZED, back, attempt=job.attempt - 1, delay=delay, reason=reason
             )
-        case Failed(error=error, permanent=permanent):
-            return _retry(
-                job,
-                Event.FAILED,
-                error,
-                job.retry.delay_after(job.attempt, chance),
-                permanent=permanent,
-            )
+        case Failed(error=error, permanent=permanent, detail=detail):
+            delay = job.retry.delay_after(job.attempt, chance)
+            move = _retry(job, Event.FAILED, error, delay, permanent=permanent)
+            return move if detail is None else _detailed(move, detail)
         case Expired():
             error = f"the lease of worker {job.worker} ran out"
             return _retry(job, Event.EXPIRED, error, _after_expiry(job, chance))
@@ -187,6 +194,10 @@ def advance(job: "Job", outcome: Outcome, chance: float = 0.5) -> Move:
 def _done(attempt: int) -> Move:
     """Nearly every move is this one: stores write those that are the same object together."""
     return Move(event=Event.DONE, state=State.DONE, attempt=attempt)
+
+
+def _detailed(move: Move, detail: str) -> Move:
+    return msgspec.structs.replace(move, detail=_text(detail))
 
 
 def _after_expiry(job: "Job", chance: float) -> timedelta:
