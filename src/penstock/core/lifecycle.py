@@ -63,6 +63,7 @@ class Event(StrEnum):
 
     ENQUEUED = "enqueued"
     CLAIMED = "claimed"
+    STARTED = "started"
     DONE = "done"
     FAILED = "failed"
     SNOOZED = "snoozed"
@@ -76,8 +77,8 @@ class Event(StrEnum):
     REFUSED = "refused"
 
 
-_REFUSED, _CANCEL_REQUESTED = Event.REFUSED, Event.CANCEL_REQUESTED
-_REPRIORITISED = Event.REPRIORITISED
+_STARTED = Event.STARTED
+_STAYING = frozenset({Event.STARTED, Event.CANCEL_REQUESTED, Event.REPRIORITISED, Event.REFUSED})
 
 TRANSITIONS: dict[tuple[State, Event], frozenset[State]] = {
     (_P, Event.CLAIMED): frozenset({_R}),
@@ -85,6 +86,7 @@ TRANSITIONS: dict[tuple[State, Event], frozenset[State]] = {
     (_P, Event.SUPERSEDED): frozenset({State.SUPERSEDED}),
     (_P, Event.RESET): frozenset({_P}),
     (_P, Event.REPRIORITISED): frozenset({_P}),
+    (_R, Event.STARTED): frozenset({_R}),
     (_R, Event.DONE): frozenset({State.DONE}),
     (_R, Event.FAILED): frozenset({_P, State.FAILED, State.CANCELLED, State.SUPERSEDED}),
     (_R, Event.SNOOZED): frozenset({_P, State.CANCELLED, State.SUPERSEDED}),
@@ -156,9 +158,13 @@ class Move(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def stays(self) -> bool:
-        """Whether only the log, the cancel request and the priority change."""
-        event = self.event
-        return event is _REFUSED or event is _CANCEL_REQUESTED or event is _REPRIORITISED
+        """Whether only the log, the cancel request, the priority and the deadline change."""
+        return self.event in _STAYING
+
+    @property
+    def renews(self) -> bool:
+        """Whether the deadline moves to a full lease time from now."""
+        return self.event is _STARTED
 
 
 def advance(job: "Job", outcome: Outcome, chance: float = 0.5) -> Move:
@@ -222,6 +228,12 @@ def _retry(
         reason = f"attempt {job.attempt} of {job.retry.attempts}"
         return _move(job, event, State.FAILED, error=error, reason=reason)
     return _move(job, event, State.PENDING, error=error, delay=delay)
+
+
+def start(job: "Job", detail: str | None = None) -> Move:
+    """A worker began what it holds; it keeps the job for another lease time."""
+    move = _move(job, Event.STARTED, State.RUNNING, cancel_requested=job.cancel_requested)
+    return move if detail is None else _detailed(move, detail)
 
 
 def cancel(job: "Job", reason: str | None = None) -> Move:

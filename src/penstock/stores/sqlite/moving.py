@@ -188,7 +188,8 @@ class Moving:
         if group.stage is None:
             waiting = None
             if move.priority is None:
-                self._tx.execute(SQL["note"], (version, ids, move.cancel_requested))
+                renewed_at = self._now if move.renews else None
+                self._tx.execute(SQL["note"], (version, ids, move.cancel_requested, renewed_at))
             else:
                 self._tx.execute(SQL["reprioritise"], (version, ids, move.priority))
         else:
@@ -287,6 +288,8 @@ class Moving:
 
     def _moved(self, job: Job, group: _Group) -> Job:
         job = replace(job, version=self._versions[job.id], **group.fields)
+        if group.move.renews:
+            return replace(job, expires_at=self._at + job.lease_time)
         if job.id in self._restaged:
             return replace(job, waiting=STAGES[self._restaged[job.id]][1])
         return job

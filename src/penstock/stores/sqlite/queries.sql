@@ -336,7 +336,10 @@ UPDATE penstock_job SET
 FROM json_each(?2) AS p WHERE penstock_job.id = p.value;
 
 -- name: note
-UPDATE penstock_job SET version = ?1 + p.key, cancel_requested = ?3
+UPDATE penstock_job SET
+    version = ?1 + p.key,
+    cancel_requested = ?3,
+    expires_at = ifnull(?4 + lease_time, expires_at)
 FROM json_each(?2) AS p WHERE penstock_job.id = p.value;
 
 -- name: reprioritise
