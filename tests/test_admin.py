@@ -827,13 +827,29 @@ async def test_every_field_of_a_job_survives(
     assert taken.retry == STEADY
 
 
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz"])
+async def test_details_travel_with_the_log(
+    app: Penstock, clock: ManualClock, tmp_path: Path, name: str
+) -> None:
+    other = Penstock("memory://", clock=clock)
+    await enqueue(app, 1)
+    [job] = await app.claim(worker="w")
+    await app.settle([(job, Done(detail='{"a": "ü"}'))])
+    clock.advance(SECOND)
+    await app.prune(NOTHING, archive=tmp_path / name)
+    for home in (other, app):
+        await home.import_jobs(tmp_path / name)
+        [job] = await home.find()
+        assert [one.detail for one in await home.log(job.id)] == [None, None, '{"a": "ü"}', None]
+
+
 def test_store_of_an_older_penstock_takes_part(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = f"sqlite:///{tmp_path}/jobs.db"
     with monkeypatch.context() as older:
         older.setattr(connection, "MIGRATIONS", connection.MIGRATIONS[:-1])
-        older.setattr(connection, "SCHEMA", connection.SCHEMA - 1)
+        older.setattr(connection, "SCHEMA", connection.MIGRATIONS[-1][0])
         app = Penstock(url)
         run_sync(app.enqueue_many([new(tags=("x",))] * 3))
         run_sync(app.close())

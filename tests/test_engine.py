@@ -45,6 +45,7 @@ from penstock import (
     run_sync,
 )
 from penstock.core.job import Change, JobId
+from penstock.testing import faulty
 from tests.contract.support import HOUR, SECOND, SOON, STEADY, STORES, ManualClock, ids
 
 LONG = timedelta(minutes=1)
@@ -615,6 +616,124 @@ async def test_lease_that_ran_out_but_was_not_taken_back_can_be_settled(
     clock.advance(HOUR)
     [done] = await app.settle([(job, Done())])
     assert done.state is State.DONE
+
+
+@pytest.mark.parametrize("by_lease", [{0, 2}, {1}, {0, 1, 2, 3}])
+async def test_jobs_and_leases_settle_side_by_side_in_their_order(
+    app: Penstock, clock: ManualClock, by_lease: set[int]
+) -> None:
+    await app.enqueue_many([new(), new(lease=SECOND), new(), new()])
+    jobs = await app.claim(worker="w", limit=4)
+    clock.advance(SECOND)
+    assert await app.reclaim() == 1
+    settled = await app.settle_held(
+        [
+            (job.lease if n in by_lease else job, Done(str(n), detail=f"[{n}]"))
+            for n, job in enumerate(jobs)
+        ]
+    )
+    assert [job and job.result for job in settled] == [0, None, 2, 3]
+    assert [job and job.id for job in settled] == [jobs[0].id, None, jobs[2].id, jobs[3].id]
+    assert (await events_of(app, jobs[1]))[-1] is Event.REFUSED
+    ends = [(await app.log(job.id))[-1] for job in (jobs[0], jobs[2], jobs[3])]
+    assert [entry.detail for entry in ends] == ["[0]", "[2]", "[3]"]
+    assert [entry.id for entry in ends] == sorted(entry.id for entry in ends)
+
+
+async def test_only_what_is_not_known_is_looked_up(app: Penstock) -> None:
+    await app.enqueue_many([new()] * 4)
+    jobs = await app.claim(worker="w", limit=4)
+    with faulty(app) as faults:
+        await app.settle([(job, Done()) for job in jobs[:2]])
+        assert faults.calls == {"transition": 1}
+        asked: list[list[int]] = []
+        get = app.store.get
+
+        async def noting(ids: Sequence[JobId]) -> list[Job]:
+            asked.append(list(ids))
+            return await get(ids)
+
+        app.store.get = noting  # type: ignore[method-assign]
+        await app.settle([(jobs[2], Done()), (jobs[3].lease, Done())])
+    assert asked == [[jobs[3].id]]
+
+
+async def test_job_that_was_settled_on_an_old_view_is_looked_up(app: Penstock) -> None:
+    await app.enqueue_many([new()] * 2)
+    jobs = await app.claim(worker="w", limit=2)
+    await app.start(jobs[:1])
+    with faulty(app) as faults:
+        settled = await app.settle([(job, Done()) for job in jobs])
+        assert faults.calls == {"transition": 2, "get": 1}
+    assert [job.state for job in settled] == [State.DONE] * 2
+    assert await events_of(app, jobs[0]) == [
+        Event.ENQUEUED, Event.CLAIMED, Event.STARTED, Event.DONE,
+    ]  # fmt: skip
+
+
+# Starts and renewals
+
+
+@pytest.mark.parametrize("by_lease", [False, True])
+async def test_worker_says_that_it_began_and_keeps_the_job_longer(
+    app: Penstock, clock: ManualClock, by_lease: bool
+) -> None:
+    await app.enqueue_many([new(lease=10 * SECOND)] * 2)
+    jobs = await app.claim(worker="w", limit=2)
+    clock.advance(9 * SECOND)
+    started = await app.start([job.lease if by_lease else job for job in jobs])
+    assert started == [await app.get(job.id) for job in jobs]
+    for job in started:
+        assert job is not None
+        assert job.expires_at == clock.now + 10 * SECOND
+        entry = (await app.log(job.id))[-1]
+        assert (entry.event, entry.actor, entry.token) == (Event.STARTED, "w", job.token)
+    clock.advance(9 * SECOND)
+    assert await app.reclaim() == 0
+    done = await app.settle([(job, Done()) for job in started if job])
+    assert [job.state for job in done] == [State.DONE] * 2
+
+
+async def test_start_of_a_lost_job_is_refused_and_logged(app: Penstock, clock: ManualClock) -> None:
+    await app.enqueue_many([new(lease=SECOND), new(), new(lease=SECOND)])
+    lost, held, done = await app.claim(worker="slow", limit=3)
+    await app.settle([(done, Done())])
+    clock.advance(SECOND)
+    assert await app.reclaim() == 1
+    again = await claim_one(app, "quick")
+    gone = Lease(JobId(99), 1, "slow")
+    started = await app.start([lost, held.lease, gone, done])
+    assert [job and job.id for job in started] == [None, held.id, None, None]
+    for job in (lost, done):
+        entry = (await app.log(job.id))[-1]
+        assert (entry.event, entry.actor) == (Event.REFUSED, "slow")
+        assert entry.reason == f"stale token {job.token} from slow"
+    assert (await app.get(lost.id)).expires_at == again.expires_at
+    assert await app.start([]) == []
+
+
+async def test_renewal_that_comes_too_late_is_logged(app: Penstock, clock: ManualClock) -> None:
+    await app.enqueue_many([new(lease=SECOND), new(), new(lease=SECOND)])
+    jobs = await app.claim(worker="slow", limit=3)
+    clock.advance(SECOND)
+    assert await app.reclaim() == 2
+    gone = Lease(JobId(99), 1, "slow")
+    assert ids(await app.renew([gone, *(job.lease for job in jobs)])) == [jobs[1].id]
+    for job in (jobs[0], jobs[2]):
+        entry = (await app.log(job.id))[-1]
+        assert (entry.event, entry.actor) == (Event.REFUSED, "slow")
+        assert entry.reason == f"stale token {job.token} from slow"
+    assert (await events_of(app, jobs[1]))[-1] is Event.CLAIMED
+
+
+async def test_renewal_in_time_is_one_write_and_leaves_no_entry(app: Penstock) -> None:
+    await app.enqueue_many([new()] * 2)
+    jobs = await app.claim(worker="w", limit=2)
+    newest = await app.newest_log()
+    with faulty(app) as faults:
+        assert ids(await app.renew([job.lease for job in jobs])) == ids(jobs)
+        assert faults.calls == {"renew": 1}
+    assert await app.newest_log() == newest
 
 
 async def test_reclaim_takes_back_only_what_ran_out(app: Penstock, clock: ManualClock) -> None:

@@ -416,12 +416,25 @@ class Penstock(AccessTokens, Administration, Periodic):
         for name in declared:
             self._task_limits.pop(name, None)
 
+    async def start(self, leases: Sequence[Job | Lease]) -> list[Job | None]:
+        """Note in the log that the worker began these, and prolong their leases.
+
+        One transaction. None stands in the place of a job that is not held any more; the log
+        notes that too. A `Job` as it was claimed saves looking it up.
+        """
+        return await self._write_held(leases, lambda _, job: lifecycle.start(job))
+
     async def renew(self, leases: Sequence[Lease]) -> list[Job]:
         """Prolong these leases; a job that is missing in the answer is lost to the caller.
 
-        A job in the answer may have `cancel_requested`: then stop, and settle it as cancelled.
+        The log notes each that is lost. A job in the answer may have `cancel_requested`: then
+        stop, and settle it as cancelled.
         """
-        return await self.store.renew(leases)
+        renewed = await self.store.renew(leases)
+        if len(renewed) < len(leases):
+            held = {(job.id, job.token) for job in renewed}
+            await self._refuse([one for one in leases if (one.job_id, one.token) not in held])
+        return renewed
 
     async def note(self, notes: Sequence[Note]) -> list[bool]:
         """Keep what running jobs say about themselves, in one transaction.
@@ -430,16 +443,21 @@ class Penstock(AccessTokens, Administration, Periodic):
         the log notes a checkpoint that was refused.
         """
         held = await self.store.note(notes)
-        for note, is_held in zip(notes, held, strict=True):
-            if not is_held and note.state is not None:
-                await self._note_refused(note.lease)
+        if not all(held):
+            await self._refuse(
+                [
+                    note.lease
+                    for note, is_held in zip(notes, held, strict=True)
+                    if not is_held and note.state is not None
+                ]
+            )
         return held
 
-    async def _note_refused(self, lease: Lease) -> None:
-        with contextlib.suppress(JobNotFound):
-            await self._decide(
-                lease.job_id, lambda job: lifecycle.refuse(job, lease.token, lease.worker)
-            )
+    async def _refuse(self, leases: Sequence[Lease]) -> None:
+        """Note in the log that these leases are over; of a job that is gone nothing is noted."""
+        await self._write_held(
+            leases, lambda n, job: lifecycle.refuse(job, leases[n].token, leases[n].worker)
+        )
 
     async def settle(self, results: Sequence[tuple[Job | Lease, Outcome]]) -> list[Job]:
         """Say what the runs of one worker came to; what is still held is one transaction.
@@ -456,24 +474,41 @@ class Penstock(AccessTokens, Administration, Periodic):
 
     async def settle_held(self, results: Sequence[tuple[Job | Lease, Outcome]]) -> list[Job | None]:
         """As `settle`, with None in the place of a job that is not held any more."""
-        settled: list[Job | None] = [None] * len(results)
-        known = {n: job for n, (job, _) in enumerate(results) if isinstance(job, Job)}
-        left = list(range(len(results)))
+        return await self._write_held(
+            [held for held, _ in results],
+            lambda n, job: lifecycle.advance(job, results[n][1], random.random()),  # noqa: S311 - jitter
+        )
+
+    async def _write_held(
+        self, holds: Sequence[Job | Lease], decide: Callable[[int, Job], Move]
+    ) -> list[Job | None]:
+        """Write a move for each that is still held, decided by its place and the job as it is.
+
+        One transaction, unless a job has changed meanwhile: those are looked at again. The others
+        are refused; None stands in their places.
+        """
+        written: list[Job | None] = [None] * len(holds)
+        known = {n: job for n, job in enumerate(holds) if isinstance(job, Job)}
+        left: Sequence[int] = range(len(holds))
         for _ in range(_DECISIONS):
             if len(known) < len(left):
-                known = await self._known({n: _lease(results[n][0]).job_id for n in left})
+                unknown = {n: _lease(holds[n]).job_id for n in left if n not in known}
+                known = dict(sorted({**known, **await self._known(unknown)}.items()))
             if not known:
-                return settled
-            changes = [Change(job, _settling(job, *results[n])) for n, job in known.items()]
-            answers = await self.store.transition(changes, actor=results[0][0].worker or "")
+                return written
+            changes = [
+                Change(job, decide(n, job) if _holds(holds[n], job) else _refusal(holds[n], job))
+                for n, job in known.items()
+            ]
+            answers = await self.store.transition(changes, actor=holds[0].worker or "")
             left = []
             for n, change, answer in zip(known, changes, answers, strict=True):
                 if answer is None:
                     left.append(n)
                 elif change.move.event is not Event.REFUSED:
-                    settled[n] = answer
+                    written[n] = answer
             known = {}
-        raise PenstockError("the jobs keep changing while they are settled; try again")
+        raise PenstockError("the jobs keep changing while they are written; try again")
 
     async def _known(self, ids: Mapping[int, JobId]) -> dict[int, Job]:
         found = {job.id: job for job in await self.store.get(list(ids.values()))}
@@ -789,10 +824,12 @@ def _moment(instant: datetime | None) -> str:
     return f"{instant:%Y-%m-%d %H:%M:%S} UTC"
 
 
-def _settling(job: Job, held: Job | Lease, outcome: Outcome) -> Move:
-    if job.state is not State.RUNNING or job.token != held.token:
-        return lifecycle.refuse(job, held.token, held.worker or "")
-    return lifecycle.advance(job, outcome, random.random())  # noqa: S311 - jitter
+def _holds(hold: Job | Lease, job: Job) -> bool:
+    return job.state is State.RUNNING and job.token == hold.token
+
+
+def _refusal(hold: Job | Lease, job: Job) -> Move:
+    return lifecycle.refuse(job, hold.token, hold.worker or "")
 
 
 def _lease(job: Job | Lease) -> Lease:

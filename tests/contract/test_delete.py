@@ -173,9 +173,12 @@ async def test_empty_store_keeps_the_ids_and_continues_behind_them(
     options = {"tags": ("x",), "dedupe": "d", "correlation": "c", "tenant": "t", "priority": 7}
     await add(other, new(), new(delay=HOUR, timeout=SECOND), new(key="k"), new(key="k"))
     await add(other, new(**options, parent=JobId(2)), new())
-    await settle(other, await take_one(other, tags=("x",)), Done("[1]"))
-    await settle(other, await take_one(other), Failed("no", permanent=True))
+    await settle(other, await take_one(other, tags=("x",)), Done("[1]", detail='{"by":"x"}'))
+    await settle(other, await take_one(other), Failed("no", permanent=True, detail="[2]"))
     copied = await records(other)
+    assert [one.detail for record in copied for one in record.log if one.detail] == [
+        "[2]", '{"by":"x"}',
+    ]  # fmt: skip
     origin = await other.origin()
     stored = await store.restore(copied, origin=origin, actor="admin")
     assert stored == await everything(store)

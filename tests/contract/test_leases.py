@@ -9,7 +9,9 @@ from penstock.core.lifecycle import (
     Waiting,
     advance,
     cancel,
+    refuse,
     reset,
+    start,
 )
 from penstock.core.store import Store
 from tests.contract.support import (
@@ -182,3 +184,76 @@ async def test_living_lease_cannot_be_expired(store: Store, clock: ManualClock) 
     clock.advance(9 * SECOND)
     assert await store.transition([Change(job, advance(job, Expired()))], actor="s") == [None]
     assert await look(store, job) == job
+
+
+# Starts
+
+
+async def test_start_is_logged_and_moves_the_deadline(store: Store, clock: ManualClock) -> None:
+    await add(store, new(lease=10 * SECOND), new(lease=60 * SECOND), new())
+    jobs = await take(store)
+    clock.advance(9 * SECOND)
+    changes = [Change(job, start(job)) for job in jobs[:2]]
+    started = await store.transition(changes, actor="w")
+    assert started == await store.get([job.id for job in jobs[:2]])
+    assert [job and job.expires_at for job in started] == [
+        clock.now + 10 * SECOND,
+        clock.now + 60 * SECOND,
+    ]
+    for job, now in zip(jobs, started, strict=False):
+        assert now is not None
+        assert (now.state, now.token, now.started_at) == (State.RUNNING, job.token, job.started_at)
+        entry = (await history(store, job))[-1]
+        assert (entry.id, entry.event, entry.state) == (now.version, Event.STARTED, State.RUNNING)
+        assert (entry.token, entry.actor, entry.duration) == (job.token, "w", None)
+    assert (await look(store, jobs[2])).expires_at == jobs[2].expires_at
+    clock.advance(9 * SECOND)
+    assert await store.expired(10) == []
+    clock.advance(SECOND)
+    assert ids(await store.expired(10)) == [jobs[0].id]
+
+
+async def test_start_keeps_a_cancel_request_and_a_detail(store: Store) -> None:
+    await add(store, new(), new())
+    stopping, other = await take(store)
+    stopping = await move(store, stopping, cancel(stopping), actor="me")
+    started = await store.transition(
+        [Change(stopping, start(stopping, "[1]")), Change(other, start(other, "[2]"))], actor="w"
+    )
+    assert [job and job.cancel_requested for job in started] == [True, False]
+    assert await store.get([stopping.id, other.id]) == started
+    entries = [(await history(store, job))[-1] for job in (stopping, other)]
+    assert [entry.detail for entry in entries] == ["[1]", "[2]"]
+
+
+async def test_only_a_start_moves_a_deadline_of_what_stays(
+    store: Store, clock: ManualClock
+) -> None:
+    await add_one(store)
+    job = await take_one(store)
+    clock.advance(SECOND)
+    asked = await move(store, job, cancel(job), actor="me")
+    noted = await move(store, asked, refuse(asked, 1, "late"), actor="late")
+    assert noted.expires_at == asked.expires_at == job.expires_at
+    assert await look(store, job) == noted
+
+
+async def test_lease_started_after_the_sweep_looked_is_not_taken_away(
+    store: Store, clock: ManualClock
+) -> None:
+    await add_one(store)
+    job = await take_one(store)
+    clock.advance(HOUR)
+    [seen] = await store.expired(10)
+    started = await move(store, job, start(job))
+    assert await store.transition([Change(seen, advance(seen, Expired()))], actor="s") == [None]
+    assert await look(store, job) == started
+
+
+async def test_start_of_what_another_holds_is_not_written(store: Store) -> None:
+    await add_one(store)
+    first = await take_one(store)
+    await settle(store, first, Snoozed())
+    second = await take_one(store)
+    assert await store.transition([Change(first, start(first))], actor="w") == [None]
+    assert await look(store, second) == second

@@ -573,6 +573,14 @@ class Life(RuleBasedStateMachine):
         renewed = drive(self.store.renew([job.lease for job in leases.values()]))
         assert [job.id for job in renewed] == [known.id for known in held]
 
+    @precondition(lambda self: self.of(RUNNING))
+    @rule(pick=picks)
+    def start(self, pick: int) -> None:
+        known, job = self.pick(pick, RUNNING)
+        known.expires_at = self.now + LEASE
+        self.model.log(known, Event.STARTED, "w")
+        assert self.write([(job, lifecycle.start(job))], "w") != [None]
+
     @rule(queue=st.sampled_from("ab"), paused=st.sampled_from([False, False, True]))
     def pause(self, queue: str, paused: bool) -> None:
         (self.model.paused.add if paused else self.model.paused.discard)(queue)

@@ -1,16 +1,21 @@
-from penstock.core.job import Job, JobId, LogId
+import pytest
+
+from penstock.core.job import Change, Job, JobId, LogId, Scope
 from penstock.core.lifecycle import (
     Cancelled,
     Done,
     Event,
     Expired,
     Failed,
+    Outcome,
     Snoozed,
     State,
+    advance,
     cancel,
     refuse,
     reset,
 )
+from penstock.core.retry import RetryPolicy
 from penstock.core.store import Store
 from tests.contract.support import (
     HOUR,
@@ -164,3 +169,72 @@ async def test_job_ended_by_success_logs_its_end_last(store: Store) -> None:
     done = await settle(store, await take_one(store), Done())
     entry = (await history(store, done))[-1]
     assert (entry.id, entry.event, entry.state) == (done.version, Event.DONE, State.DONE)
+
+
+# Details
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        Done(detail='{"a":1}'),
+        Done("[1]", detail='{"a":1}'),
+        Failed("no", detail='{"a":1}'),
+        Failed("no", permanent=True, detail='{"a":1}'),
+    ],
+)
+async def test_detail_stands_in_the_entry_and_nowhere_else(store: Store, outcome: Outcome) -> None:
+    await add_one(store)
+    job = await take_one(store)
+    ended = await settle(store, job, outcome)
+    *before, entry = await history(store, job)
+    assert (entry.id, entry.token, entry.detail) == (ended.version, job.token, '{"a":1}')
+    assert [one.detail for one in before] == [None, None]
+    assert await store.log() == [*before, entry]
+    [record] = await store.histories([job.id])
+    assert record.log == (*before, entry)
+
+
+async def test_each_job_of_a_call_keeps_its_own_detail(store: Store, clock: ManualClock) -> None:
+    await add(store, *[new()] * 6, new(key="k"), new(priority=0, retry=RetryPolicy(attempts=1)))
+    jobs = await take(store)
+    clock.advance(SECOND)
+    outcomes: list[Outcome] = [
+        Done(detail='"0"'), Done(), Done(detail='"2"'), Done("2", detail='"3"'), Done("2"),
+        Done(detail='"0"'), Done(detail='"6"'), Failed("no", detail='"7"'),
+    ]  # fmt: skip
+    changes = [Change(job, advance(job, one)) for job, one in zip(jobs, outcomes, strict=True)]
+    settled = await store.transition(changes, actor="w")
+    assert settled == await store.get([job.id for job in jobs])
+    logs = [(await history(store, job))[-1] for job in jobs]
+    assert [entry.detail for entry in logs] == [
+        '"0"', None, '"2"', '"3"', None, '"0"', '"6"', '"7"',
+    ]  # fmt: skip
+    assert [entry.id for entry in logs] == [job.version for job in settled if job]
+    assert [entry.token for entry in logs] == [job.token for job in jobs]
+    assert {(entry.actor, entry.duration) for entry in logs} == {("w", SECOND)}
+
+
+@pytest.mark.parametrize(
+    "detail", ['"grün \\u0000 \\" \U0001f600"', "", " [1, 2 ]\n", "x" * 100_000]
+)
+async def test_detail_comes_back_as_it_was_given(store: Store, detail: str) -> None:
+    await add(store, new(), new())
+    for job in await take(store):
+        await settle(store, job, Done(detail=detail))
+        assert (await history(store, job))[-1].detail == detail
+
+
+async def test_detail_that_utf_8_has_no_code_for_is_escaped(store: Store) -> None:
+    await add_one(store)
+    job = await settle(store, await take_one(store), Done(detail='"\udc80"'))
+    assert (await history(store, job))[-1].detail == r'"\udc80"'
+
+
+async def test_detail_stays_with_a_run_that_gives_way(store: Store) -> None:
+    await add_one(store, dedupe="d", scope=Scope.PENDING)
+    job = await take_one(store)
+    await add_one(store, dedupe="d", scope=Scope.PENDING)
+    ended = await settle(store, job, Failed("no", detail="[1]"))
+    assert ended.state is State.SUPERSEDED
+    assert (await history(store, job))[-1].detail == "[1]"

@@ -28,6 +28,7 @@ from penstock.core.lifecycle import (
     reprioritise,
     reset,
     restore,
+    start,
 )
 from penstock.core.retry import RetryPolicy
 
@@ -39,6 +40,7 @@ DONE, FAILED, CANCELLED, SUPERSEDED = State.DONE, State.FAILED, State.CANCELLED,
 ALLOWED: dict[Event, dict[State, set[State]]] = {
     Event.ENQUEUED: {},
     Event.CLAIMED: {P: {R}},
+    Event.STARTED: {R: {R}},
     Event.DONE: {R: {DONE}},
     Event.FAILED: {R: {P, FAILED, CANCELLED, SUPERSEDED}},
     Event.SNOOZED: {R: {P, CANCELLED, SUPERSEDED}},
@@ -255,6 +257,44 @@ def test_refusal_notes_who_came_late_and_changes_nothing(state: State, stopping:
     assert (move.event, move.state, move.attempt) == (Event.REFUSED, state, 2)
     assert (move.cancel_requested, move.reason) == (stopping, "stale token 11 from w9")
     assert move.stays
+
+
+# Starts
+
+
+@pytest.mark.parametrize("stopping", [False, True])
+@pytest.mark.parametrize("detail", [None, "[1]"])
+def test_start_is_noted_and_renews_the_lease(stopping: bool, detail: str | None) -> None:
+    running = job(attempt=2, stopping=stopping)
+    move = start(running, detail)
+    assert (move.event, move.state, move.attempt) == (Event.STARTED, R, 2)
+    assert (move.cancel_requested, move.reason, move.detail) == (stopping, None, detail)
+    assert move.stays
+    assert move.renews
+    after = moved(running, move, at=NOW, version=LogId(9), waiting=None)
+    assert after == replace(running, version=LogId(9), expires_at=NOW + running.lease_time)
+
+
+@pytest.mark.parametrize("state", [state for state in State if state is not R])
+def test_only_a_running_job_can_be_started(state: State) -> None:
+    with pytest.raises(TransitionRefused, match=f"job 7 is {state} and cannot be started"):
+        start(job(state))
+
+
+# Details
+
+
+@pytest.mark.parametrize("outcome", [Done(), Done("[1]"), Failed("boom"), Failed("b", True)])
+def test_detail_changes_nothing_else_about_a_move(outcome: Done | Failed) -> None:
+    plain, move = advance(job(), outcome), advance(job(), replace(outcome, detail="[1]"))
+    assert (plain.detail, move.detail) == (None, "[1]")
+    assert replace(move, detail=None) == plain
+
+
+def test_plain_successes_are_one_and_the_same_move() -> None:
+    """Stores write those together that are the same object."""
+    advance(job(), Done(detail="[1]"))
+    assert advance(job(), Done()) is advance(job(), Done())
 
 
 # Giving way

@@ -142,8 +142,11 @@ def script(app: Client, options: dict[str, Any]) -> None:
     run_sync(app.resume("default"))
     one, other = run_sync(app.claim(worker=app.actor, limit=2))
     run_sync(app.renew([one.lease, other.lease]))
+    run_sync(app.start([one, other.lease]))
     run_sync(app.note([Note(lease=one.lease, state="1", lines=(some_line(),))]))
-    run_sync(app.settle([(app.handle(one), Done()), (app.handle(other), Failed("so it is"))]))
+    run_sync(
+        app.settle([(app.handle(one), Done(detail="[1]")), (app.handle(other), Failed("so it is"))])
+    )
     run_sync(app.cancel(waiting.id))
     run_sync(app.retry(waiting.id))
     app.offset += 1

@@ -12,9 +12,8 @@ from typing import Any
 import msgspec
 
 from penstock import engine
-from penstock.core import lifecycle
 from penstock.core.job import Change, Job, Lease, NewJob
-from penstock.core.lifecycle import Done, Move, Outcome
+from penstock.core.lifecycle import Done, Move
 from penstock.engine import Penstock
 from penstock.stores.sqlite.adding import Adding
 from penstock.stores.sqlite.moving import Moving
@@ -72,10 +71,10 @@ def settles_what_it_gives_out() -> None:
 
 
 def settles_by_any_token() -> None:
-    def settling(job: Job, held: Job | Lease, outcome: Outcome) -> Move:
-        return lifecycle.advance(job, outcome)
+    def holds(hold: Job | Lease, job: Job) -> bool:
+        return True
 
-    engine._settling = settling
+    engine._holds = holds
 
 
 def moves_any_version() -> None:

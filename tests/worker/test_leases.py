@@ -5,6 +5,8 @@ import logging
 import threading
 from collections.abc import Sequence
 from datetime import timedelta
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -14,12 +16,15 @@ from penstock import (
     Job,
     Lease,
     LeaseLost,
+    NewJob,
     Penstock,
     State,
     StoreUnavailable,
     context,
     run_sync,
 )
+from penstock.worker.execute import Run
+from penstock.worker.leases import LeaseKeeper
 from tests.contract.support import HOUR, SOON, ManualClock
 from tests.worker.support import ONCE, eventually, soon, work_off, working
 
@@ -269,3 +274,19 @@ async def test_lost_lease_cannot_be_settled(app: Penstock, clock: ManualClock) -
     await app.reclaim()
     with pytest.raises(LeaseLost):
         await app.settle([(job, Done())])
+
+
+async def test_renewal_of_a_run_that_was_just_settled_leaves_no_entry(app: Penstock) -> None:
+    """The thread may look at the runs a moment before they end: nobody came late."""
+    await app.enqueue_many([NewJob(task="t", payload="{}")])
+    [job] = await app.claim(worker="w")
+    run = cast("Run", SimpleNamespace(job=job, lost=False, unstoppable=False))
+    told: list[Job | None] = []
+    keeper = LeaseKeeper(app, {1: run}, lambda _, found: told.append(found))
+    try:
+        await app.settle([(job, Done())])
+        await asyncio.to_thread(keeper._renew)
+    finally:
+        keeper.stop()
+    assert told == [None]
+    assert [entry.event for entry in await app.log(job.id)][-1] is Event.DONE

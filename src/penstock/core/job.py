@@ -141,13 +141,15 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 def moved(job: Job, move: Move, *, at: datetime, version: LogId, waiting: Waiting | None) -> Job:
     """The job after this move: what every store has to keep of it."""
     fields = moved_fields(move, kept_error(job, move), at=at, waiting=waiting)
+    if move.renews:
+        fields["expires_at"] = at + job.lease_time
     return replace(job, version=version, **fields)
 
 
 def moved_fields(
     move: Move, error: str | None, *, at: datetime, waiting: Waiting | None
 ) -> dict[str, Any]:
-    """What a move changes in a job, besides its version."""
+    """What a move changes in a job, besides its version and the deadline that it renews."""
     if move.stays:
         if move.priority is not None:
             return {"priority": move.priority}
@@ -181,7 +183,10 @@ def headline(error: str | None) -> str:
 
 
 class LogEntry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One line of the audit: what happened to which job, when, by whom, and where it led."""
+    """One line of the audit: what happened to which job, when, by whom, and where it led.
+
+    `detail` is JSON text that a worker gave along.
+    """
 
     id: LogId
     job_id: JobId
@@ -193,6 +198,7 @@ class LogEntry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     reason: str | None = None
     error: str | None = None
     duration: timedelta | None = None
+    detail: str | None = None
 
 
 class Edge(msgspec.Struct, frozen=True, kw_only=True, gc=False):

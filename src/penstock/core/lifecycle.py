@@ -63,6 +63,7 @@ class Event(StrEnum):
 
     ENQUEUED = "enqueued"
     CLAIMED = "claimed"
+    STARTED = "started"
     DONE = "done"
     FAILED = "failed"
     SNOOZED = "snoozed"
@@ -76,8 +77,8 @@ class Event(StrEnum):
     REFUSED = "refused"
 
 
-_REFUSED, _CANCEL_REQUESTED = Event.REFUSED, Event.CANCEL_REQUESTED
-_REPRIORITISED = Event.REPRIORITISED
+_STARTED = Event.STARTED
+_STAYING = frozenset({Event.STARTED, Event.CANCEL_REQUESTED, Event.REPRIORITISED, Event.REFUSED})
 
 TRANSITIONS: dict[tuple[State, Event], frozenset[State]] = {
     (_P, Event.CLAIMED): frozenset({_R}),
@@ -85,6 +86,7 @@ TRANSITIONS: dict[tuple[State, Event], frozenset[State]] = {
     (_P, Event.SUPERSEDED): frozenset({State.SUPERSEDED}),
     (_P, Event.RESET): frozenset({_P}),
     (_P, Event.REPRIORITISED): frozenset({_P}),
+    (_R, Event.STARTED): frozenset({_R}),
     (_R, Event.DONE): frozenset({State.DONE}),
     (_R, Event.FAILED): frozenset({_P, State.FAILED, State.CANCELLED, State.SUPERSEDED}),
     (_R, Event.SNOOZED): frozenset({_P, State.CANCELLED, State.SUPERSEDED}),
@@ -101,16 +103,24 @@ TRANSITIONS: dict[tuple[State, Event], frozenset[State]] = {
 
 
 class Done(msgspec.Struct, frozen=True, gc=False):
-    """The run succeeded; `result` is JSON text, if it returned anything."""
+    """The run succeeded; `result` is JSON text, if it returned anything.
+
+    `detail` is JSON text that the log keeps with the entry.
+    """
 
     result: str | None = None
+    detail: str | None = None
 
 
 class Failed(msgspec.Struct, frozen=True, gc=False):
-    """The run failed; `permanent` ends the job whatever attempts are left."""
+    """The run failed; `permanent` ends the job whatever attempts are left.
+
+    `detail` is JSON text that the log keeps with the entry.
+    """
 
     error: str
     permanent: bool = False
+    detail: str | None = None
 
 
 class Snoozed(msgspec.Struct, frozen=True, gc=False):
@@ -145,12 +155,17 @@ class Move(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     error: str | None = None
     result: str | None = None
     priority: int | None = None
+    detail: str | None = None
 
     @property
     def stays(self) -> bool:
-        """Whether only the log, the cancel request and the priority change."""
-        event = self.event
-        return event is _REFUSED or event is _CANCEL_REQUESTED or event is _REPRIORITISED
+        """Whether only the log, the cancel request, the priority and the deadline change."""
+        return self.event in _STAYING
+
+    @property
+    def renews(self) -> bool:
+        """Whether the deadline moves to a full lease time from now."""
+        return self.event is _STARTED
 
 
 def advance(job: "Job", outcome: Outcome, chance: float = 0.5) -> Move:
@@ -159,10 +174,12 @@ def advance(job: "Job", outcome: Outcome, chance: float = 0.5) -> Move:
     A cancel request wins over another attempt, never over a finished one.
     """
     match outcome:
-        case Done(result=result):
+        case Done(result=result, detail=detail):
             if result is None and job.state is _R:
-                return _done(job.attempt)
-            return _move(job, Event.DONE, State.DONE, result=result)
+                move = _done(job.attempt)
+            else:
+                move = _move(job, Event.DONE, State.DONE, result=result)
+            return move if detail is None else _detailed(move, detail)
         case Cancelled(reason=reason):
             return _move(job, Event.CANCELLED, State.CANCELLED, reason=reason)
         case Snoozed(delay=delay, reason=reason):
@@ -171,14 +188,10 @@ def advance(job: "Job", outcome: Outcome, chance: float = 0.5) -> Move:
             return _move(
                 job, Event.SNOOZED, back, attempt=job.attempt - 1, delay=delay, reason=reason
             )
-        case Failed(error=error, permanent=permanent):
-            return _retry(
-                job,
-                Event.FAILED,
-                error,
-                job.retry.delay_after(job.attempt, chance),
-                permanent=permanent,
-            )
+        case Failed(error=error, permanent=permanent, detail=detail):
+            delay = job.retry.delay_after(job.attempt, chance)
+            move = _retry(job, Event.FAILED, error, delay, permanent=permanent)
+            return move if detail is None else _detailed(move, detail)
         case Expired():
             error = f"the lease of worker {job.worker} ran out"
             return _retry(job, Event.EXPIRED, error, _after_expiry(job, chance))
@@ -188,6 +201,10 @@ def advance(job: "Job", outcome: Outcome, chance: float = 0.5) -> Move:
 def _done(attempt: int) -> Move:
     """Nearly every move is this one: stores write those that are the same object together."""
     return Move(event=Event.DONE, state=State.DONE, attempt=attempt)
+
+
+def _detailed(move: Move, detail: str) -> Move:
+    return msgspec.structs.replace(move, detail=_text(detail))
 
 
 def _after_expiry(job: "Job", chance: float) -> timedelta:
@@ -212,6 +229,12 @@ def _retry(
         reason = f"attempt {job.attempt} of {job.retry.attempts}"
         return _move(job, event, State.FAILED, error=error, reason=reason)
     return _move(job, event, State.PENDING, error=error, delay=delay)
+
+
+def start(job: "Job", detail: str | None = None) -> Move:
+    """A worker began what it holds; it keeps the job for another lease time."""
+    move = _move(job, Event.STARTED, State.RUNNING, cancel_requested=job.cancel_requested)
+    return move if detail is None else _detailed(move, detail)
 
 
 def cancel(job: "Job", reason: str | None = None) -> Move:

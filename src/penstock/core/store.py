@@ -87,7 +87,8 @@ class Store(Protocol):
     async def transition(self, changes: Sequence[Change], *, actor: str) -> list[Job | None]:
         """Write each move whose job still has the version it was decided on; log each.
 
-        The expiry of a lease is written only while its deadline is still past.
+        The expiry of a lease is written only while its deadline is still past. A start moves
+        the deadline to a full lease time from now.
 
         Returns, for each change, the job as it is now, or None where the job had changed or is
         gone. Finishing or giving back the head of a key makes the next job of the key visible

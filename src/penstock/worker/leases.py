@@ -66,9 +66,8 @@ class LeaseKeeper:
         runs = [run for run in list(self._runs.values()) if not run.lost and not run.unstoppable]
         if not runs:
             return
-        held = {
-            (job.id, job.token): job
-            for job in run_sync(self._penstock.renew([run.job.lease for run in runs]))
-        }
+        # By the store itself: a run that was settled a moment ago is no stale write to be noted.
+        leases = [run.job.lease for run in runs]
+        held = {(job.id, job.token): job for job in run_sync(self._penstock.store.renew(leases))}
         for run in runs:
             self._renewed(run, held.get((run.job.id, run.job.token)))

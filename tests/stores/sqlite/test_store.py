@@ -5,8 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from penstock.core.job import Retention
-from penstock.core.lifecycle import Done
+from penstock.core.job import Change, Retention
+from penstock.core.lifecycle import Done, advance
 from penstock.stores.sqlite.store import SqliteStore
 from tests.contract.support import HOUR, ManualClock, add, add_one, drive, new, settle, take
 
@@ -80,3 +80,20 @@ def test_dedupe_is_enforced_by_the_database(store: SqliteStore, look: sqlite3.Co
     copied = ", ".join("id + 1" if column == "id" else column for column in columns)
     with pytest.raises(sqlite3.IntegrityError):
         look.execute(f"INSERT INTO penstock_job SELECT {copied} FROM penstock_job")  # noqa: S608
+
+
+async def test_details_cost_no_statement_more(store: SqliteStore) -> None:
+    """However many jobs are settled at once, each with its own."""
+
+    async def statements(outcomes: list[Done]) -> int:
+        await add(store, *[new()] * len(outcomes))
+        jobs = await take(store)
+        changes = [Change(job, advance(job, one)) for job, one in zip(jobs, outcomes, strict=True)]
+        done: list[str] = []
+        store._writer._connection.set_trace_callback(done.append)
+        await store.transition(changes, actor="w")
+        store._writer._connection.set_trace_callback(None)
+        return len(done)
+
+    plain = await statements([Done()] * 50)
+    assert plain == await statements([Done(detail=f"[{n}]") for n in range(50)])

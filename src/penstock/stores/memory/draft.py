@@ -214,6 +214,7 @@ class Draft:
             reason=move.reason,
             error=move.error,
             duration=duration,
+            detail=move.detail,
         )
         self._write(moved(job, move, at=self._now, version=version, waiting=waiting))
         if move.state.final and not move.stays:
@@ -264,6 +265,7 @@ class Draft:
         reason: str | None = None,
         error: str | None = None,
         duration: timedelta | None = None,
+        detail: str | None = None,
     ) -> LogId:
         entry = LogEntry(
             id=self._next_log(),
@@ -276,6 +278,7 @@ class Draft:
             reason=reason,
             error=error,
             duration=duration,
+            detail=detail,
         )
         self.entries.append(entry)
         return entry.id

@@ -16,9 +16,9 @@ from penstock.stores.sqlite.transaction import SQL, Totals, Transaction, shift
 
 
 class _Group:
-    """Moves that differ only in their jobs; they are written together."""
+    """Moves that differ only in their jobs and details; they are written together."""
 
-    __slots__ = ("actor", "error", "fields", "jobs", "move", "run_at", "stage")
+    __slots__ = ("actor", "details", "error", "fields", "jobs", "move", "run_at", "stage")
 
     def __init__(
         self, move: Move, error: str | None, actor: str, stage: int | None, run_at: int | None
@@ -29,6 +29,8 @@ class _Group:
         self.stage = stage
         self.run_at = run_at
         self.jobs: list[Job] = []
+        # One for each job, or none at all.
+        self.details: list[str] = []
         self.fields: dict[str, Any] = {}
 
 
@@ -141,6 +143,8 @@ class Moving:
             group = self._group(job, move, error, actor)
             self._last = group if job.key is None and not job.needs else None
         group.jobs.append(job)
+        if move.detail is not None:
+            group.details.append(move.detail)
         return job, group
 
     def _group(self, job: Job, move: Move, error: str | None, actor: str) -> _Group:
@@ -151,7 +155,10 @@ class Moving:
                 self._reset_keys.add(job.key)
         if move.event is Event.CANCEL_REQUESTED or stage in (READY, SCHEDULED):
             self._tx.ring_others = True
-        alike = (stage, run_at, actor, move, error)
+        detailed = move.detail is not None
+        if detailed:
+            move = replace(move, detail=None)
+        alike = (stage, run_at, actor, move, error, detailed)
         if alike not in self._groups:
             self._groups[alike] = _Group(move, error, actor, stage, run_at)
         return self._groups[alike]
@@ -173,14 +180,16 @@ class Moving:
         ids = encoded(job_ids)
         if move.event is Event.RESET:
             noting.forget(self._tx, ids)
-        self._tx.execute(
-            SQL["log_moved"],
-            (version, ids, self._now, move.event, move.state, group.actor, move.reason, move.error),
-        )
+        name, logged = "log_moved", ids
+        if group.details:
+            name, logged = "log_detailed", encoded(list(zip(job_ids, group.details, strict=True)))
+        entry = (self._now, move.event, move.state, group.actor, move.reason, move.error)
+        self._tx.execute(SQL[name], (version, logged, *entry))
         if group.stage is None:
             waiting = None
             if move.priority is None:
-                self._tx.execute(SQL["note"], (version, ids, move.cancel_requested))
+                renewed_at = self._now if move.renews else None
+                self._tx.execute(SQL["note"], (version, ids, move.cancel_requested, renewed_at))
             else:
                 self._tx.execute(SQL["reprioritise"], (version, ids, move.priority))
         else:
@@ -279,6 +288,8 @@ class Moving:
 
     def _moved(self, job: Job, group: _Group) -> Job:
         job = replace(job, version=self._versions[job.id], **group.fields)
+        if group.move.renews:
+            return replace(job, expires_at=self._at + job.lease_time)
         if job.id in self._restaged:
             return replace(job, waiting=STAGES[self._restaged[job.id]][1])
         return job

@@ -308,6 +308,18 @@ SELECT
     ?7, ?8
 FROM json_each(?2) AS p CROSS JOIN penstock_job AS j ON j.id = p.value;
 
+-- The same for jobs that each bring a detail along: pairs of both.
+-- name: log_detailed
+INSERT INTO penstock_log (
+    id, job_id, previous, at, event, state, actor, token, duration, reason, error, detail
+)
+SELECT
+    ?1 + p.key, j.id, j.version, ?3, ?4, ?5, ?6,
+    CASE WHEN j.stage = 3 THEN j.token END,
+    CASE WHEN j.stage = 3 AND ?5 <> 'running' THEN ?3 - j.started_at END,
+    ?7, ?8, p.value ->> 1
+FROM json_each(?2) AS p CROSS JOIN penstock_job AS j ON j.id = p.value ->> 0;
+
 -- name: move
 UPDATE penstock_job SET
     stage = ?3,
@@ -324,7 +336,10 @@ UPDATE penstock_job SET
 FROM json_each(?2) AS p WHERE penstock_job.id = p.value;
 
 -- name: note
-UPDATE penstock_job SET version = ?1 + p.key, cancel_requested = ?3
+UPDATE penstock_job SET
+    version = ?1 + p.key,
+    cancel_requested = ?3,
+    expires_at = ifnull(?4 + lease_time, expires_at)
 FROM json_each(?2) AS p WHERE penstock_job.id = p.value;
 
 -- name: reprioritise
@@ -479,7 +494,7 @@ DELETE FROM penstock_limit WHERE kind = ? AND name = ?;
 SELECT kind, name, concurrency FROM penstock_limit ORDER BY kind, name;
 
 -- name: log
-SELECT id, job_id, at, event, state, actor, token, duration, reason, error
+SELECT id, job_id, at, event, state, actor, token, duration, reason, error, detail
 FROM penstock_log WHERE id > ? ORDER BY id LIMIT ?;
 
 -- name: log_of_job
@@ -489,7 +504,7 @@ WITH RECURSIVE chain (id) AS (
     SELECT l.previous FROM chain JOIN penstock_log AS l ON l.id = chain.id
     WHERE l.previous IS NOT NULL
 )
-SELECT l.id, l.job_id, at, event, state, actor, token, duration, reason, error
+SELECT l.id, l.job_id, at, event, state, actor, token, duration, reason, error, detail
 FROM chain CROSS JOIN penstock_log AS l ON l.id = chain.id
 WHERE l.id > ?2 ORDER BY l.id LIMIT ?3;
 
@@ -500,7 +515,7 @@ WITH RECURSIVE chain (id) AS (
     SELECT l.previous FROM chain JOIN penstock_log AS l ON l.id = chain.id
     WHERE l.previous IS NOT NULL
 )
-SELECT l.id, l.job_id, at, event, state, actor, token, duration, reason, error
+SELECT l.id, l.job_id, at, event, state, actor, token, duration, reason, error, detail
 FROM chain CROSS JOIN penstock_log AS l ON l.id = chain.id ORDER BY l.id;
 
 -- name: deletable
@@ -531,8 +546,9 @@ INSERT INTO penstock_job (
 
 -- name: restore_log
 INSERT INTO penstock_log (
-    id, job_id, previous, at, event, state, actor, token, duration, reason, error
-) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+    id, job_id, previous, at, event, state, actor, token, duration, reason, error, detail
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
 -- name: held
 SELECT j.id, j.token FROM json_each(?) AS p
 CROSS JOIN penstock_job AS j ON j.id = p.value WHERE j.stage = 3;

@@ -189,7 +189,7 @@ def _log_rows(log: Sequence[LogEntry]) -> list[tuple[Any, ...]]:
             entry.id, entry.job_id, before, to_micros(entry.at), entry.event, entry.state,
             entry.actor, entry.token,
             None if entry.duration is None else span_to_micros(entry.duration),
-            entry.reason, entry.error,
+            entry.reason, entry.error, entry.detail,
         )
         for before, entry in zip(previous, log, strict=False)
     ]  # fmt: skip

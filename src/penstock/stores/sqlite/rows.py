@@ -192,7 +192,7 @@ def _completed(job: Job, rest: str | list[Any]) -> Job:
 
 def log_entry(row: Sequence[Any]) -> LogEntry:
     """The entry in a row of the query `log`."""
-    entry_id, job_id, at, event, state, actor, token, duration, reason, error = row
+    entry_id, job_id, at, event, state, actor, token, duration, reason, error, detail = row
     return LogEntry(
         id=entry_id,
         job_id=job_id,
@@ -204,6 +204,7 @@ def log_entry(row: Sequence[Any]) -> LogEntry:
         reason=reason,
         error=error,
         duration=None if duration is None else span_from_micros(duration),
+        detail=detail,
     )
 
 
