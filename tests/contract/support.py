@@ -23,7 +23,7 @@ SHARED = [name for name in STORES if name != "memory"]
 
 SECOND = timedelta(seconds=1)
 HOUR = timedelta(hours=1)
-SOON = 10
+SOON = 30
 """Seconds after which a test gives up; nothing comes near unless it is broken."""
 
 STEADY = RetryPolicy(attempts=2, delay=10 * SECOND, factor=1, jitter=0)
