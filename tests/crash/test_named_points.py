@@ -123,7 +123,7 @@ def test_process_left_by_a_dead_one_is_in_nobodys_way(zygote: Zygote, folder: Pa
     zygote.start("parent", folder, point="after BEGIN IMMEDIATE 3").die()
     try:
         other = zygote.start("enqueues", folder)
-        until(lambda: other.ended, "a lock outlives the process that took it", within=20)
+        until(lambda: other.ended, "a lock outlives the process that took it")
         other.succeed()
     finally:
         (folder / "go").touch()
