@@ -62,6 +62,7 @@ def test_client_dies_at(point: str, zygote: Zygote, folder: Path) -> None:
 
 
 # After a statement is before the next one, except where a client is told in between.
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("every", ["before * odd", "before * even", "after COMMIT"])
 def test_client_dies_at_every_statement(every: str, zygote: Zygote, tmp_path: Path) -> None:
     unharmed = tmp_path / "unharmed"

@@ -28,6 +28,7 @@ from penstock import (
     run_sync,
 )
 from penstock.isolation import Isolation
+from penstock.worker.execute import Run
 from penstock.worker.frames import Ask
 from penstock.worker.notebook import Notebook
 from penstock.worker.processes import Children
@@ -365,6 +366,21 @@ async def test_fork_that_comes_out_of_its_handler_does_not_answer(
 # Being stopped
 
 
+@pytest.fixture
+def from_its_beginning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run is out of time as soon as its handler has begun, however long that took."""
+
+    def timer(self: Run, timeout: timedelta) -> "asyncio.Task[None]":
+        async def run_out() -> None:
+            await eventually(lambda: there(tmp_path / "began"))
+            self._time_out(timeout)
+
+        return asyncio.create_task(run_out())
+
+    monkeypatch.setattr(Run, "_timer", timer)
+
+
+@pytest.mark.usefixtures("from_its_beginning")
 @pytest.mark.parametrize("deed", ["loop", "sleep_in_c", "sleep", "ignore_signals"])
 async def test_timeout_stops_it(app: Penstock, tmp_path: Path, deed: str) -> None:
     job = await outcome_of(app, deed, tmp_path, timeout=MOMENT)
@@ -374,6 +390,7 @@ async def test_timeout_stops_it(app: Penstock, tmp_path: Path, deed: str) -> Non
 
 
 @every_store
+@pytest.mark.usefixtures("from_its_beginning")
 @pytest.mark.parametrize("blocking", [False, True])
 async def test_timeout_stops_a_coroutine(app: Penstock, tmp_path: Path, blocking: bool) -> None:
     job = await isolated.wait.using(timeout=MOMENT).enqueue(str(tmp_path), blocking=blocking)
