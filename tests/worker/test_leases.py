@@ -3,8 +3,9 @@
 import asyncio
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -14,12 +15,15 @@ from penstock import (
     Job,
     Lease,
     LeaseLost,
+    NewJob,
     Penstock,
     State,
     StoreUnavailable,
     context,
     run_sync,
 )
+from penstock.worker.execute import Run
+from penstock.worker.leases import LeaseKeeper
 from tests.contract.support import HOUR, SOON, ManualClock
 from tests.worker.support import ONCE, eventually, soon, take_away, work_off, working
 
@@ -110,6 +114,45 @@ async def test_short_lease_behind_a_long_one_is_renewed_in_time(
         clock.advance(SHORT / 2)
         await eventually(lambda: _leased_until(app, short, clock))
         finish.set()
+
+
+class Runs(dict[int, Run]):
+    """The runs of a worker, of which another begins while they are looked at."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begins: Callable[[], None] | None = None
+
+    def values(self) -> Any:
+        found = list(super().values())
+        if self.begins is not None:
+            begins, self.begins = self.begins, None
+            begins()
+        return found
+
+
+async def test_lease_that_begins_while_others_are_looked_at_is_renewed(app: Penstock) -> None:
+    """It is as short as the last one was, but that one has ended."""
+    await app.enqueue_many([NewJob(task="t", payload="{}", lease=SHORT)] * 2)
+    first, second = map(Run, await app.claim(worker="w", limit=2))
+    runs, renewed = Runs(), threading.Event()
+
+    def begin() -> None:
+        runs[second.job.token] = second
+        keeper.heed(SHORT)
+
+    def note(run: Run, job: Job | None) -> None:
+        if run is second:
+            renewed.set()
+        elif runs.pop(first.job.token, None):
+            runs.begins = begin
+
+    runs[first.job.token] = first
+    keeper = LeaseKeeper(app, runs, note)
+    try:
+        assert await asyncio.to_thread(renewed.wait, SOON)
+    finally:
+        keeper.stop()
 
 
 async def test_handler_whose_lease_was_lost_is_stopped_and_its_result_thrown_away(
