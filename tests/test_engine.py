@@ -1031,7 +1031,7 @@ async def test_later_jobs_elsewhere_do_not_hide_that_the_backlog_is_paused(
         return await wait(seen, timeout)
 
     monkeypatch.setattr(app.store, "wait", later_jobs_come)
-    drained = await app.drain(timeout=timedelta(milliseconds=200))
+    drained = await app.drain(timeout=SOON * SECOND)
     assert (drained.status, drained.remaining) == ("paused", 1)
 
 

@@ -19,10 +19,7 @@ from penstock import (
     Waiting,
     Worker,
 )
-from tests.contract.support import ManualClock
-
-SECOND = timedelta(seconds=1)
-SOON = 10
+from tests.contract.support import SECOND, SOON, ManualClock
 
 
 @pytest.fixture(params=["memory://", "sqlite:///jobs.db"])

@@ -25,24 +25,22 @@ class Ends:
         """The job when it has ended; raises `TimeoutError`."""
         if asyncio._get_running_loop() is None:  # noqa: SLF001 - the public one raises
             return await self._of_here(job_id, timeout)
-        found = await self._store().watch([job_id])
-        if not found:
-            raise _gone(job_id)
-        if found[0].state.final:
-            return found[0]
+        # First of all: were it among the waiters only after the look, the watch could have seen
+        # the job's end in between, and told nobody.
         ended: asyncio.Future[Job] = asyncio.get_running_loop().create_future()
         self._waiters.setdefault(job_id, []).append(ended)
-        if self._watching is None or self._watching.done():
-            self._watching = asyncio.create_task(self._watch())
         try:
+            found = await self._store().watch([job_id])
+            if not found:
+                raise _gone(job_id)
+            if found[0].state.final:
+                return found[0]
+            if self._watching is None or self._watching.done():
+                self._watching = asyncio.create_task(self._watch())
             async with asyncio.timeout(timeout):
                 return await ended
         finally:
-            waiting = self._waiters.get(job_id, [])
-            if ended in waiting:
-                waiting.remove(ended)
-            if not waiting:
-                self._waiters.pop(job_id, None)
+            self._forget(job_id, ended)
 
     async def _of_here(self, job_id: JobId, timeout: float | None) -> Job:
         """Without an event loop, the calling thread waits."""
@@ -63,17 +61,27 @@ class Ends:
         while self._waiters:
             try:
                 seen = await self._store().wait(seen, _LOOK_AGAIN)
-                found = {job.id: job for job in await self._store().get(list(self._waiters))}
+                asked = list(self._waiters)  # others may come while the store is read
+                found = {job.id: job for job in await self._store().get(asked)}
             except Exception as error:  # noqa: BLE001 - it belongs to those who wait
                 for job_id in list(self._waiters):
                     self._tell(job_id, error)
                 return
-            for job_id in list(self._waiters):
+            for job_id in asked:
                 job = found.get(job_id)
                 if job is None:
                     self._tell(job_id, _gone(job_id))
                 elif job.state.final:
                     self._tell(job_id, job)
+
+    def _forget(self, job_id: JobId, ended: asyncio.Future[Job]) -> None:
+        waiting = self._waiters.get(job_id, [])
+        if ended in waiting:
+            waiting.remove(ended)
+        if not waiting:
+            self._waiters.pop(job_id, None)
+        if ended.done() and not ended.cancelled():
+            ended.exception()  # nobody asks any more: asyncio need not complain
 
     def _tell(self, job_id: JobId, answer: Job | Exception) -> None:
         for waiter in self._waiters.pop(job_id, []):

@@ -1,13 +1,14 @@
 """Runs command lines, inside this process and as processes of their own."""
 
 import json
+import os
 import queue
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from click.testing import CliRunner, Result
 from penstock import Job, Lease, Outcome, Penstock, run_sync
 from penstock.cli.main import cli
 
-SOON = 20
+SOON = 60
 """Seconds after which a test gives up; nothing comes near unless it is broken."""
 
 COMMAND = (sys.executable, "-m", "penstock.cli.main")
@@ -94,6 +95,16 @@ class Process:
         self._reader.join()
         assert self._popen.stdout is not None
         self._popen.stdout.close()
+
+
+def read_all(terminal: int) -> bytes:
+    """All that was printed on a terminal that nobody holds open any more."""
+    printed = b""
+    with suppress(OSError):  # its way to say that this was all
+        while piece := os.read(terminal, 65_536):
+            printed += piece
+    os.close(terminal)
+    return printed
 
 
 @contextmanager

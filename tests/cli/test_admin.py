@@ -11,7 +11,7 @@ import click
 import pytest
 
 from penstock import Done, Failed, JobQuery, Penstock, RetryPolicy, run_sync
-from tests.cli.support import COMMAND, SOON, Shell, run_one
+from tests.cli.support import COMMAND, SOON, Shell, read_all, run_one
 
 ONCE = RetryPolicy(attempts=1)
 
@@ -170,8 +170,7 @@ def on_terminal(arguments: list[str], typed: str = "", columns: int = 80) -> str
         timeout=SOON,
     )
     os.close(terminal)
-    printed = os.read(main, 100_000).decode().replace("\r\n", "\n")
-    os.close(main)
+    printed = read_all(main).decode().replace("\r\n", "\n")
     return click.unstyle(printed)
 
 

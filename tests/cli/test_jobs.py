@@ -32,7 +32,8 @@ def test_list_shows_newest_first(app: Penstock, shell: Shell) -> None:
     head, newest, oldest = shell("jobs").stdout.splitlines()
     assert head.split() == ["id", "task", "state", "tries", "when"]
     assert newest.split() == ["2", "greet", "pending", "(scheduled)", "0/3", "in", "90", "min"]
-    assert oldest.split() == ["1", "greet", "pending", "(ready)", "0/3", "now"]
+    assert oldest.split()[:5] == ["1", "greet", "pending", "(ready)", "0/3"]
+    assert oldest.endswith((" now", " s ago"))
 
 
 def test_list_shows_queue_key_and_error_where_there_are_any(app: Penstock, shell: Shell) -> None:

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from penstock import Penstock, run_sync
 from penstock.cli.exits import Exit
 from penstock.cli.main import cli
-from tests.cli.support import COMMAND, SOON, Shell
+from tests.cli.support import COMMAND, SOON, Shell, read_all
 
 
 def test_help_lists_commands_and_exit_codes(shell: Shell) -> None:
@@ -107,8 +107,7 @@ def test_terminal_gets_colour(app: Penstock, url: str) -> None:
         timeout=SOON,
     )
     os.close(terminal)
-    assert b"\x1b[33mready" in os.read(main, 10_000)
-    os.close(main)
+    assert b"\x1b[33mready" in read_all(main)
 
 
 def test_help_and_json_do_not_load_rich(app: Penstock, url: str) -> None:

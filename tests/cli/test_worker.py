@@ -82,7 +82,7 @@ def producer(folder: Path) -> Iterator[Penstock]:
 def wait_until_done(folder: Path, job_id: int) -> object:
     """What the job returned."""
     shell = Shell(f"sqlite:///{folder}/jobs.db")
-    shell("drain", "--timeout", "20")
+    shell("drain", "--timeout", str(SOON))
     return shell.json("jobs", str(job_id))["result"]
 
 
@@ -150,7 +150,7 @@ def test_job_that_cannot_be_stopped_does_not_keep_the_worker(
         worker.wait_for("runs")
         worker.send(signal.SIGTERM)
         assert worker.wait() == 7
-        assert "leaving jobs behind that did not stop" in worker.printed[-1]
+        assert "leaving jobs behind that did not stop" in "\n".join(worker.printed)
 
 
 @pytest.mark.parametrize("task", ["endless", "endless_thread"])
@@ -179,11 +179,10 @@ def test_queues_and_tags_narrow(folder: Path, producer: Penstock) -> None:
 
 
 def run_sync_until_done(app: Penstock, job_id: int) -> State:
-    seen = 0
-    for _ in range(20):
-        if (job := run_sync(app.get(job_id))).state.final:
-            break
-        seen = run_sync(app.store.wait(seen, 1.0))
+    seen, deadline = 0, time.monotonic() + SOON
+    while not (job := run_sync(app.get(job_id))).state.final:
+        assert time.monotonic() < deadline
+        seen = run_sync(app.store.wait(seen, 1))
     return job.state
 
 

@@ -5,6 +5,7 @@ import pytest
 
 from penstock.core.store import Store
 from penstock.stores import open_store
+from penstock.stores.sqlite import bell
 from tests.contract.support import SHARED, STORES, ManualClock, drive
 
 
@@ -14,6 +15,14 @@ def store(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) ->
     opened = open_store(STORES[request.param](tmp_path), clock=clock)
     yield opened
     drive(opened.close())
+
+
+@pytest.fixture
+def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only rings wake who waits. A look at SQLite's change counter, some time after any commit, is
+    allowed to wake once more, for nothing.
+    """
+    monkeypatch.setattr(bell, "_POLL", 3600)
 
 
 @pytest.fixture(params=SHARED)

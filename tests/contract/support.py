@@ -1,6 +1,7 @@
 """What every contract test stands on: the stores, a clock to move, and short ways to say things."""
 
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,7 +24,7 @@ SHARED = [name for name in STORES if name != "memory"]
 
 SECOND = timedelta(seconds=1)
 HOUR = timedelta(hours=1)
-SOON = 10
+SOON = 30
 """Seconds after which a test gives up; nothing comes near unless it is broken."""
 
 STEADY = RetryPolicy(attempts=2, delay=10 * SECOND, factor=1, jitter=0)
@@ -41,6 +42,17 @@ class ManualClock:
 
     def advance(self, by: timedelta) -> None:
         self.now += by
+
+
+def descriptors() -> set[tuple[int, str]]:
+    """What this process has open: the number of each and what it is. A set, because what earlier
+    tests have left may be closed at any moment.
+    """
+    found = set()
+    for number in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):  # that of the listing itself
+            found.add((int(number.name), str(number.readlink())))
+    return found
 
 
 def drive(verb: Coroutine[Any, Any, T]) -> T:

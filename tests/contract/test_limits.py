@@ -237,6 +237,7 @@ async def test_job_that_a_worker_of_another_queue_meets_is_not_starved(
     assert job.queue == "b"
 
 
+@pytest.mark.usefixtures("quiet")
 async def test_looking_at_held_jobs_wakes_nobody(store: Store) -> None:
     await limit_task(store, 1)
     await add(store, *[new()] * 5)
@@ -390,6 +391,7 @@ async def test_wait_ends_when_the_rate_allows_the_next(store: Store, clock: Manu
     assert len(await take(store)) == 1
 
 
+@pytest.mark.usefixtures("quiet")
 async def test_wait_ends_at_once_but_once_when_the_rate_has_allowed_the_next(
     store: Store, clock: ManualClock
 ) -> None:
@@ -408,6 +410,7 @@ async def test_wait_ends_at_once_but_once_when_the_rate_has_allowed_the_next(
     task.cancel()
 
 
+@pytest.mark.usefixtures("quiet")
 async def test_claim_that_uses_up_a_rate_ends_the_wait_of_others(store: Store) -> None:
     """They have to ask anew when the next may start."""
     await limit_queue(store, rate=(2, HOUR))

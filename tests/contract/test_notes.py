@@ -168,6 +168,7 @@ async def test_cancel_request_does_not_end_the_lease(store: Store, clock: Manual
     assert await store.checkpoint(job.id) == "1"
 
 
+@pytest.mark.usefixtures("quiet")
 async def test_note_is_no_transition(store: Store, clock: ManualClock) -> None:
     job = await running(store)
     before, log = await store.wait(0, 0), await history(store, job)

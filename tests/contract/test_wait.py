@@ -37,6 +37,7 @@ async def waiting(store: Store, seen: int) -> "asyncio.Task[int]":
     return task
 
 
+@pytest.mark.usefixtures("quiet")
 async def test_answer_is_the_next_seen(store: Store) -> None:
     seen = await current(store)
     assert await store.wait(seen, 0) == seen
@@ -53,12 +54,14 @@ async def test_change_before_the_wait_is_not_lost(store: Store) -> None:
         assert await store.wait(seen, LONG) != seen
 
 
+@pytest.mark.usefixtures("quiet")
 async def test_wait_ends_after_its_timeout(store: Store) -> None:
     seen = await current(store)
     async with asyncio.timeout(SOON):
         assert await store.wait(seen, BRIEF.total_seconds()) == seen
 
 
+@pytest.mark.usefixtures("quiet")
 async def test_jobs_added_in_the_same_loop_end_the_wait(store: Store) -> None:
     seen = await current(store)
     task = await waiting(store, seen)
@@ -86,6 +89,7 @@ def test_jobs_added_by_another_thread_end_a_wait_without_event_loop(store: Store
         assert answer.result(SOON) != seen
 
 
+@pytest.mark.usefixtures("quiet")
 def test_wait_without_event_loop_ends_after_its_timeout(store: Store) -> None:
     seen = drive(current(store))
     assert drive(store.wait(seen, BRIEF.total_seconds())) == seen
@@ -118,6 +122,7 @@ async def test_other_changes_end_the_wait_too(store: Store, change: str) -> None
         assert await task != seen
 
 
+@pytest.mark.usefixtures("quiet")
 async def test_looking_without_finding_wakes_nobody(store: Store, clock: ManualClock) -> None:
     """Else two idle workers would wake each other for ever."""
     await add_one(store, delay=HOUR)
@@ -161,6 +166,7 @@ async def test_wait_ends_at_once_for_a_job_already_due(store: Store, clock: Manu
         await store.wait(seen, LONG)
 
 
+@pytest.mark.usefixtures("quiet")
 async def test_due_job_that_nobody_may_take_ends_the_wait_only_once(
     store: Store, clock: ManualClock
 ) -> None:

@@ -20,6 +20,11 @@ from tests.crash.points import Point, die
 from tests.crash.recording import Fence, Recorded, Recorder, mark_of, recorded_run
 
 LEASE = timedelta(seconds=0.3)
+LONG_LEASE = timedelta(minutes=5)
+"""One that no worker loses by being slow; it is over for clients whose `offset` is LATER."""
+LATER = 600
+FIRM_LEASE = timedelta(seconds=3)
+"""One that no worker loses easily; a job that has lost it twice rests about as long."""
 MOMENT = timedelta(seconds=0.01)
 RETRY = RetryPolicy(attempts=4, delay=MOMENT, factor=1)
 KEYS = [None, None, None, "k1", "k2", "k3", "k4"]
@@ -48,6 +53,7 @@ class Client(Recorded):
 
     def __init__(self, role: str, folder: Path, options: dict[str, Any]) -> None:
         self.offset = options.get("offset", 0)
+        self.stands_at: int | None = None
         super().__init__(folder, Recorder(folder, role), self._shifted_clock)
         self.folder = folder
         self.fence = Fence(folder)
@@ -58,7 +64,7 @@ class Client(Recorded):
         self.task("plain", self.plain, permanent=(Hopeless,))
 
     def _shifted_clock(self) -> int:
-        return system_clock() + int(self.offset * 1e6)
+        return (self.stands_at or system_clock()) + int(self.offset * 1e6)
 
     def mark(self) -> str:
         self._marks += 1

@@ -22,7 +22,7 @@ from penstock.engine import run_sync
 from penstock.stores.sqlite import checkpoint
 from penstock.worker.worker import Worker
 from tests.crash import chaining, limiting, variants
-from tests.crash.client import LEASE, MOMENT, ORDERS, Client
+from tests.crash.client import MOMENT, ORDERS, Client
 from tests.crash.points import arm
 from tests.crash.recording import Recorder, Trouble, recorded_run
 from tests.crash.scenes import SCENES
@@ -134,7 +134,7 @@ def script(app: Client, options: dict[str, Any]) -> None:
     connection = own_connection(app.folder)
     run_sync(app.enqueue_many([app.new(key="k", priority=n) for n in (3, 9)]))
     run_sync(app.enqueue_many([app.new(tags=("red",), dedupe="d")]))
-    later = app.new(queue="limited", delay=LEASE)
+    later = app.new(queue="limited", delay=timedelta(seconds=15))  # not before it is told to
     _, waiting = run_sync(app.enqueue_many([app.new(dedupe="d"), later]))
     app.enqueue_within(connection, app.new(key="k"))
     run_sync(app.pause("default"))
@@ -197,7 +197,7 @@ def parent(app: Client, options: dict[str, Any]) -> None:
     """Forks a process, as handlers may, and dies in the middle of a write; the other lives on."""
     run_sync(app.enqueue_many([app.new()]))
     if os.fork() == 0:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300  # longer than the test waits
         while not (app.folder / "go").exists() and time.monotonic() < deadline:
             time.sleep(0.01)
         os._exit(0)

@@ -12,6 +12,7 @@ from penstock.core.lifecycle import Done, State
 from penstock.core.lifecycle import Event as Happened
 from penstock.core.limits import throttle_limit
 from penstock.engine import run_sync
+from penstock.stores import system_clock
 from tests.crash.client import Client
 from tests.crash.history import Stored, Violation
 from tests.crash.recording import Ended, Event, Started
@@ -69,6 +70,7 @@ def overdraw(app: Client, options: dict[str, Any]) -> None:
     """Claims, a few at a time and without settling, all that it is given; perhaps too much."""
     if (broken := options.get("broken")) is not None:
         rewrite(*BROKEN[broken])
+    app.stands_at = system_clock()  # all within one window of a rate, however slow it is
     set_limits(app)
     jobs = [app.new(queue="narrow") for _ in range(5)]
     jobs += [app.new(task="plain") for _ in range(4)]

@@ -12,7 +12,7 @@ from penstock.core.job import Job
 from penstock.core.lifecycle import Event, State
 from penstock.core.retry import RetryPolicy
 from penstock.engine import run_sync
-from tests.crash.client import MOMENT, Client
+from tests.crash.client import FIRM_LEASE, LATER, LONG_LEASE, MOMENT, Client
 from tests.crash.processes import Zygote, until
 from tests.crash.steps import STEPS, WAITS_AT, Walk, traces
 from tests.crash.support import assert_promises_kept, client
@@ -22,7 +22,8 @@ PATIENT = RetryPolicy(attempts=50, delay=MOMENT, factor=1)
 
 def enqueue(app: Client, task: str, **options: Any) -> Job:
     Walk(app)
-    (job,) = run_sync(app.enqueue_many([app.new(task=task, retry=PATIENT, **options)]))
+    new = app.new(**{"task": task, "retry": PATIENT, "lease": LONG_LEASE, **options})
+    (job,) = run_sync(app.enqueue_many([new]))
     return job
 
 
@@ -30,10 +31,10 @@ def is_done(app: Client, job: Job) -> bool:
     return run_sync(app.get(job.id)).state is State.DONE
 
 
-def finish(zygote: Zygote, app: Client, job: Job) -> None:
+def finish(zygote: Zygote, app: Client, job: Job, offset: int = LATER) -> None:
     if is_done(app, job):
         return
-    healthy = zygote.start("walker", app.folder)
+    healthy = zygote.start("walker", app.folder, offset=offset)
     until(
         lambda: healthy.ended or is_done(app, job),
         "a healthy worker does not finish the job",
@@ -76,18 +77,18 @@ def test_next_attempt_goes_on_from_the_last_checkpoint(
 def test_each_death_costs_one_step_at_most(task: str, zygote: Zygote, folder: Path) -> None:
     rng = random.Random(task)
     with client(folder) as app:
-        job = enqueue(app, task)
+        job = enqueue(app, task, lease=FIRM_LEASE)
         deaths = 4
-        for _ in range(deaths):
+        for n in range(deaths):
             wanted = len(traces(folder)) + rng.randint(1, 3)
-            walking = zygote.start("walker", folder, pause=0.03)
+            walking = zygote.start("walker", folder, pause=0.03, offset=n * LATER)
             until(
                 lambda wanted=wanted: len(traces(folder)) >= wanted or is_done(app, job),  # type: ignore[misc]
                 "the job does not go on",
                 pause=rng.uniform(0.001, 0.01),
             )
             walking.kill()
-        finish(zygote, app, job)
+        finish(zygote, app, job, offset=deaths * LATER)
         done = traces(folder)
         assert len(done) <= STEPS + deaths
         assert sorted(set(done)) == list(range(STEPS))
@@ -102,7 +103,7 @@ def test_stopped_worker_does_not_set_the_job_back(zygote: Zygote, folder: Path) 
         stopped = zygote.start("walker", folder)
         until(lambda: WAITS_AT in traces(folder), "the job does not begin")
         stopped.signal(signal.SIGSTOP)
-        other = zygote.start("walker", folder, pause=0.05)
+        other = zygote.start("walker", folder, pause=0.05, offset=LATER)
         until(lambda: WAITS_AT + 2 in traces(folder), "nobody takes the job over")
         (folder / "go").touch()
         stopped.signal(signal.SIGCONT)

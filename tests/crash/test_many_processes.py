@@ -3,6 +3,8 @@
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from penstock.engine import run_sync
 from tests.crash.processes import Zygote, until
 from tests.crash.recording import Asked, Started, read_history
@@ -12,6 +14,7 @@ JOBS = 4_000
 WAL_LIMIT = 64 * 1024 * 1024
 
 
+@pytest.mark.timeout(600)
 def test_processes_share_a_file(zygote: Zygote, folder: Path) -> None:
     producers = [zygote.start("crowd_producer", folder, jobs=JOBS, seed=n) for n in range(3)]
     workers = [zygote.start("worker", folder, concurrency=50) for _ in range(3)]
@@ -33,7 +36,7 @@ def test_processes_share_a_file(zygote: Zygote, folder: Path) -> None:
             sample()
             return all(child.ended for child in producers) and not run_sync(app.store.backlog())[0]
 
-        until(all_is_done, "the jobs do not come to an end", within=100)
+        until(all_is_done, "the jobs do not come to an end", within=400)
     for child in (*workers, *readers):
         child.stop()
     assert max(sizes) < WAL_LIMIT

@@ -62,6 +62,7 @@ def test_client_dies_at(point: str, zygote: Zygote, folder: Path) -> None:
 
 
 # After a statement is before the next one, except where a client is told in between.
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("every", ["before * odd", "before * even", "after COMMIT"])
 def test_client_dies_at_every_statement(every: str, zygote: Zygote, tmp_path: Path) -> None:
     unharmed = tmp_path / "unharmed"
@@ -123,7 +124,7 @@ def test_process_left_by_a_dead_one_is_in_nobodys_way(zygote: Zygote, folder: Pa
     zygote.start("parent", folder, point="after BEGIN IMMEDIATE 3").die()
     try:
         other = zygote.start("enqueues", folder)
-        until(lambda: other.ended, "a lock outlives the process that took it", within=20)
+        until(lambda: other.ended, "a lock outlives the process that took it")
         other.succeed()
     finally:
         (folder / "go").touch()

@@ -15,7 +15,7 @@ import pytest
 from penstock.engine import run_sync
 from tests.crash.client import LEASE, Client
 from tests.crash.history import read_store
-from tests.crash.processes import Child, Zygote
+from tests.crash.processes import Child, Zygote, until
 from tests.crash.recording import mark_of
 from tests.crash.support import assert_promises_kept, client, drain
 
@@ -61,6 +61,7 @@ def play(rng: random.Random, zygote: Zygote, app: Client) -> None:
         for n in fallen:
             actors[n] = start(CAST[n])
         kills += len(fallen)
+    until(lambda: bool(own_rows(app.folder)), "nobody enqueues in a transaction of their own")
     for actor in actors:
         actor.kill()
         actor.die()
@@ -75,9 +76,18 @@ def oversleep(actor: Child) -> None:
 
 def assert_own_rows_and_jobs_agree(folder: Path) -> None:
     """What was enqueued in an application's own transaction is there just as its rows are."""
-    connection = sqlite3.connect(folder / "jobs.db")
-    orders = {mark for (mark,) in connection.execute("SELECT mark FROM orders")}
-    connection.close()
+    orders = own_rows(folder)
     jobs = {mark_of(job.payload) for job in read_store(folder).jobs.values()}
     assert orders
     assert orders <= jobs
+
+
+def own_rows(folder: Path) -> set[str]:
+    """The rows of the application; nothing while it has not made its table."""
+    connection = sqlite3.connect(folder / "jobs.db")
+    try:
+        return {mark for (mark,) in connection.execute("SELECT mark FROM orders")}
+    except sqlite3.OperationalError:
+        return set()
+    finally:
+        connection.close()

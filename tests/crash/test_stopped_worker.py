@@ -6,7 +6,7 @@ from pathlib import Path
 from penstock.core.job import Job
 from penstock.core.lifecycle import Event, State
 from penstock.engine import run_sync
-from tests.crash.client import Client
+from tests.crash.client import LATER, LONG_LEASE, Client
 from tests.crash.processes import Child, Zygote, until
 from tests.crash.recording import Started, read_history
 from tests.crash.support import assert_promises_kept, client
@@ -16,11 +16,17 @@ def starts(folder: Path) -> list[Started]:
     return [note for note in read_history(folder) if isinstance(note, Started)]
 
 
+def enqueue(app: Client) -> Job:
+    new = app.new(task="plain", does=["wait"], lease=LONG_LEASE)
+    (job,) = run_sync(app.enqueue_many([new]))
+    return job
+
+
 def take_over(zygote: Zygote, app: Client, stopped: Child, job: Job) -> Child:
     """Stop a worker in its handler; another one does its job, and only then it wakes."""
     until(lambda: bool(starts(app.folder)), "the handler does not start")
     stopped.signal(signal.SIGSTOP)
-    other = zygote.start("worker", app.folder)
+    other = zygote.start("worker", app.folder, offset=LATER)
     until(lambda: len(starts(app.folder)) == 2, "nobody takes the job over")
     (app.folder / "go").touch()
     until(lambda: run_sync(app.get(job.id)).state is State.DONE, "the job is not done")
@@ -30,7 +36,7 @@ def take_over(zygote: Zygote, app: Client, stopped: Child, job: Job) -> Child:
 
 def test_stale_settle_is_refused_and_logged(zygote: Zygote, folder: Path) -> None:
     with client(folder) as app:
-        (job,) = run_sync(app.enqueue_many([app.new(task="plain", does=["wait"])]))
+        job = enqueue(app)
         stopped = zygote.start("hand", folder)
         other = take_over(zygote, app, stopped, job)
         stopped.succeed()
@@ -45,7 +51,7 @@ def test_stale_settle_is_refused_and_logged(zygote: Zygote, folder: Path) -> Non
 
 def test_result_of_a_stopped_worker_is_not_taken(zygote: Zygote, folder: Path) -> None:
     with client(folder) as app:
-        (job,) = run_sync(app.enqueue_many([app.new(task="plain", does=["wait"])]))
+        job = enqueue(app)
         stopped = zygote.start("worker", folder)
         other = take_over(zygote, app, stopped, job)
         # It goes on to work: losing one job has not broken it.

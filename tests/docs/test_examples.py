@@ -52,7 +52,7 @@ def test_examples_of_a_page_run_one_after_the_other(page: Path, tmp_path: Path) 
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=100,
         check=False,
     )
     assert ran.returncode == 0, f"{page}:\n{ran.stdout}\n{ran.stderr}"

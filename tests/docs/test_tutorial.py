@@ -109,7 +109,7 @@ def plain(text: str) -> list[str]:
     return [" ".join(line.split()) for line in text.splitlines() if line.strip()]
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 def test_tutorial_can_be_followed(tmp_path: Path) -> None:
     with reading(tmp_path) as reader:
         for kind, text in blocks():

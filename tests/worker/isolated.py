@@ -219,6 +219,7 @@ DEEDS: dict[str, Callable[[Path], Any]] = {
 def act(deed: str, folder: str = ".") -> Any:
     """Do one of these deeds, or nothing."""
     (Path(folder) / "pid").write_text(str(os.getpid()))
+    (Path(folder) / "began").touch()
     return DEEDS[deed](Path(folder)) if deed in DEEDS else os.getpid()
 
 
@@ -250,8 +251,10 @@ async def wait(folder: str, *, blocking: bool = False) -> None:
     """Do not end by itself."""
     if blocking:
         await asyncio.sleep(0)
+        (Path(folder) / "began").touch()
         sleep(Path(folder))
     try:
+        (Path(folder) / "began").touch()
         await asyncio.sleep(FOREVER)
     except asyncio.CancelledError:
         (Path(folder) / "tidied").write_text(str(context().cancelled))

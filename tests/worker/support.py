@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from penstock import Penstock, RetryPolicy, Worker
-from tests.contract.support import SECOND, SOON
+from penstock import Event, Job, Penstock, RetryPolicy, Worker
+from tests.contract.support import HOUR, SECOND, SOON, ManualClock
 
 ONCE = RetryPolicy(attempts=1)
 AT_ONCE = RetryPolicy(attempts=3, delay=0 * SECOND)
@@ -43,6 +43,18 @@ async def eventually(holds: Callable[[], Awaitable[bool]]) -> None:
     async with asyncio.timeout(SOON):
         while not await holds():  # noqa: ASYNC110 - there is no event for it
             await asyncio.sleep(0.005)
+
+
+async def take_away(app: Penstock, job: Job, clock: ManualClock) -> None:
+    """Let the lease of a running job end, although its worker renews it: time jumps until that
+    is late. The worker sweeps too, at moments of its own: who takes the job back is left open.
+    """
+    async with asyncio.timeout(SOON):
+        while True:
+            clock.advance(2 * HOUR)
+            await app.reclaim()
+            if Event.EXPIRED in [entry.event for entry in await app.log(job.id)]:
+                return
 
 
 async def soon(event: asyncio.Event) -> None:

@@ -4,7 +4,7 @@ import asyncio
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -12,7 +12,9 @@ import pytest
 
 from penstock import (
     InvalidJob,
+    Job,
     JobFailed,
+    JobId,
     JobNotFound,
     NewJob,
     OnFailure,
@@ -29,6 +31,7 @@ from tests.contract.support import SOON
 from tests.worker.support import AT_ONCE, ONCE, work_off
 
 SECONDS = timedelta(seconds=SOON)
+LONG = 3600
 
 
 async def test_chain_runs_step_by_step(app: Penstock) -> None:
@@ -92,6 +95,7 @@ async def test_explain_says_what_a_job_waits_for(app: Penstock) -> None:
     assert explanation.text == f"it waits for job {first.id}, which is pending, and for 1 more"
 
 
+@pytest.mark.timeout(600)
 async def test_fan_in_of_ten_thousand_jobs(app: Penstock) -> None:
     ran: list[int] = []
 
@@ -104,7 +108,7 @@ async def test_fan_in_of_ten_thousand_jobs(app: Penstock) -> None:
         return len(ran)
 
     jobs = await app.enqueue_many(chain([part.new(n) for n in range(10_000)], whole.new()))
-    await asyncio.wait_for(Worker(app, concurrency=500).run(until_empty=True), 60)
+    await asyncio.wait_for(Worker(app, concurrency=500).run(until_empty=True), 10 * SOON)
     assert await app.result(jobs[-1], timeout=SECONDS) == 10_000
     assert len(ran) == 10_000
 
@@ -323,6 +327,73 @@ async def test_many_wait_for_their_results(app: Penstock) -> None:
     assert await asyncio.gather(*waiting) == list(range(300))
 
 
+async def test_result_may_be_asked_for_while_others_are_looked_at(
+    app: Penstock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is no job that is gone, only one that the look was not for."""
+
+    @app.task
+    async def same(n: int) -> int:
+        return n
+
+    first, second = await app.enqueue_many([same.new(1), same.new(2)])
+    get, late = app.store.get, list[asyncio.Task[Any]]()
+
+    async def meanwhile(ids: Sequence[JobId]) -> list[Job]:
+        found = await get(ids)
+        if not late:
+            late.append(asyncio.create_task(app.result(second, timeout=SECONDS)))
+            while second.id not in app._ends._waiters:  # noqa: ASYNC110 - there is no event for it
+                await asyncio.sleep(0)
+        return found
+
+    monkeypatch.setattr(app.store, "get", meanwhile)
+    waiting = asyncio.create_task(app.result(first, timeout=SECONDS))
+    async with asyncio.timeout(SOON):
+        while not late:  # noqa: ASYNC110 - there is no event for it
+            await asyncio.sleep(0)
+    await work_off(app)
+    assert [await waiting, await late[0]] == [1, 2]
+
+
+async def test_end_between_a_look_and_the_wait_is_not_missed(
+    app: Penstock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Looking from time to time would be too late.
+    monkeypatch.setattr(bell, "_POLL", LONG)
+    monkeypatch.setattr(results, "_LOOK_AGAIN", LONG)
+    watch, queues = app.store.watch, ("first", "second")
+    seen = asyncio.Event()
+
+    @app.task
+    async def same(n: int) -> int:
+        return n
+
+    other, job = [await same.using(queue=queue).enqueue(n) for n, queue in enumerate(queues)]
+    watching = asyncio.create_task(app.result(other, timeout=SECONDS))
+
+    async def slowly(ids: Sequence[JobId]) -> list[Job]:
+        found = await watch(ids)
+        if job.id in ids:
+            await work_off(app, queues=["second"])
+            await asyncio.wait_for(seen.wait(), SOON)
+        return found
+
+    get = app.store.get
+
+    async def noticed(ids: Sequence[JobId]) -> list[Job]:
+        found = await get(ids)
+        if (await get([job.id]))[0].state.final:
+            asyncio.get_running_loop().call_soon(seen.set)
+        return found
+
+    monkeypatch.setattr(app.store, "get", noticed)
+    monkeypatch.setattr(app.store, "watch", slowly)
+    assert await app.result(job, timeout=SECONDS) == 1
+    await work_off(app)
+    assert await watching == 0
+
+
 WORKER = """
 import asyncio, sys
 from penstock import Penstock, Worker
@@ -341,8 +412,8 @@ async def test_result_of_another_process_is_rung_for(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Looking from time to time would be too late.
-    monkeypatch.setattr(bell, "_POLL", 60)
-    monkeypatch.setattr(results, "_LOOK_AGAIN", 60)
+    monkeypatch.setattr(bell, "_POLL", LONG)
+    monkeypatch.setattr(results, "_LOOK_AGAIN", LONG)
     async with Penstock(url) as app:
 
         @app.task
@@ -350,8 +421,8 @@ async def test_result_of_another_process_is_rung_for(
             raise AssertionError
 
         job = await double.enqueue(4)
-        waiting = asyncio.create_task(app.result(job, timeout=SECONDS))
+        waiting = asyncio.create_task(app.result(job, timeout=3 * SECONDS))
         await asyncio.to_thread(
-            subprocess.run, [sys.executable, "-c", WORKER, url], check=True, timeout=30
+            subprocess.run, [sys.executable, "-c", WORKER, url], check=True, timeout=2 * SOON
         )
         assert await waiting == 8

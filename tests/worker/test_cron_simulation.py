@@ -73,6 +73,7 @@ def next_step(chance: random.Random, now: datetime) -> datetime:
     return now + chance.uniform(0, 120) * MINUTE
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("start", SEASONS)
 @pytest.mark.parametrize("missed", ["all", "once", "skip"])
 async def test_five_programs_over_weeks_with_jumping_clocks_and_restarts(
@@ -128,6 +129,7 @@ def start_one(*arguments: str) -> "subprocess.Popen[bytes]":
     return subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
 
 
+@pytest.mark.timeout(600)
 async def test_five_processes_that_are_killed_fire_each_run_once(tmp_path: Path) -> None:
     chance = random.Random(5)
     url, path = f"sqlite:///{tmp_path}/jobs.db", tmp_path / "clock"

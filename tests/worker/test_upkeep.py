@@ -60,8 +60,8 @@ async def test_what_was_taken_back_is_said(
         await abandoned(app)
     clock.advance(HOUR)
     async with working(app, sweep=OFTEN, queues=["another"]):
-        await eventually(lambda: _running(app, 0))
-    assert text in caplog.text
+        await eventually(lambda: _is_said(text, caplog))
+    assert await _running(app, 0)
 
 
 async def test_many_expired_leases_are_all_taken_back(app: Penstock, clock: ManualClock) -> None:
@@ -142,6 +142,10 @@ async def test_upkeep_goes_on_after_the_store_did_not_answer(
 
 async def _is(app: Penstock, job: Job, state: State) -> bool:
     return (await app.get(job.id)).state is state
+
+
+async def _is_said(text: str, caplog: pytest.LogCaptureFixture) -> bool:
+    return text in caplog.text
 
 
 async def _running(app: Penstock, n: int) -> bool:

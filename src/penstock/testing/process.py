@@ -22,7 +22,7 @@ from penstock.testing.clock import Clock
 
 Point = Literal["claimed", "ran", "settled"]
 
-SOON = timedelta(seconds=30)
+SOON = timedelta(seconds=60)
 _TAIL = 4_000
 _PROGRAM = (
     "import sys, json; order = sys.argv[1]; sys.path[:] = json.loads(order)['paths']; "

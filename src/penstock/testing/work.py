@@ -16,7 +16,7 @@ from penstock.testing.clock import Clock
 from penstock.testing.reading import every_entry, every_job, next_due, shown
 from penstock.worker.worker import Worker
 
-SOON = timedelta(seconds=10)
+SOON = timedelta(seconds=30)
 # However far a test moves the clock, it finds the jobs that ran.
 _FOREVER = Retention(finished=timedelta(days=36_500), failed=timedelta(days=36_500))
 _FAILURES = frozenset({Event.FAILED, Event.EXPIRED})

@@ -52,6 +52,8 @@ class LeaseKeeper:
 
     def _run(self) -> None:
         while not self._stopped:
+            # Before the look: who comes during it was perhaps not seen, and has to wake this.
+            self._shortest = _LONGEST
             leases = [run.job.lease_time.total_seconds() for run in list(self._runs.values())]
             self._shortest = min(leases, default=_LONGEST)
             if self._wake.wait(max(self._shortest / _SHARE, _LEAST_PAUSE)):
