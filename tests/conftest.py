@@ -1,6 +1,11 @@
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.contract.support import ManualClock
+
+# How fast the machine is says nothing about the code.
+settings.register_profile("any", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any")
 
 
 @pytest.fixture

@@ -56,6 +56,7 @@ from penstock.core.job import (
     QueueSettings,
     Tail,
     Tally,
+    bind,
     headline,
 )
 from penstock.core.lifecycle import Event, Move, Outcome, State, Waiting
@@ -332,7 +333,7 @@ class Penstock(Administration, Periodic):
             check_places(jobs)
             if any(job.supersede for job in jobs):
                 return [await self._enqueue_superseding(jobs, connection)]
-        return await self.store.add(jobs, actor=self.actor, connection=connection)
+        return bind(await self.store.add(jobs, actor=self.actor, connection=connection), self)
 
     async def enqueue_batch(
         self, jobs: Sequence[NewJob], *, correlation: str | None = None, ordered: bool = False
@@ -354,13 +355,13 @@ class Penstock(Administration, Periodic):
             tail, wanted = await self._merged(new)
             try:
                 if wanted is not None:
-                    (job,) = await self.store.add((wanted,), actor=self.actor, tail=tail)
-                    return job
+                    added = await self.store.add((wanted,), actor=self.actor, tail=tail)
+                    return bind(added, self)[0]
                 if tail.job is not None:
                     change = Change(tail.job, lifecycle.supersede(tail.job, None))
                     (undone,) = await self.store.transition([change], actor=self.actor)
                     if undone is not None:
-                        return undone
+                        return bind([undone], self)[0]
             except Overtaken:
                 continue
         raise PenstockError(f"the jobs of key {new.key!r} keep changing; try again")
@@ -403,7 +404,7 @@ class Penstock(Administration, Periodic):
             queues=None if queues is None else tuple(queues),
             tags=tuple(tags),
         )
-        return await self.store.claim(wanted)
+        return bind(await self.store.claim(wanted), self)
 
     async def _declare_limits(self) -> None:
         """Store what tasks were registered with, before the first of their jobs is claimed."""
@@ -420,7 +421,7 @@ class Penstock(Administration, Periodic):
 
         A job in the answer may have `cancel_requested`: then stop, and settle it as cancelled.
         """
-        return await self.store.renew(leases)
+        return bind(await self.store.renew(leases), self)
 
     async def note(self, notes: Sequence[Note]) -> list[bool]:
         """Keep what running jobs say about themselves, in one transaction.
@@ -455,6 +456,11 @@ class Penstock(Administration, Periodic):
 
     async def settle_held(self, results: Sequence[tuple[Job | Lease, Outcome]]) -> list[Job | None]:
         """As `settle`, with None in the place of a job that is not held any more."""
+        settled = await self._settled(results)
+        bind([job for job in settled if job is not None], self)
+        return settled
+
+    async def _settled(self, results: Sequence[tuple[Job | Lease, Outcome]]) -> list[Job | None]:
         settled: list[Job | None] = [None] * len(results)
         known = {n: job for n, (job, _) in enumerate(results) if isinstance(job, Job)}
         left = list(range(len(results)))
@@ -498,13 +504,13 @@ class Penstock(Administration, Periodic):
         found = await self.store.get([JobId(job_id)])
         if not found:
             raise JobNotFound(f"there is no job {job_id}; retention may have removed it")
-        return found[0]
+        return bind(found, self)[0]
 
     async def find(self, query: JobQuery | None = None) -> list[Job]:
         """The jobs that fit, newest first unless asked otherwise."""
         query = query or JobQuery()
         check_limit(query.limit)
-        return await self.store.find(query)
+        return bind(await self.store.find(query), self)
 
     async def count(self) -> Counts:
         """How many jobs there are by queue, state and what they wait for; constant time."""
@@ -529,15 +535,17 @@ class Penstock(Administration, Periodic):
         return await self.store.newest_log()
 
     async def result(self, job: Job | int, *, timeout: timedelta | None = None) -> Any:
-        """What the job returned, when it has ended, in whatever process.
+        """What the job returns, when it has ended, in whatever process; see `Job.result`.
 
         Raises `JobFailed` if it ended without success, `TimeoutError` when the time is over.
         """
+        if timeout is not None:
+            check_kind("timeout", timeout, timedelta)
         ended = await self._ends.of(
             job.id if isinstance(job, Job) else JobId(job),
             None if timeout is None else timeout.total_seconds(),
         )
-        return outcome_of(ended)
+        return outcome_of(bind([ended], self)[0])
 
     async def batch(self, correlation: str) -> Batch:
         """How the jobs of a batch fare."""
@@ -654,7 +662,7 @@ class Penstock(Administration, Periodic):
             job = await self.get(job_id)
             (answer,) = await self.store.transition([Change(job, decide(job))], actor=self.actor)
             if answer is not None:
-                return answer
+                return bind([answer], self)[0]
         raise PenstockError(f"job {job_id} keeps changing; try again")
 
     async def queues(self) -> list[Queue]:
