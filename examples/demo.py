@@ -48,7 +48,7 @@ async def tour(app: Penstock, console: Console) -> None:
     jobs = Table("id", "task", "key", "state", "attempts", "result", title="Jobs")
     for job in reversed(await app.find()):
         jobs.add_row(
-            str(job.id), job.task, job.key or "", job.state, str(job.attempt), str(job.result)
+            str(job.id), job.task, job.key or "", job.state, str(job.attempt), str(job.returned)
         )
     console.print(jobs)
 

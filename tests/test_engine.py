@@ -179,7 +179,7 @@ def test_synchronous_code_reaches_everything_through_the_bridge(
     [claimed] = run_sync(app.claim(worker="w"))
     run_sync(app.renew([claimed.lease]))
     [done] = run_sync(app.settle([(claimed, Done('"hi"'))]))
-    assert (done.id, done.result) == (job.id, "hi")
+    assert (done.id, done.returned) == (job.id, "hi")
     assert run_sync(app.get(job.id)) == done
     assert len(run_sync(app.log(job.id))) == 3
     assert run_sync(app.explain(job.id)).reason == "finished"
@@ -503,7 +503,7 @@ async def test_lease_is_enough_to_settle(app: Penstock) -> None:
     await app.enqueue_many([new()] * 2)
     one, other = await app.claim(worker="w", limit=2)
     settled = await app.settle([(one.lease, Done("1")), (other, Done("2"))])
-    assert [job.result for job in settled] == [1, 2]
+    assert [job.returned for job in settled] == [1, 2]
 
 
 async def test_settling_nothing_is_no_trouble(app: Penstock) -> None:
@@ -525,7 +525,7 @@ async def test_stale_worker_is_refused_and_the_refusal_is_logged(
     assert (entry.event, entry.state, entry.actor) == (Event.REFUSED, State.RUNNING, "slow")
     assert entry.reason == f"stale token {stale.token} from slow"
     [done] = await app.settle([(fresh, Done('"fresh"'))])
-    assert done.result == "fresh"
+    assert done.returned == "fresh"
 
 
 async def test_run_cannot_be_settled_twice(app: Penstock) -> None:
@@ -534,7 +534,7 @@ async def test_run_cannot_be_settled_twice(app: Penstock) -> None:
     await app.settle([(job, Done("1"))])
     with pytest.raises(LeaseLost):
         await app.settle([(job, Failed("changed my mind"))])
-    assert (await app.get(job.id)).result == 1
+    assert (await app.get(job.id)).returned == 1
     assert await events_of(app, job) == [
         Event.ENQUEUED, Event.CLAIMED, Event.DONE, Event.REFUSED,
     ]  # fmt: skip
@@ -545,7 +545,7 @@ async def test_run_settled_twice_in_one_call_is_settled_once(app: Penstock) -> N
     job = await claim_one(app)
     first, second = await app.settle_held([(job, Done("1")), (job.lease, Failed("no"))])
     assert first is not None
-    assert (first.result, second) == (1, None)
+    assert (first.returned, second) == (1, None)
 
 
 async def test_unknown_job_cannot_be_settled(app: Penstock) -> None:
@@ -632,7 +632,7 @@ async def test_jobs_and_leases_settle_side_by_side_in_their_order(
             for n, job in enumerate(jobs)
         ]
     )
-    assert [job and job.result for job in settled] == [0, None, 2, 3]
+    assert [job and job.returned for job in settled] == [0, None, 2, 3]
     assert [job and job.id for job in settled] == [jobs[0].id, None, jobs[2].id, jobs[3].id]
     assert (await events_of(app, jobs[1]))[-1] is Event.REFUSED
     ends = [(await app.log(job.id))[-1] for job in (jobs[0], jobs[2], jobs[3])]

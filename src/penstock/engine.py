@@ -57,6 +57,7 @@ from penstock.core.job import (
     QueueSettings,
     Tail,
     Tally,
+    bind,
     headline,
 )
 from penstock.core.lifecycle import Event, Move, Outcome, State, Waiting
@@ -333,7 +334,7 @@ class Penstock(AccessTokens, Administration, Periodic):
             check_places(jobs)
             if any(job.supersede for job in jobs):
                 return [await self._enqueue_superseding(jobs, connection)]
-        return await self.store.add(jobs, actor=self.actor, connection=connection)
+        return bind(await self.store.add(jobs, actor=self.actor, connection=connection), self)
 
     async def enqueue_batch(
         self, jobs: Sequence[NewJob], *, correlation: str | None = None, ordered: bool = False
@@ -355,13 +356,13 @@ class Penstock(AccessTokens, Administration, Periodic):
             tail, wanted = await self._merged(new)
             try:
                 if wanted is not None:
-                    (job,) = await self.store.add((wanted,), actor=self.actor, tail=tail)
-                    return job
+                    added = await self.store.add((wanted,), actor=self.actor, tail=tail)
+                    return bind(added, self)[0]
                 if tail.job is not None:
                     change = Change(tail.job, lifecycle.supersede(tail.job, None))
                     (undone,) = await self.store.transition([change], actor=self.actor)
                     if undone is not None:
-                        return undone
+                        return bind([undone], self)[0]
             except Overtaken:
                 continue
         raise PenstockError(f"the jobs of key {new.key!r} keep changing; try again")
@@ -404,7 +405,7 @@ class Penstock(AccessTokens, Administration, Periodic):
             queues=None if queues is None else tuple(queues),
             tags=tuple(tags),
         )
-        return await self.store.claim(wanted)
+        return bind(await self.store.claim(wanted), self)
 
     async def _declare_limits(self) -> None:
         """Store what tasks were registered with, before the first of their jobs is claimed."""
@@ -434,7 +435,7 @@ class Penstock(AccessTokens, Administration, Periodic):
         if len(renewed) < len(leases):
             held = {(job.id, job.token) for job in renewed}
             await self._refuse([one for one in leases if (one.job_id, one.token) not in held])
-        return renewed
+        return bind(renewed, self)
 
     async def note(self, notes: Sequence[Note]) -> list[bool]:
         """Keep what running jobs say about themselves, in one transaction.
@@ -474,10 +475,12 @@ class Penstock(AccessTokens, Administration, Periodic):
 
     async def settle_held(self, results: Sequence[tuple[Job | Lease, Outcome]]) -> list[Job | None]:
         """As `settle`, with None in the place of a job that is not held any more."""
-        return await self._write_held(
+        settled = await self._write_held(
             [held for held, _ in results],
             lambda n, job: lifecycle.advance(job, results[n][1], random.random()),  # noqa: S311 - jitter
         )
+        bind([job for job in settled if job is not None], self)
+        return settled
 
     async def _write_held(
         self, holds: Sequence[Job | Lease], decide: Callable[[int, Job], Move]
@@ -534,13 +537,13 @@ class Penstock(AccessTokens, Administration, Periodic):
         found = await self.store.get([JobId(job_id)])
         if not found:
             raise JobNotFound(f"there is no job {job_id}; retention may have removed it")
-        return found[0]
+        return bind(found, self)[0]
 
     async def find(self, query: JobQuery | None = None) -> list[Job]:
         """The jobs that fit, newest first unless asked otherwise."""
         query = query or JobQuery()
         check_limit(query.limit)
-        return await self.store.find(query)
+        return bind(await self.store.find(query), self)
 
     async def find_ids(self, query: JobQuery | None = None) -> list[JobId]:
         """As `find`, the ids alone: cheap enough for very long pages."""
@@ -578,15 +581,17 @@ class Penstock(AccessTokens, Administration, Periodic):
         return await self.store.newest_log()
 
     async def result(self, job: Job | int, *, timeout: timedelta | None = None) -> Any:
-        """What the job returned, when it has ended, in whatever process.
+        """What the job returns, when it has ended, in whatever process; see `Job.result`.
 
         Raises `JobFailed` if it ended without success, `TimeoutError` when the time is over.
         """
+        if timeout is not None:
+            check_kind("timeout", timeout, timedelta)
         ended = await self._ends.of(
             job.id if isinstance(job, Job) else JobId(job),
             None if timeout is None else timeout.total_seconds(),
         )
-        return outcome_of(ended)
+        return outcome_of(bind([ended], self)[0])
 
     async def batch(self, correlation: str) -> Batch:
         """How the jobs of a batch fare."""
@@ -707,7 +712,7 @@ class Penstock(AccessTokens, Administration, Periodic):
             job = await self.get(job_id)
             (answer,) = await self.store.transition([Change(job, decide(job))], actor=self.actor)
             if answer is not None:
-                return answer
+                return bind([answer], self)[0]
         raise PenstockError(f"job {job_id} keeps changing; try again")
 
     async def queues(self) -> list[Queue]:

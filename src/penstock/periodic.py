@@ -16,7 +16,7 @@ from penstock.core.errors import (
     QueueFull,
     ScheduleNotFound,
 )
-from penstock.core.job import Job, NewJob
+from penstock.core.job import Job, NewJob, bind
 from penstock.core.schedule import (
     Firing,
     Missed,
@@ -72,6 +72,10 @@ class Periodic:
         """Where schedules are durable."""
         raise NotImplementedError  # Penstock has it
 
+    async def result(self, job: Job | int, *, timeout: timedelta | None = None) -> Any:
+        """What a job returns, when it has ended."""
+        raise NotImplementedError  # Penstock has it
+
     # Schedules
 
     async def schedule(
@@ -110,8 +114,8 @@ class Periodic:
         returned, with `duplicate` set.
         """
         schedule = await self._stored(name)
-        (job,) = await self.store.add([schedule.alone(schedule.job)], actor=self.actor)
-        return job
+        added = await self.store.add([schedule.alone(schedule.job)], actor=self.actor)
+        return bind(added, self)[0]
 
     async def pause_schedule(self, name: str) -> Schedule:
         """Fire it no more, in any process, until it is resumed."""

@@ -98,7 +98,7 @@ def outcome_of(job: Job) -> object:
     if job.state is not State.DONE:
         because = f": {headline(job.error)}" if job.error else ""
         raise JobFailed(f"job {job.id} is {job.state}{because}", job)
-    return job.result
+    return job.returned
 
 
 def _gone(job_id: JobId) -> JobNotFound:

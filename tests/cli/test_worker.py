@@ -127,7 +127,7 @@ def test_running_job_finishes_within_its_grace(folder: Path, producer: Penstock)
         (folder / "pipe").write_text("finished")
         assert worker.wait() == 0
     found = run_sync(producer.get(job.id))
-    assert (found.state, found.result) == (State.DONE, "finished")
+    assert (found.state, found.returned) == (State.DONE, "finished")
 
 
 def test_coroutine_goes_back_to_the_queue_after_the_grace(folder: Path, producer: Penstock) -> None:

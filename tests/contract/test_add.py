@@ -56,7 +56,9 @@ async def test_added_job_is_pending_and_untouched(store: Store, clock: ManualClo
     assert (job.state, job.waiting, job.attempt) == (State.PENDING, Waiting.READY, 0)
     assert (job.enqueued_at, job.run_at) == (clock.now, clock.now)
     assert (job.token, job.worker, job.started_at, job.expires_at) == (0, None, None, None)
-    assert (job.finished_at, job.error, job.result, job.cancel_requested) == (None,) * 3 + (False,)
+    assert (job.finished_at, job.error, job.returned, job.cancel_requested) == (None,) * 3 + (
+        False,
+    )
     assert (job.key, job.dedupe, job.tags, job.timeout) == (None, None, (), None)
     assert not job.duplicate
 

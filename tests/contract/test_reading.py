@@ -53,6 +53,21 @@ async def test_get_answers_in_the_order_asked_without_the_unknown(store: Store) 
     assert await store.get([]) == []
 
 
+async def test_jobs_of_an_answer_are_the_callers_own(store: Store, clock: ManualClock) -> None:
+    added = await add_one(store, tags=("x",))
+    claimed = await take_one(store)
+    (renewed,) = await store.renew([claimed.lease])
+    clock.advance(HOUR)
+    answers = [added, claimed, renewed, *await store.expired(1)]
+    answers.append(await settle(store, claimed, Done()))
+    for _ in range(2):
+        answers += [*await store.get([added.id]), *await store.find(JobQuery())]
+        answers += [*await store.watch([added.id])]
+        answers += [record.job for record in await store.histories([added.id])]
+    assert len(answers) == 13
+    assert len({id(job) for job in answers}) == 13
+
+
 # find
 
 

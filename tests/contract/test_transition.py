@@ -62,13 +62,13 @@ async def test_done_job_keeps_its_result(store: Store, clock: ManualClock) -> No
     clock.advance(SECOND)
     done = await settle(store, job, Done(result='{"rows":3}'))
     assert (done.state, done.waiting, done.attempt) == (State.DONE, None, 1)
-    assert (done.result, done.error, done.finished_at) == ({"rows": 3}, None, clock.now)
+    assert (done.returned, done.error, done.finished_at) == ({"rows": 3}, None, clock.now)
     assert done == await look(store, done)
 
 
 async def test_done_job_without_result_has_none(store: Store) -> None:
     done = await settle(store, await running(store), Done())
-    assert (done.result_json, done.result) == (None, None)
+    assert (done.result_json, done.returned) == (None, None)
 
 
 @pytest.mark.parametrize(("outcome", "state"), ENDS)
@@ -268,7 +268,7 @@ async def test_reset_job_starts_over_at_once(
     back = await move(store, ended, reset(ended))
     assert (back.state, back.waiting, back.attempt) == (State.PENDING, Waiting.READY, 0)
     assert (back.run_at, back.finished_at, back.error) == (clock.now, None, None)
-    assert (back.result, back.worker, back.started_at) == (None, None, None)
+    assert (back.returned, back.worker, back.started_at) == (None, None, None)
     assert back == await look(store, back)
     again = await take_one(store)
     assert (again.id, again.attempt) == (job.id, 1)

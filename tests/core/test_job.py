@@ -1,3 +1,7 @@
+import copy
+import pickle
+import weakref
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import msgspec
@@ -5,9 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.core.job import Job, JobId, Lease, LogId, NewJob, Retention, Scope, headline
+from penstock.core.errors import ConfigurationError
+from penstock.core.job import Job, JobId, Lease, LogId, NewJob, Retention, Scope, bind, headline
 from penstock.core.lifecycle import FINAL, State, Waiting
 from penstock.core.times import from_micros, span_from_micros, span_to_micros, to_micros
+from penstock.engine import run_sync
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 JOB = Job(
@@ -43,9 +49,59 @@ def test_arguments_are_decoded() -> None:
 
 
 def test_result_is_none_until_there_is_one() -> None:
-    assert JOB.result is None
-    assert msgspec.structs.replace(JOB, result_json='{"rows":3}').result == {"rows": 3}
-    assert msgspec.structs.replace(JOB, result_json="null").result is None
+    assert JOB.returned is None
+    assert msgspec.structs.replace(JOB, result_json='{"rows":3}').returned == {"rows": 3}
+    assert msgspec.structs.replace(JOB, result_json="null").returned is None
+
+
+class Answering:
+    """Waits for the end of a job, as a Penstock does."""
+
+    async def result(self, job: Job, *, timeout: timedelta | None = None) -> object:
+        return job.id, timeout
+
+
+def test_job_asks_who_handed_it_out_for_its_result() -> None:
+    (job,) = bind([msgspec.structs.replace(JOB)], Answering())
+    assert run_sync(job.result(timeout=timedelta(1))) == (1, timedelta(1))
+    assert run_sync(job.result()) == (1, None)
+
+
+def test_who_handed_out_a_job_is_no_part_of_its_value() -> None:
+    (job,) = bind([msgspec.structs.replace(JOB)], Answering())
+    assert job == JOB
+    assert hash(job) == hash(JOB)
+    assert repr(job) == repr(JOB)
+    assert msgspec.json.encode(job) == msgspec.json.encode(JOB)
+    assert msgspec.structs.asdict(job) == msgspec.structs.asdict(JOB)
+    assert pickle.dumps(job) == pickle.dumps(JOB)
+    with pytest.raises(AttributeError):
+        job._results = Answering()
+
+
+@pytest.mark.parametrize(
+    "elsewhere",
+    [
+        msgspec.structs.replace,
+        copy.copy,
+        lambda job: pickle.loads(pickle.dumps(job)),  # noqa: S301 - its own
+        lambda job: msgspec.json.decode(msgspec.json.encode(job), type=Job),
+    ],
+)
+def test_job_from_elsewhere_names_who_can_wait_for_it(elsewhere: Callable[[Job], Job]) -> None:
+    (job,) = bind([msgspec.structs.replace(JOB)], Answering())
+    with pytest.raises(ConfigurationError, match=r"job 1 was not handed out.*app\.result\(job\)"):
+        run_sync(elsewhere(job).result())
+
+
+def test_job_keeps_who_handed_it_out_alive_and_no_longer() -> None:
+    answering = Answering()
+    seen = weakref.ref(answering)
+    (job,) = bind([msgspec.structs.replace(JOB)], answering)
+    del answering
+    assert seen() is not None
+    del job
+    assert seen() is None
 
 
 def test_lease_names_job_token_and_worker() -> None:

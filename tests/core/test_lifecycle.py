@@ -351,7 +351,7 @@ def test_job_that_ended_has_its_end_and_the_same_due_time() -> None:
 
 def test_success_replaces_the_error_by_a_result() -> None:
     now = after(job(), advance(job(), Done(result="[2]")))
-    assert (now.error, now.result) == (None, [2])
+    assert (now.error, now.returned) == (None, [2])
 
 
 def test_reset_forgets_how_it_ended() -> None:

@@ -43,7 +43,7 @@ def test_stale_settle_is_refused_and_logged(zygote: Zygote, folder: Path) -> Non
         other.stop()
         first, second = starts(folder)
         assert (folder / "lost").read_text() == str(first.token)
-        assert run_sync(app.get(job.id)).result == second.client
+        assert run_sync(app.get(job.id)).returned == second.client
         events = [(entry.event, entry.actor) for entry in run_sync(app.log(job.id))]
         assert events[-2:] == [(Event.DONE, second.client), (Event.REFUSED, first.client)]
     assert_promises_kept(folder)
@@ -61,7 +61,7 @@ def test_result_of_a_stopped_worker_is_not_taken(zygote: Zygote, folder: Path) -
         stopped.stop()
         first, second, *_ = starts(folder)
         assert first.token < second.token
-        assert run_sync(app.get(job.id)).result == second.client
-        assert run_sync(app.get(more.id)).result == first.client
+        assert run_sync(app.get(job.id)).returned == second.client
+        assert run_sync(app.get(more.id)).returned == first.client
         assert sum(entry.event is Event.DONE for entry in run_sync(app.log(job.id))) == 1
     assert_promises_kept(folder)

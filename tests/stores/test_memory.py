@@ -1,5 +1,7 @@
+import gc
 import random
 import sqlite3
+import weakref
 from collections.abc import Iterator
 
 import msgspec
@@ -19,6 +21,7 @@ from penstock.core.lifecycle import (
     cancel,
     reset,
 )
+from penstock.engine import Penstock, run_sync
 from penstock.stores.memory.draft import Batch
 from penstock.stores.memory.shelves import SLACK, Ranking, Shelf
 from penstock.stores.memory.store import MemoryStore
@@ -242,3 +245,14 @@ def test_shelf_reads_onwards_and_backwards_from_any_id(
     assert list(shelf.after(None)) == [f"value {n}" for n in left]
     assert list(shelf.before(None)) == [f"value {n}" for n in left[::-1]]
     assert shelf.get(start) == (f"value {start}" if start in left else None)
+
+
+def test_store_does_not_keep_alive_who_hands_out_its_jobs() -> None:
+    app = Penstock("memory://")
+    (job,) = run_sync(app.enqueue_many([new()]))
+    run_sync(app.get(job.id))
+    run_sync(app.claim(worker="w"))
+    gone = weakref.ref(app)
+    del app, job
+    gc.collect()
+    assert gone() is None

@@ -44,7 +44,7 @@ def test_coroutine_handler_runs_from_synchronous_code(shop: Penstock) -> None:
 
     with inline(shop):
         job = run_sync(double.enqueue(4))
-        assert (job.state, job.result) == (State.DONE, 8)
+        assert (job.state, job.returned) == (State.DONE, 8)
         assert run_sync(shop.get(job.id)) == job
         assert_enqueued(shop, double, args={"n": 4})
 
@@ -57,11 +57,11 @@ async def test_in_an_event_loop(shop: Penstock) -> None:
 
     @shop.task
     def plain(n: int) -> int:
-        return run_sync(fine.enqueue(n)).result  # type: ignore[no-any-return]
+        return run_sync(fine.enqueue(n)).returned  # type: ignore[no-any-return]
 
     with inline(shop):
-        assert (await fine.enqueue(1)).result == 1
-        assert (await plain.enqueue(2)).result == 2
+        assert (await fine.enqueue(1)).returned == 1
+        assert (await plain.enqueue(2)).returned == 2
 
 
 def test_error_surfaces_as_it_was_raised(shop: Penstock) -> None:
@@ -147,13 +147,13 @@ def test_same_key_waits_for_the_one_before(shop: Penstock) -> None:
 def test_delay_is_not_waited_for(shop: Penstock) -> None:
     task = shop.task("t", lambda: 1)
     with inline(shop):
-        assert run_sync(task.using(delay=HOUR).enqueue()).result == 1
+        assert run_sync(task.using(delay=HOUR).enqueue()).returned == 1
 
 
 def test_no_transaction_is_joined(shop: Penstock) -> None:
     task = shop.task("t", lambda: 1)
     with inline(shop):
-        assert run_sync(task.using(connection=object()).enqueue()).result == 1
+        assert run_sync(task.using(connection=object()).enqueue()).returned == 1
 
 
 def test_context_and_its_variables_are_the_run_s_own(shop: Penstock) -> None:
@@ -164,7 +164,7 @@ def test_context_and_its_variables_are_the_run_s_own(shop: Penstock) -> None:
         return [context().job.task, context().attempt, before]
 
     with inline(shop):
-        assert run_sync(look.enqueue()).result == ["look", 1, "outside"]
+        assert run_sync(look.enqueue()).returned == ["look", 1, "outside"]
     assert variable.get() == "outside"
     with pytest.raises(LookupError):
         context()
@@ -209,7 +209,7 @@ def test_apps_of_one_store_run_each_other_s_tasks(tmp_path: Path) -> None:
     worker.task("t", lambda: 5)
     with inline(producer, worker):
         [job] = run_sync(producer.enqueue_many([NewJob(task="t", payload="{}")]))
-        assert job.result == 5
+        assert job.returned == 5
     assert list(tmp_path.iterdir()) == []
 
 
@@ -219,7 +219,7 @@ def test_apps_of_other_stores_do_not(shop: Penstock) -> None:
     other.task("t", lambda: "theirs")
     other.task("u", lambda: "theirs")
     with inline(shop, other):
-        assert run_sync(task.enqueue()).result == "ours"
+        assert run_sync(task.enqueue()).returned == "ours"
         with pytest.raises(UnknownTask):
             run_sync(shop.enqueue_many([NewJob(task="u", payload="{}")]))
 
@@ -246,7 +246,7 @@ def test_handler_says_how_far_it_is_and_saves_its_state() -> None:
 
     with inline(app):
         job = run_sync(count.enqueue())
-        assert job.result == [1]
+        assert job.returned == [1]
         progress = run_sync(app.progress(job.id))
         assert progress is not None
         assert progress.fraction == 0.5

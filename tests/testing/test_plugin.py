@@ -66,7 +66,7 @@ SYNCHRONOUS = """
         run_sync(task.enqueue(2))
         assert_enqueued(app, task, args={"n": 2})
         [job] = penstock_worker(app)
-        assert job.result == 4
+        assert job.returned == 4
 
     def test_each_test_begins_empty(app):
         assert run_sync(app.count()) == {}
@@ -118,7 +118,7 @@ ASYNCHRONOUS = """
         penstock_sqlite.task("t", lambda: 1)
         await penstock_sqlite.enqueue("t")
         [job] = await penstock_worker.run_until_empty(penstock_sqlite)
-        assert job.result == 1
+        assert job.returned == 1
 
     MARK
     async def test_call(penstock_worker):
@@ -203,7 +203,7 @@ def test_app_of_the_ini_file(pytester: pytest.Pytester) -> None:
         def test_shop(penstock_app, penstock_worker):
             assert penstock_app is shop.queue
             run_sync(shop.buy.enqueue("milk"))
-            assert penstock_worker()[0].result == "milk"
+            assert penstock_worker()[0].returned == "milk"
 
         def test_begins_empty(penstock_app):
             assert run_sync(shop.queue.count()) == {}
@@ -239,7 +239,7 @@ def test_app_of_a_test_module_in_another_process(pytester: pytest.Pytester) -> N
                 job = run_sync(greet.enqueue("ann"))
                 with WorkerProcess(app) as worker:
                     worker.wait_for("settled")
-                assert run_sync(app.get(job.id)).result == "hello ann"
+                assert run_sync(app.get(job.id)).returned == "hello ann"
         """,
         "--import-mode=importlib",
     )

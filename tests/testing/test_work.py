@@ -32,7 +32,7 @@ def test_runs_everything_and_what_that_enqueues(app: Penstock) -> None:
 
     run_sync(parent.enqueue())
     ran = drain(app)
-    assert [(job.task, job.state, job.result) for job in ran] == [
+    assert [(job.task, job.state, job.returned) for job in ran] == [
         ("parent", State.DONE, None),
         ("child", State.DONE, 7),
     ]

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from penstock import (
+    Done,
     InvalidJob,
     Job,
     JobFailed,
@@ -109,7 +110,7 @@ async def test_fan_in_of_ten_thousand_jobs(app: Penstock) -> None:
 
     jobs = await app.enqueue_many(chain([part.new(n) for n in range(10_000)], whole.new()))
     await asyncio.wait_for(Worker(app, concurrency=500).run(until_empty=True), 10 * SOON)
-    assert await app.result(jobs[-1], timeout=SECONDS) == 10_000
+    assert await jobs[-1].result(timeout=SECONDS) == 10_000
     assert len(ran) == 10_000
 
 
@@ -272,10 +273,12 @@ async def test_result_is_awaited(app: Penstock) -> None:
         return 2 * n
 
     job = await double.enqueue(21)
-    waiting = asyncio.create_task(app.result(job, timeout=SECONDS))
+    waiting = asyncio.create_task(job.result(timeout=SECONDS))
     await work_off(app)
     assert await waiting == 42
-    assert await app.result(job.id) == 42
+    assert await app.result(job.id) == await app.result(job) == 42
+    assert job.returned is None  # it is what it was
+    assert (await app.get(job.id)).returned == 42
 
 
 async def test_failure_is_raised_with_the_job(app: Penstock) -> None:
@@ -286,7 +289,7 @@ async def test_failure_is_raised_with_the_job(app: Penstock) -> None:
     job = await bad.enqueue()
     await work_off(app)
     with pytest.raises(JobFailed, match="ValueError: boom") as failure:
-        await app.result(job)
+        await job.result()
     assert failure.value.job.state is State.FAILED
 
 
@@ -296,7 +299,9 @@ async def test_waiting_ends_with_its_time(app: Penstock) -> None:
 
     job = await never.enqueue()
     with pytest.raises(TimeoutError):
-        await app.result(job, timeout=timedelta(0))
+        await job.result(timeout=timedelta(0))
+    with pytest.raises(InvalidJob, match="timeout is a timedelta"):
+        await job.result(timeout=3)  # type: ignore[arg-type]
     with pytest.raises(JobNotFound):
         await app.result(10_000)
     assert not app._ends._waiters
@@ -309,11 +314,45 @@ def test_result_without_an_event_loop(app: Penstock) -> None:
 
     job = run_sync(double.enqueue(1))
     with pytest.raises(TimeoutError):
-        run_sync(app.result(job, timeout=timedelta(0)))
+        run_sync(job.result(timeout=timedelta(0)))
     worker = threading.Thread(target=lambda: asyncio.run(Worker(app).run(until_empty=True)))
     worker.start()
-    assert run_sync(app.result(job, timeout=SECONDS)) == 2
+    assert run_sync(job.result(timeout=SECONDS)) == 2
     worker.join()
+
+
+async def test_every_job_that_is_handed_out_can_be_waited_for(app: Penstock) -> None:
+    @app.task(retry=ONCE, key="k", merge=lambda old, new: Verdict.DROP)
+    async def same(n: int) -> int:
+        return n
+
+    await app.schedule("s", same.new(1), every=timedelta(days=1))
+    jobs = [
+        await same.enqueue(1),
+        *await app.enqueue_many([same.new(1), same.using(dedupe="d").new(1)]),
+        *await app.enqueue_many([same.using(dedupe="d").new(2)]),
+        *await app.enqueue_batch([same.new(1)]),
+        await app.run_now("s"),
+        await same.using(supersede=True).enqueue(2),  # dropped, and another with it
+        await same.using(supersede=True, key="other").enqueue(1),
+        await app.get(1),
+        *await app.find(),
+        *await app.claim(worker="w"),
+    ]
+    jobs += await app.renew([jobs[-1].lease])
+    jobs += await app.settle([(jobs[-1], Done("1"))])
+    jobs += [await app.cancel(2), await app.retry(2)]
+    await work_off(app)
+    ends = {job.id: job for job in await app.find()}
+    assert {ends[job.id].state for job in jobs} == {State.DONE, State.SUPERSEDED}
+    for job in jobs:
+        if ends[job.id].state is State.DONE:
+            assert await job.result() == 1
+        else:
+            with pytest.raises(JobFailed, match="superseded") as failure:
+                await job.result()
+            with pytest.raises(JobFailed):
+                await failure.value.job.result()
 
 
 async def test_many_wait_for_their_results(app: Penstock) -> None:
@@ -322,7 +361,7 @@ async def test_many_wait_for_their_results(app: Penstock) -> None:
         return n
 
     jobs = await app.enqueue_many([same.new(n) for n in range(300)])
-    waiting = [asyncio.create_task(app.result(job, timeout=SECONDS)) for job in jobs]
+    waiting = [asyncio.create_task(job.result(timeout=SECONDS)) for job in jobs]
     await work_off(app)
     assert await asyncio.gather(*waiting) == list(range(300))
 
@@ -420,8 +459,8 @@ async def test_result_of_another_process_is_rung_for(
         async def double(n: int) -> int:
             raise AssertionError
 
-        job = await double.enqueue(4)
-        waiting = asyncio.create_task(app.result(job, timeout=3 * SECONDS))
+        job = await app.get((await double.enqueue(4)).id)
+        waiting = asyncio.create_task(job.result(timeout=3 * SECONDS))
         await asyncio.to_thread(
             subprocess.run, [sys.executable, "-c", WORKER, url], check=True, timeout=2 * SOON
         )

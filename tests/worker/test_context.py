@@ -70,7 +70,7 @@ async def test_thread_sees_its_own_job(app: Penstock) -> None:
 
     jobs = [await look.enqueue() for _ in range(2)]
     await work_off(app)
-    assert [(await app.get(job.id)).result for job in jobs] == [job.id for job in jobs]
+    assert [(await app.get(job.id)).returned for job in jobs] == [job.id for job in jobs]
 
 
 async def test_runs_at_the_same_time_have_contexts_of_their_own(app: Penstock) -> None:
@@ -84,7 +84,7 @@ async def test_runs_at_the_same_time_have_contexts_of_their_own(app: Penstock) -
 
     jobs = [await look.enqueue() for _ in range(2)]
     await work_off(app)
-    assert [(await app.get(job.id)).result for job in jobs] == [job.id for job in jobs]
+    assert [(await app.get(job.id)).returned for job in jobs] == [job.id for job in jobs]
 
 
 async def test_context_reaches_what_the_handler_calls_and_starts(app: Penstock) -> None:
@@ -98,7 +98,7 @@ async def test_context_reaches_what_the_handler_calls_and_starts(app: Penstock) 
 
     job = await look.enqueue()
     await work_off(app)
-    assert (await app.get(job.id)).result == [job.id] * 3
+    assert (await app.get(job.id)).returned == [job.id] * 3
 
 
 async def test_context_ends_with_the_worker(app: Penstock) -> None:
@@ -134,7 +134,7 @@ async def test_run_is_not_cancelled_unless_told(app: Penstock) -> None:
 
     job = await look.enqueue()
     await work_off(app)
-    assert (await app.get(job.id)).result is False
+    assert (await app.get(job.id)).returned is False
 
 
 # Progress
@@ -246,7 +246,7 @@ async def test_progress_is_seen_while_a_handler_blocks_the_event_loop(app: Penst
 
     job = await block.enqueue()
     await work_off(app)
-    assert (await app.get(job.id)).result is True
+    assert (await app.get(job.id)).returned is True
 
 
 async def test_progress_is_not_written_more_often_than_its_pace(
@@ -498,7 +498,7 @@ async def test_checkpoint_is_stored_on_return(app: Penstock) -> None:
 
     jobs = [await walk.enqueue(), await plain.enqueue()]
     await work_off(app)
-    assert [(await app.get(job.id)).result for job in jobs] == [True, True]
+    assert [(await app.get(job.id)).returned for job in jobs] == [True, True]
 
 
 async def test_checkpoint_is_what_it_was_when_it_was_made(app: Penstock) -> None:
@@ -512,7 +512,7 @@ async def test_checkpoint_is_what_it_was_when_it_was_made(app: Penstock) -> None
 
     job = await walk.enqueue()
     await work_off(app)
-    assert (await app.get(job.id)).result == [1]
+    assert (await app.get(job.id)).returned == [1]
 
 
 @pytest.mark.parametrize(
@@ -569,7 +569,7 @@ async def test_largest_checkpoint_comes_back(app: Penstock) -> None:
 
     job = await walk.enqueue()
     await work_off(app)
-    assert (await app.get(job.id)).result == 999_998
+    assert (await app.get(job.id)).returned == 999_998
 
 
 async def test_checkpoint_in_a_thread_can_be_awaited_by_whoever_likes(app: Penstock) -> None:

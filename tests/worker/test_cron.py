@@ -211,7 +211,7 @@ async def test_job_with_arguments_is_scheduled_under_its_own_name(
     await app.schedule("us", task.new("us"), every=HOUR)
     clock.advance(HOUR)
     await work_off(app)
-    assert {job.result for job in await app.find()} == {"eu", "us"}
+    assert {job.returned for job in await app.find()} == {"eu", "us"}
 
 
 async def test_schedules_in_words(app: Penstock) -> None:

@@ -49,7 +49,7 @@ async def goes_on(app: Penstock) -> None:
 
     job = await app.task("next", next_one).enqueue()
     await work_off(app, concurrency=1)
-    assert (await app.get(job.id)).result == "fine"
+    assert (await app.get(job.id)).returned == "fine"
 
 
 def both(raised: Callable[[], BaseException]) -> list[Callable[[], Any]]:
@@ -70,13 +70,13 @@ async def test_result_of_a_coroutine_is_kept(app: Penstock) -> None:
         return {"n": 1}
 
     job = await result_of(app, handler)
-    assert (job.state, job.result, job.error) == (State.DONE, {"n": 1}, None)
+    assert (job.state, job.returned, job.error) == (State.DONE, {"n": 1}, None)
 
 
 async def test_plain_function_runs_in_a_thread_and_its_result_is_kept(app: Penstock) -> None:
     here = threading.get_ident()
     job = await result_of(app, lambda: [threading.get_ident() != here])
-    assert (job.state, job.result) == (State.DONE, [True])
+    assert (job.state, job.returned) == (State.DONE, [True])
 
 
 async def test_handler_that_returns_nothing_has_no_result(app: Penstock) -> None:
@@ -327,7 +327,7 @@ async def test_thread_out_of_time_sees_it_and_fails_whatever_it_returns(app: Pen
         return "not told"
 
     job = await result_of(app, handler, timeout=MOMENT, retry=ONCE)
-    assert (job.state, job.result) == (State.FAILED, None)
+    assert (job.state, job.returned) == (State.FAILED, None)
     assert "TimeoutError" in (job.error or "")
 
 
@@ -337,7 +337,7 @@ async def test_run_within_its_time_is_left_alone(app: Penstock) -> None:
         return 1
 
     job = await result_of(app, handler, timeout=HOUR)
-    assert (job.state, job.result) == (State.DONE, 1)
+    assert (job.state, job.returned) == (State.DONE, 1)
 
 
 async def test_timeout_of_the_handlers_own_making_is_just_its_error(app: Penstock) -> None:
@@ -360,7 +360,7 @@ async def test_handler_that_swallows_its_timeout_has_failed_all_the_same(app: Pe
         return "went on"
 
     job = await result_of(app, handler, timeout=MOMENT, retry=ONCE)
-    assert (job.state, job.result) == (State.FAILED, None)
+    assert (job.state, job.returned) == (State.FAILED, None)
     await goes_on(app)
 
 
@@ -381,7 +381,7 @@ async def test_handler_that_swallows_a_cancel_request_and_succeeds_is_done(app: 
         await soon(started)
         await app.cancel(job.id)
         await eventually(lambda: _final(app, job))
-    assert (await app.get(job.id)).result == "went on"
+    assert (await app.get(job.id)).returned == "went on"
 
 
 async def test_handler_that_fails_while_being_cancelled_is_cancelled(app: Penstock) -> None:
@@ -415,4 +415,4 @@ async def test_awaitable_handler_objects_are_awaited(app: Penstock) -> None:
             return "hello"
 
     job = await result_of(app, Greeting())
-    assert job.result == "hello"
+    assert job.returned == "hello"

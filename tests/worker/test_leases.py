@@ -82,7 +82,7 @@ async def test_lease_is_renewed_while_a_handler_blocks_the_event_loop(
     job = await block.enqueue()
     await work_off(app)
     job = await app.get(job.id)
-    assert (job.state, job.attempt, job.result, swept) == (State.DONE, 1, True, [0, 0, 0])
+    assert (job.state, job.attempt, job.returned, swept) == (State.DONE, 1, True, [0, 0, 0])
 
 
 async def _seen_renewed(app: Penstock, job: Job, clock: ManualClock) -> None:
@@ -178,7 +178,7 @@ async def test_handler_whose_lease_was_lost_is_stopped_and_its_result_thrown_awa
         await take_away(app, job, clock)
         await soon(stopped)
         await eventually(lambda: _is(app, job, State.DONE))
-    assert (await app.get(job.id)).result == "second"
+    assert (await app.get(job.id)).returned == "second"
     assert [entry.event for entry in await app.log(job.id)] == [
         Event.ENQUEUED, Event.CLAIMED, Event.EXPIRED, Event.CLAIMED, Event.DONE,
     ]  # fmt: skip
@@ -206,7 +206,7 @@ async def test_thread_whose_lease_was_lost_is_told(app: Penstock, clock: ManualC
         await take_away(app, job, clock)
         await eventually(lambda: _is(app, job, State.DONE))
     assert told.is_set()
-    assert (await app.get(job.id)).result == "second"
+    assert (await app.get(job.id)).returned == "second"
 
 
 async def test_result_that_comes_after_the_lease_is_refused_and_noted(
@@ -225,7 +225,7 @@ async def test_result_that_comes_after_the_lease_is_refused_and_noted(
     job = await steal.enqueue()
     with caplog.at_level(logging.WARNING, "penstock"):
         await work_off(app, concurrency=1)
-    assert (await app.get(job.id)).result == "stolen"
+    assert (await app.get(job.id)).returned == "stolen"
     *_, entry = await app.log(job.id)
     assert (entry.event, entry.state) == (Event.REFUSED, State.DONE)
     assert f"job {job.id}" in caplog.text

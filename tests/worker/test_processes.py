@@ -110,26 +110,26 @@ async def outcome_of(app: Penstock, deed: str, folder: Path, **options: Any) -> 
 async def test_result_comes_from_another_process(app: Penstock, tmp_path: Path) -> None:
     job = await outcome_of(app, "nothing", tmp_path)
     assert (job.state, job.error) == (State.DONE, None)
-    assert job.result not in (None, os.getpid())
+    assert job.returned not in (None, os.getpid())
 
 
 async def test_coroutine_runs_in_a_child_too(app: Penstock, tmp_path: Path) -> None:
     job = await isolated.where.enqueue()
     await work_off(app)
-    assert (await app.get(job.id)).result not in (None, os.getpid())
+    assert (await app.get(job.id)).returned not in (None, os.getpid())
 
 
 async def test_tasks_without_isolation_stay_in_the_worker(app: Penstock) -> None:
     job = await isolated.plain.enqueue()
     await work_off(app)
-    assert (await app.get(job.id)).result == os.getpid()
+    assert (await app.get(job.id)).returned == os.getpid()
 
 
 async def test_context_tells_about_the_job(app: Penstock) -> None:
     job = await isolated.tell.using(tags=["red"]).enqueue()
     await work_off(app)
     job = await app.get(job.id)
-    assert job.result == {
+    assert job.returned == {
         "id": job.id,
         "tags": ["red"],
         "token": job.token,
@@ -140,7 +140,7 @@ async def test_context_tells_about_the_job(app: Penstock) -> None:
 
 
 async def test_large_result_comes_back_whole(app: Penstock, tmp_path: Path) -> None:
-    assert (await outcome_of(app, "return_much", tmp_path)).result == "é" * 400_000
+    assert (await outcome_of(app, "return_much", tmp_path)).returned == "é" * 400_000
 
 
 async def test_large_payload_arrives_whole(app: Penstock, tmp_path: Path) -> None:
@@ -238,7 +238,7 @@ async def test_progress_and_checkpoints_outlive_the_child(app: Penstock) -> None
     job = await isolated.resume.using(retry=AT_ONCE).enqueue()
     await work_off(app)
     job = await app.get(job.id)
-    assert (job.state, job.result, job.attempt) == (State.DONE, [10, 11, 12, 23, 24], 2)
+    assert (job.state, job.returned, job.attempt) == (State.DONE, [10, 11, 12, 23, 24], 2)
     progress = await app.progress(job.id)
     assert progress is not None
     assert (progress.done, progress.total) == (5, 5)
@@ -248,7 +248,7 @@ async def test_progress_and_checkpoints_outlive_the_child(app: Penstock) -> None
 async def test_coroutine_in_a_child_saves_its_state(app: Penstock) -> None:
     job = await isolated.resume_async.enqueue()
     await work_off(app)
-    assert (await app.get(job.id)).result == [None, {"n": 1}]
+    assert (await app.get(job.id)).returned == [None, {"n": 1}]
 
 
 async def test_child_whose_lease_is_lost_cannot_save(app: Penstock) -> None:
@@ -294,7 +294,7 @@ async def test_job_that_killed_its_child_is_tried_again_by_its_policy(
     job = await isolated.recover.enqueue()
     await work_off(app)
     job = await app.get(job.id)
-    assert (job.state, job.result) == (State.DONE, 3)
+    assert (job.state, job.returned) == (State.DONE, 3)
     events = [entry.event for entry in await app.log(job.id)]
     assert events.count(Event.FAILED) == 2
 
@@ -302,7 +302,7 @@ async def test_job_that_killed_its_child_is_tried_again_by_its_policy(
 async def test_allocation_beyond_the_limit_fails(app: Penstock) -> None:
     little, much = await isolated.fill.enqueue(1_000), await isolated.fill.enqueue(300_000_000)
     await work_off(app)
-    assert (await app.get(little.id)).result == 1_000
+    assert (await app.get(little.id)).returned == 1_000
     job = await app.get(much.id)
     assert job.state is State.FAILED
     assert (job.error or "").startswith("MemoryError")
@@ -360,7 +360,7 @@ async def test_fork_that_comes_out_of_its_handler_does_not_answer(
     app: Penstock, tmp_path: Path
 ) -> None:
     job = await outcome_of(app, "fork_and_return", tmp_path)
-    assert (job.state, job.result) == (State.DONE, "itself")
+    assert (job.state, job.returned) == (State.DONE, "itself")
 
 
 # Being stopped
@@ -420,7 +420,7 @@ async def test_run_that_finishes_when_told_to_stop_is_done(app: Penstock, tmp_pa
         await eventually(lambda: there(tmp_path / "begun"))
         await app.cancel(job.id)
         await eventually(lambda: is_over(app, job))
-    assert (await app.get(job.id)).result == "finished"
+    assert (await app.get(job.id)).returned == "finished"
 
 
 async def test_run_that_finishes_after_its_time_has_failed(app: Penstock, tmp_path: Path) -> None:
@@ -482,7 +482,7 @@ async def test_lost_lease_stops_it(
 async def test_child_serves_many_jobs_and_is_replaced_in_time(app: Penstock) -> None:
     jobs = await app.enqueue_many([isolated.worn.new()] * 5)
     await work_off(app, concurrency=1)
-    results = [(await app.get(job.id)).result for job in jobs]
+    results = [(await app.get(job.id)).returned for job in jobs]
     assert [results.count(pid) for pid in dict.fromkeys(results)] == [2, 2, 1]
 
 
@@ -610,7 +610,7 @@ def where():
 def main():
     job = run_sync(where.enqueue())
     asyncio.run(Worker(app).run(until_empty=True))
-    result = run_sync(app.get(job.id)).result
+    result = run_sync(app.get(job.id)).returned
     print(result is not None and result != os.getpid())
 
 """
@@ -649,7 +649,7 @@ async def test_command_finds_the_app_for_its_children(tmp_path: Path) -> None:
     await eventually(lambda: is_over(app, job))
     worker.send_signal(signal.SIGTERM)
     assert await worker.wait() == 0
-    assert (await app.get(job.id)).result not in (None, worker.pid)
+    assert (await app.get(job.id)).returned not in (None, worker.pid)
     await app.close()
 
 

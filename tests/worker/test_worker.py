@@ -121,7 +121,7 @@ async def test_no_more_threads_run_than_the_concurrency_allows(app: Penstock) ->
 
     jobs = await app.enqueue_many([hold.new()] * 9)
     await work_off(app, concurrency=3)
-    assert [(await app.get(job.id)).result for job in jobs] == [True] * 9
+    assert [(await app.get(job.id)).returned for job in jobs] == [True] * 9
 
 
 async def test_concurrency_below_one_is_refused() -> None:
@@ -459,7 +459,7 @@ async def test_thread_that_finishes_in_spite_of_a_cancel_request_is_done(app: Pe
         await app.cancel(job.id)
         finish.set()
         await eventually(lambda: has(app, job, State.DONE))
-    assert (await app.get(job.id)).result == "finished"
+    assert (await app.get(job.id)).returned == "finished"
 
 
 # Stopping

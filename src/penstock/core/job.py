@@ -4,13 +4,15 @@
 a cycle; it makes bulk calls a third faster.
 """
 
+from collections import deque
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any, NewType
+from itertools import repeat
+from typing import Any, NewType, Protocol
 
 import msgspec
-from msgspec.structs import replace
+from msgspec.structs import force_setattr, replace
 
 from penstock.core.errors import ConfigurationError
 from penstock.core.lifecycle import Event, Move, State, Waiting
@@ -80,7 +82,22 @@ class Lease(msgspec.Struct, frozen=True, gc=False):
     worker: str
 
 
-class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class Results(Protocol):
+    """Who can wait for the end of a job: a Penstock."""
+
+    async def result(self, job: "Job", *, timeout: timedelta | None = None) -> Any:
+        """See `Job.result`."""
+        ...
+
+
+class _HandedOut:
+    """Who handed out a job. A slot, no field: what compares, copies or encodes jobs skips it."""
+
+    __slots__ = ("_results",)
+    _results: Results
+
+
+class Job(_HandedOut, msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A stored job as it was at one moment.
 
     `version` is the id of the newest log entry about it; it changes with every transition.
@@ -128,14 +145,36 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return msgspec.json.decode(self.payload)
 
     @property
-    def result(self) -> Any:
-        """What the handler returned, decoded; None until the job is done."""
+    def returned(self) -> Any:
+        """What the handler had returned by then, decoded; None until the job is done."""
         return None if self.result_json is None else msgspec.json.decode(self.result_json)
 
     @property
     def lease(self) -> Lease:
         """The hold of the worker that claimed it last."""
         return Lease(self.id, self.token, self.worker or "")
+
+    async def result(self, *, timeout: timedelta | None = None) -> Any:
+        """What the handler returns, when the job has ended, in whatever process.
+
+        Raises `JobFailed` if it ended without success, `TimeoutError` when the time is over, and
+        `ConfigurationError` for a job that no Penstock handed out: one of an archive, or a copy.
+        """
+        try:
+            results = self._results
+        except AttributeError:
+            raise ConfigurationError(
+                f"job {self.id} was not handed out by a Penstock, which could wait for its end; "
+                "ask one: await app.result(job)"
+            ) from None
+        return await results.result(self, timeout=timeout)
+
+
+def bind(jobs: list[Job], results: Results) -> list[Job]:
+    """These jobs, which now know who hands them out; for `Job.result`."""
+    # A loop over them would cost twice as much.
+    deque(map(force_setattr, jobs, repeat("_results"), repeat(results)), maxlen=0)
+    return jobs
 
 
 def moved(job: Job, move: Move, *, at: datetime, version: LogId, waiting: Waiting | None) -> Job:

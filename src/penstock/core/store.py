@@ -37,6 +37,7 @@ class Store(Protocol):
 
     A verb is one transaction: all of it is durable when it returns, or nothing happened. Writes
     take a sequence. The store's clock decides every time. `actor` is who the log will name.
+    The jobs of an answer are the caller's: a store keeps none of these very objects.
 
     Verbs are coroutines. Called where no event loop runs, they finish without suspending, so
     that synchronous code can drive them by one `send` (see `penstock.engine.run_sync`).

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from penstock.core.errors import ConfigurationError
-from penstock.core.job import Job, JobQuery
+from penstock.core.job import Job, JobQuery, bind
 from penstock.engine import Penstock
 from penstock.task import Task
 from penstock.testing.calls import call
@@ -138,7 +138,7 @@ def _all(app: Penstock) -> list[Job]:
     async def read() -> list[Job]:
         return [job async for job in every_job(app.store, JobQuery())]
 
-    return call(read())
+    return bind(call(read()), app)
 
 
 def _listed(found: Sequence[Job], jobs: Sequence[Job], wanted: _Wanted) -> str:

@@ -8,7 +8,7 @@ from penstock.core.errors import (
     PenstockError,
     TransitionRefused,
 )
-from penstock.core.job import Job
+from penstock.core.job import Job, bind
 from penstock.core.lifecycle import State
 from penstock.core.store import Store
 from penstock.core.times import from_micros
@@ -35,7 +35,7 @@ def expire_lease(app: Penstock, job: Job | int) -> Job:
         raise TransitionRefused(f"job {found.id} is {found.state}: there is no lease to expire")
     late = from_micros(clock()) - found.lease_time - _MARGIN
     if isinstance(clock, Clock):
-        return call(_expired(app.store, found, clock, late))
+        return call(_expired(app, found, clock, late))
     if app.url == "memory://":
         raise ConfigurationError(
             "a store in memory goes by its own clock: give it one that can be moved, "
@@ -43,22 +43,22 @@ def expire_lease(app: Penstock, job: Job | int) -> Job:
         )
     beside = open_store(app.url, clock=Clock(late), create=False)
     try:
-        return call(_renewed(beside, found))
+        return call(_renewed(app, beside, found))
     finally:
         call(beside.close())
 
 
-async def _expired(store: Store, job: Job, clock: Clock, late: datetime) -> Job:
+async def _expired(app: Penstock, job: Job, clock: Clock, late: datetime) -> Job:
     for _ in range(_TRIES):
         with clock.showing(late):
-            renewed = await _renewed(store, job)
+            renewed = await _renewed(app, app.store, job)
         if renewed.expires_at is not None and renewed.expires_at < clock.now:
             return renewed
     raise PenstockError(f"the lease of job {job.id} does not expire; stop what works beside")
 
 
-async def _renewed(store: Store, job: Job) -> Job:
+async def _renewed(app: Penstock, store: Store, job: Job) -> Job:
     held = await store.renew([job.lease])
     if not held:
         raise LeaseLost(job.id, job.token)
-    return held[0]
+    return bind(held, app)[0]

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import TypedDict, Unpack
 
 from penstock.core.errors import ConfigurationError
-from penstock.core.job import Job, JobId, JobQuery, LogEntry, LogId, Retention, headline
+from penstock.core.job import Job, JobId, JobQuery, LogEntry, LogId, Retention, bind, headline
 from penstock.core.lifecycle import Event, State
 from penstock.core.times import from_micros
 from penstock.engine import Penstock
@@ -171,7 +171,7 @@ async def _outcome(
     """The jobs that were claimed, in that order; raises for those that failed last."""
     last: dict[JobId, LogEntry] = {entry.job_id: entry for entry in entries}
     ran = list(dict.fromkeys(entry.job_id for entry in entries if entry.event is Event.CLAIMED))
-    jobs = await app.store.get(ran)
+    jobs = bind(await app.store.get(ran), app)
     failed = [job for job in jobs if last[job.id].event in _FAILURES]
     if failed and not allow_failures:
         raise JobFailed(failed)

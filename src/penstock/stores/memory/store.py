@@ -111,7 +111,7 @@ class MemoryStore:
             self._check_limits(draft.jobs.values())
             self._commit(draft.batch())
             found = ((self._jobs[place], duplicate) for place, duplicate in places)
-            return [replace(job, duplicate=True) if hit else job for job, hit in found]
+            return [replace(job, duplicate=hit) for job, hit in found]
 
     async def claim(self, wanted: Claim) -> list[Job]:
         with self._lock:
@@ -119,7 +119,7 @@ class MemoryStore:
             for place in self._next(wanted):
                 draft.claim(self._jobs[place])
             self._commit(draft.batch())
-            return list(draft.jobs.values())
+            return _copies(draft.jobs.values())
 
     async def renew(self, leases: Sequence[Lease]) -> list[Job]:
         with self._lock:
@@ -131,7 +131,7 @@ class MemoryStore:
                 and (job.state, job.token) == (State.RUNNING, lease.token)
             ]
             self._commit(Batch(jobs=held), wake=False)
-            return held
+            return _copies(held)
 
     async def transition(self, changes: Sequence[Change], *, actor: str) -> list[Job | None]:
         with self._lock:
@@ -145,7 +145,7 @@ class MemoryStore:
                     draft.move(job, change.move)
                     places.append(job.id)
             self._commit(draft.batch())
-            return [None if place is None else self._jobs[place] for place in places]
+            return [None if place is None else replace(self._jobs[place]) for place in places]
 
     async def watch(self, ids: Sequence[JobId]) -> list[Job]:
         return await self.get(ids)
@@ -165,17 +165,17 @@ class MemoryStore:
     async def expired(self, limit: int) -> list[Job]:
         with self._lock:
             past = _until(self._tick(), self._leased)
-            return [self._jobs[entry[-1]] for entry in islice(past, limit)]
+            return _copies(self._jobs[entry[-1]] for entry in islice(past, limit))
 
     async def get(self, ids: Sequence[JobId]) -> list[Job]:
         with self._lock:
             self._tick()
-            return [job for job in map(self._jobs.get, ids) if job is not None]
+            return _copies(job for job in map(self._jobs.get, ids) if job is not None)
 
     async def find(self, query: JobQuery) -> list[Job]:
         with self._lock:
             self._tick()
-            return list(self._found(query))
+            return _copies(self._found(query))
 
     async def find_ids(self, query: JobQuery) -> list[JobId]:
         with self._lock:
@@ -250,7 +250,7 @@ class MemoryStore:
             self._tick()
             return [
                 Record(
-                    job=job,
+                    job=replace(job),
                     log=tuple(self._log[entry] for entry in self._entries[job.id]),
                     edges=tuple(self._open_edges(job.id)),
                 )
@@ -289,7 +289,7 @@ class MemoryStore:
             for news in restoring.lost:
                 after.tell(*news)
             self._commit(after.batch())
-            return [None if place is None else self._jobs[place] for place in places]
+            return [None if place is None else replace(self._jobs[place]) for place in places]
 
     async def note(self, notes: Sequence[Note]) -> list[bool]:
         with self._lock:
@@ -379,10 +379,7 @@ class MemoryStore:
             self._check_limits(draft.jobs.values())
             fired = self._timetable.fired(firing, draft.jobs.values())
             self._commit(replace(draft.batch(), schedules=(fired,)))
-            return [
-                replace(self._jobs[place], duplicate=True) if hit else self._jobs[place]
-                for place, hit in places
-            ]
+            return [replace(self._jobs[place], duplicate=hit) for place, hit in places]
 
     async def tokens(self) -> list[Token]:
         with self._lock:
@@ -604,6 +601,11 @@ class MemoryStore:
         waiters, self._waiters = self._waiters, []
         for ring in waiters:
             ring()
+
+
+def _copies(jobs: Iterable[Job]) -> list[Job]:
+    """Jobs to hand out; bound to a Penstock, the store's own would keep it alive for ever."""
+    return [replace(job) for job in jobs]
 
 
 def _until(when: datetime, ranking: Iterable[Ranked]) -> Iterator[Ranked]:
