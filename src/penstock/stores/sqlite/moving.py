@@ -11,7 +11,7 @@ from penstock.core.job import Change, Job, JobId, OnFailure, kept_error, moved_f
 from penstock.core.lifecycle import Event, Move, State, abandon, frees, give_way
 from penstock.core.times import from_micros, span_to_micros
 from penstock.stores.sqlite import noting, rows
-from penstock.stores.sqlite.rows import BLOCKED, READY, SCHEDULED, STAGES, encoded
+from penstock.stores.sqlite.rows import BLOCKED, READY, RUNNING, SCHEDULED, STAGES, encoded
 from penstock.stores.sqlite.transaction import SQL, Totals, Transaction, shift
 
 
@@ -88,6 +88,7 @@ class Moving:
                 version += len(group.jobs)
             self._write_freed()
             self._write_keys()
+            self._note_freed()
             self._tx.add_totals(self._totals)
             self._tx.ring = True
         if self._lost:
@@ -198,6 +199,18 @@ class Moving:
                 shift(self._totals, queue, old_stage, group.stage, n)
         group.fields = moved_fields(move, group.error, at=self._at, waiting=waiting)
         self._versions.update(zip(job_ids, range(version, version + len(job_ids)), strict=True))
+
+    def _note_freed(self) -> None:
+        """Whose places other processes may wait for; those that are rung anyway need no note."""
+        if self._tx.ring_others or not self._tx.execute(SQL["limited"]).fetchone()[0]:
+            return
+        for group in self._groups.values():
+            if group.stage is not None:
+                self._tx.freed.update(
+                    (job.queue, job.task, job.throttle)
+                    for job in group.jobs
+                    if self._current[job.id][1] == RUNNING
+                )
 
     def _release(self) -> None:
         """What the ends of jobs mean for those that wait for them, and for those behind."""

@@ -191,6 +191,32 @@ WHERE id IN (
     ORDER BY run_at, id LIMIT ?5
 );
 
+-- Whether any limit on running jobs is in force. A settle asks, for the sake of other processes.
+-- name: limited
+SELECT
+    EXISTS (SELECT 1 FROM penstock_job WHERE stage = 0 AND held IS NOT NULL)
+    OR EXISTS (
+        SELECT 1 FROM penstock_job WHERE stage = 0 AND throttle IS NOT NULL AND held IS NULL
+    )
+    OR EXISTS (SELECT 1 FROM penstock_limit WHERE kind = 'task')
+    OR EXISTS (SELECT 1 FROM penstock_queue WHERE concurrency IS NOT NULL);
+
+-- name: queue_is_wanted
+SELECT EXISTS (
+    SELECT 1 FROM json_each(?) AS n
+    CROSS JOIN penstock_queue AS q ON q.name = n.value
+    CROSS JOIN penstock_total AS t ON t.queue = q.name AND t.stage = 0
+    WHERE q.concurrency IS NOT NULL AND NOT q.paused AND t.n > 0 AND q.concurrency > ifnull(
+        (SELECT r.n FROM penstock_total AS r WHERE r.queue = q.name AND r.stage = 3), 0
+    )
+);
+
+-- Claims by tag do not mark what they find held: where there are tags, any limit may hold.
+-- name: holding
+SELECT value FROM json_each(?)
+WHERE EXISTS (SELECT 1 FROM penstock_job WHERE stage = 0 AND held = value AND held IS NOT NULL)
+OR EXISTS (SELECT 1 FROM penstock_ready_tag);
+
 -- name: hold
 UPDATE penstock_job SET held = ?1
 WHERE stage = 0 AND id IN (SELECT value FROM json_each(?2));
