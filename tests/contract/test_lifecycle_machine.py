@@ -102,7 +102,7 @@ class Known:
     finished_at: datetime | None = None
     error: str | None = None
     result: str | None = None
-    open: set[int] = field(default_factory=set)
+    open: dict[int, OnFailure] = field(default_factory=dict)
 
 
 @dataclass
@@ -119,7 +119,7 @@ class Model:
     def copy(self) -> "Model":
         jobs = {place: copy(job) for place, job in self.jobs.items()}
         for job in jobs.values():
-            job.open = set(job.open)
+            job.open = dict(job.open)
         return replaced(self, jobs=jobs, paused=set(self.paused), logged=list(self.logged))
 
     def rival(self, dedupe: str | None, scope: Scope, but: int | None = None) -> Known | None:
@@ -201,12 +201,48 @@ class Model:
             for job in self.jobs.values():
                 for needed in [one for one in job.open if self.jobs[one].state.final]:
                     told = True
-                    job.open.discard(needed)
-                    self.tell(job, self.jobs[needed].state, actor, now)
+                    rule = job.open.pop(needed)
+                    self.tell(job, self.jobs[needed].state, rule, actor, now)
 
-    def tell(self, job: Known, state: State, actor: str, now: datetime) -> None:
+    def ahead(self, place: int) -> set[int]:
+        """A job and all that have to end before it begins."""
+        ahead, found = set[int](), [place]
+        while found:
+            job = self.jobs[found.pop()]
+            if job.id not in ahead:
+                ahead.add(job.id)
+                found += [*job.open, *(one.id for one in self.line(job) if job.state is PENDING)]
+        return ahead
+
+    def line(self, job: Known) -> list[Known]:
+        """The unfinished jobs of its key that come before a job."""
+        return [
+            one
+            for one in self.jobs.values()
+            if job.asked.key is not None
+            and (one.asked.key, one.id != job.id) == (job.asked.key, True)
+            and (one.state is RUNNING or (one.state is PENDING and one.id < job.id))
+        ]
+
+    def hand_over(self, ended: Known, successor: Known) -> None:
+        """Those that wait for the one wait for the other, unless that waits for them."""
+        for job in self.jobs.values():
+            if ended.id in job.open and job.id not in self.ahead(successor.id):
+                job.open = {successor.id: job.open[ended.id], **job.open}
+                del job.open[ended.id]
+
+    def waits_for_itself(self, job: Known) -> bool:
+        """Whether a cancelled job, back in its key, would wait for one that comes after it."""
+        others = [self.jobs[one] for one in self.ahead(job.id) - {job.id}]
+        return job.state is State.CANCELLED and any(
+            one.asked.key == job.asked.key and one.id > job.id
+            for one in others
+            if job.asked.key is not None and one.state in UNFINISHED
+        )
+
+    def tell(self, job: Known, state: State, rule: OnFailure, actor: str, now: datetime) -> None:
         succeeded = state in {State.DONE, State.SUPERSEDED}
-        if job.state is PENDING and not succeeded and job.asked.on_failure is OnFailure.CANCEL:
+        if job.state is PENDING and not succeeded and rule is OnFailure.CANCEL:
             self.end(job, State.CANCELLED, now)
             self.log(job, Event.CANCELLED, actor)
 
@@ -218,13 +254,15 @@ class Model:
         job.expires_at, job.stopping = None, False
 
     def back(self, job: Known, run_at: datetime, now: datetime) -> None:
+        rival = self.rival(job.asked.dedupe, job.asked.scope, but=job.id)
         if job.stopping:
             self.end(job, State.CANCELLED, now)
-        elif self.rival(job.asked.dedupe, job.asked.scope, but=job.id) is None:
+        elif rival is None and not self.waits_for_itself(job):
             job.state, job.run_at = PENDING, run_at
             job.worker = job.expires_at = job.finished_at = None
-        elif job.state is RUNNING:
+        elif rival is not None and job.state is RUNNING:
             self.end(job, State.SUPERSEDED, now)
+            self.hand_over(job, rival)
         else:
             raise TransitionRefused
 
@@ -287,7 +325,8 @@ class Life(RuleBasedStateMachine):
             rival = trial.rival(new.dedupe, new.scope)
             if rival is None:
                 fresh = Known(new, 10**9 + len(asked), self.now + (new.delay or 0 * SECOND))
-                fresh.open = {*new.after, *(asked[place] for place in new.follows)}
+                needed = [*new.after, *(asked[place] for place in new.follows)]
+                fresh.open = dict.fromkeys(needed, new.on_failure)
                 trial.jobs[fresh.id] = rival = fresh
             asked.append(rival.id)
         full = self.over_limit(trial)
@@ -303,7 +342,8 @@ class Life(RuleBasedStateMachine):
                 assert job.id > self.highest
                 self.highest = names[place] = job.id
                 known = Known(new, job.id, trial.jobs[place].run_at)
-                known.open = {names.get(one, one) for one in trial.jobs[place].open}
+                open_ends = trial.jobs[place].open
+                known.open = {names.get(one, one): rule for one, rule in open_ends.items()}
                 self.model.jobs[job.id] = known
                 self.model.log(known, Event.ENQUEUED, "p")
             else:
@@ -379,10 +419,12 @@ class Life(RuleBasedStateMachine):
         assert job.id > self.highest
         self.highest = job.id
         known = Known(new, job.id, self.now + (new.delay or 0 * SECOND))
-        known.open = {*after}
+        known.open = dict.fromkeys(after, new.on_failure)
         self.model.jobs[job.id] = known
         self.model.log(known, Event.ENQUEUED, "p")
         if leaves is not None:
+            known.open = {**leaves.open, **known.open}
+            self.model.hand_over(leaves, known)
             self.model.end(leaves, State.SUPERSEDED, self.now)
             self.model.log(leaves, Event.SUPERSEDED, "p")
         self.model.release("p", self.now)
