@@ -544,16 +544,49 @@ async def test_chains_and_fans_travel_from_store_to_store(
     assert order == [[1], [2, 4], [3], [5]]
 
 
-async def test_file_with_a_job_that_waits_for_a_later_one_is_refused(
+async def test_job_that_waits_for_a_later_one_waits_for_it_in_another_store(
     app: Penstock, other: Penstock, tmp_path: Path
 ) -> None:
-    await app.enqueue_many([new(), new(follows=(0,))])
+    """However far apart they stand in the file."""
+    app.task("save", lambda: None, key="k", supersede=True)
+    first = await app.enqueue("save")
+    waiting, second = await app.enqueue_many([new(after=(first.id,)), new()])
+    await enqueue(app, 5)
+    newer = await app.enqueue("save", after=(second.id,))
     await app.export(tmp_path / "jobs")
-    text = (tmp_path / "jobs").read_text().replace('"needed":1', '"needed":2')
+    assert (await other.import_jobs(tmp_path / "jobs")).changed == 9
+    assert (await other.explain(waiting.id)).blocked_by == newer.id
+    order = []
+    while taken := await other.claim(worker="w", limit=9):
+        order.append(ids(taken))
+        await other.settle([(job, Done()) for job in taken])
+    assert order == [[3, 4, 5, 6, 7, 8], [newer.id], [waiting.id]]
+
+
+async def test_file_with_a_job_that_waits_for_itself_is_refused(
+    app: Penstock, other: Penstock, tmp_path: Path
+) -> None:
+    await app.enqueue_many([new(), new(follows=(0,)), new(follows=(1,))])
+    await app.export(tmp_path / "jobs")
+    text = (tmp_path / "jobs").read_text().replace('"needed":1', '"needed":3')
     (tmp_path / "jobs").write_text(text)
-    with pytest.raises(InvalidJob, match="line 4: job 2: it waits for a job"):
+    with pytest.raises(InvalidJob, match=r"job [23] waits for itself"):
         await other.import_jobs(tmp_path / "jobs")
     assert await states(other) == []
+
+
+async def test_file_of_the_first_format_is_read(
+    app: Penstock, other: Penstock, tmp_path: Path
+) -> None:
+    """Its jobs say nothing about what they wait for."""
+    await enqueue(app, 3)
+    await app.export(tmp_path / "jobs")
+    text = (tmp_path / "jobs").read_text()
+    assert text.count('"format":2') == 1
+    first = text.replace('"format":2', '"format":1').replace(',"edges":[]', "")
+    assert "edges" not in first
+    (tmp_path / "jobs").write_text(first)
+    assert (await other.import_jobs(tmp_path / "jobs")).changed == 3
 
 
 async def test_second_import_changes_nothing(
@@ -695,7 +728,7 @@ def edited(path: Path, number: int, change: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("number", "change", "expected"),
     [
-        (0, {"format": 2, "kind": "else"}, (ConfigurationError, "newer Penstock")),
+        (0, {"format": 3, "kind": "else"}, (ConfigurationError, "newer Penstock")),
         (0, {"line": "else"}, (ConfigurationError, "not a file with jobs")),
         (2, {"job.state": "odd"}, (InvalidJob, "line 3")),
         (2, {"job.task": ""}, (InvalidJob, "line 3: job 1: task")),

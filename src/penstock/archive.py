@@ -18,7 +18,8 @@ import msgspec
 from penstock.core.errors import ConfigurationError, InvalidJob
 from penstock.core.job import JobId, LogId, Queue, Record
 
-FORMAT = 1
+FORMAT = 2
+"""The second also says what a job waits for; files of the first are read as they are."""
 _GZIP = b"\x1f\x8b"
 _CHUNK = 1 << 20
 

@@ -2,7 +2,8 @@
 
 import os
 import sys
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
+from graphlib import CycleError, TopologicalSorter
 from itertools import islice
 from pathlib import Path
 
@@ -29,6 +30,7 @@ class Inventory:
         self._check = JobChecker(sys.maxsize).check
         self._sources: dict[int, Origin] = {}
         self._last: dict[tuple[int, JobId], int] = {}
+        self._needed: dict[tuple[int, JobId], set[tuple[int, JobId]]] = {}
         self.queues: list[QueueSettings] = []
 
     @classmethod
@@ -44,6 +46,7 @@ class Inventory:
                     found._note_job(number, source, line)
                 case files.End(last_job=last_job, last_log=last_log):
                     found._note(source, last_job, last_log)
+        found._check_circles()
         return found
 
     @property
@@ -69,7 +72,33 @@ class Inventory:
                 and self._last[source, line.job.id] == number
             )
             while portion := list(islice(records, size)):
+                portion += self._awaited(origin.source, portion, records)
                 yield given, portion
+
+    def _awaited(
+        self, source: int, portion: Sequence[Record], following: Iterator[Record]
+    ) -> list[Record]:
+        """Those that follow, up to the last that an earlier one waits for: they come together."""
+        more: list[Record] = []
+        awaited = set().union(*(self._newer(source, record.job.id) for record in portion))
+        awaited -= {record.job.id for record in portion}
+        while awaited and (record := next(following, None)) is not None:
+            more.append(record)
+            awaited |= self._newer(source, record.job.id)
+            awaited.discard(record.job.id)
+        return more
+
+    def _newer(self, source: int, job_id: JobId) -> set[JobId]:
+        """The jobs behind it in the file that a job waits for."""
+        found = self._needed.get((source, job_id), set()) & self._last.keys()
+        return {needed for _, needed in found if needed > job_id}
+
+    def _check_circles(self) -> None:
+        try:
+            TopologicalSorter(self._needed).prepare()
+        except CycleError as error:
+            _, job_id = error.args[1][0]
+            raise InvalidJob(f"{Path(self._path)}: job {job_id} waits for itself") from error
 
     def _lines(self) -> Iterator[tuple[int, int, files.Line]]:
         source = 0
@@ -98,6 +127,10 @@ class Inventory:
             raise InvalidJob(f"{Path(self._path)}, line {number}: job {job.id}: {error}") from error
         self._note(source, job.id, job.version)
         self._last[source, job.id] = number
+        self._needed.pop((source, job.id), None)  # of one that stands there twice, the last counts
+        if record.edges:
+            open_ends = {(source, edge.needed) for edge in record.edges if not edge.resolved}
+            self._needed[source, job.id] = open_ends
 
 
 def _check_whole(record: Record) -> None:
@@ -105,8 +138,8 @@ def _check_whole(record: Record) -> None:
     job, log = record.job, record.log
     if not all(0 < number <= _HIGHEST for number in (job.id, *(one.id for one in log))):
         raise InvalidJob("an id is out of range")
-    if not all(one.job_id == job.id and 0 < one.needed < job.id for one in record.edges):
-        raise InvalidJob("it waits for a job that does not stand before it")
+    if not all(one.job_id == job.id and 0 < one.needed <= _HIGHEST for one in record.edges):
+        raise InvalidJob("what it waits for does not fit to it")
     if not 0 <= job.attempt <= _HIGHEST:
         raise InvalidJob("its attempt is out of range")
     times = (job.enqueued_at, job.run_at, job.started_at, job.finished_at)

@@ -3,7 +3,9 @@
 import asyncio
 import random
 from collections import Counter, defaultdict
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterable
+from graphlib import TopologicalSorter
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -108,6 +110,7 @@ async def assert_all_fits(store: Store) -> None:
     for job in jobs.values():
         if job.key is not None and not job.state.final:
             lines[job.key].append(job)
+    await assert_none_waits_for_itself(store, lines.values())
     for line in lines.values():
         runs = [job for job in line if job.state is State.RUNNING]
         assert len(runs) < 2
@@ -115,6 +118,18 @@ async def assert_all_fits(store: Store) -> None:
             visible = job is line[0] and not runs and not job.needs
             if job.state is State.PENDING:
                 assert (job.waiting is not Waiting.BLOCKED) is visible
+
+
+async def assert_none_waits_for_itself(store: Store, lines: Iterable[list[Job]]) -> None:
+    waits: dict[int, set[int]] = defaultdict(set)
+    for edge in await store.edges([job.id for job in await everything(store)]):
+        if not edge.resolved:
+            waits[edge.job_id].add(edge.needed)
+    for line in lines:
+        for before, behind in pairwise(line):
+            if behind.state is State.PENDING:
+                waits[behind.id].add(before.id)
+    TopologicalSorter(waits).prepare()
 
 
 async def assert_logs_lead_to_states(store: Store, jobs: dict[JobId, Job]) -> None:

@@ -3,7 +3,7 @@
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from dataclasses import replace as replaced
@@ -42,6 +42,7 @@ from penstock.core.job import (
 from penstock.core.lifecycle import Event, Move, State, Waiting
 from penstock.core.limits import Limit
 from penstock.core.retry import RetryPolicy
+from penstock.core.schedule import Firing, Missed, Rhythm, Schedule, plan, redefined, resumed
 from penstock.stores import open_store
 from tests.contract.support import SECOND, STORES, ManualClock, drive, everything, totals
 
@@ -83,6 +84,7 @@ new_jobs = st.builds(
     lease=st.just(LEASE),
 )
 picks = st.integers(0, 1000)
+WINDOWS = st.sampled_from([10, 30])
 ANYTHING = Claim(worker="w", limit=1)
 
 
@@ -102,7 +104,7 @@ class Known:
     finished_at: datetime | None = None
     error: str | None = None
     result: str | None = None
-    open: set[int] = field(default_factory=set)
+    open: dict[int, OnFailure] = field(default_factory=dict)
 
 
 @dataclass
@@ -114,13 +116,17 @@ class Model:
     limits: dict[str, int | None] = field(default_factory=dict)
     # How many may run: of a queue, of the task, of a throttle.
     most: dict[tuple[str, str], int | None] = field(default_factory=dict)
+    # How many may start within a time, and when which started while there was such a limit.
+    rates: dict[str, tuple[int, timedelta]] = field(default_factory=dict)
+    starts: dict[str, list[datetime]] = field(default_factory=dict)
+    schedules: dict[str, Schedule] = field(default_factory=dict)
     logged: list[tuple[int, Event, State, str]] = field(default_factory=list)
 
     def copy(self) -> "Model":
         jobs = {place: copy(job) for place, job in self.jobs.items()}
         for job in jobs.values():
-            job.open = set(job.open)
-        return replaced(self, jobs=jobs, paused=set(self.paused), logged=list(self.logged))
+            job.open = dict(job.open)
+        return replaced(self, jobs=jobs, logged=list(self.logged))
 
     def rival(self, dedupe: str | None, scope: Scope, but: int | None = None) -> Known | None:
         same = [
@@ -167,12 +173,16 @@ class Model:
         """What a claim comes to where tenants do not take turns."""
         taken: list[Known] = []
         for job in self.fitting(wanted, now):
-            if len(taken) < wanted.limit and self.has_room(job, taken):
+            if len(taken) < wanted.limit and self.has_room(job, taken, now):
                 taken.append(job)
         return taken
 
-    def has_room(self, job: Known, taken: Iterable[Known] = ()) -> bool:
+    def has_room(self, job: Known, taken: Iterable[Known], now: datetime) -> bool:
         """Whether no limit keeps a ready job from starting, beside what runs and was taken."""
+        if (rate := self.rates.get(job.asked.queue)) is not None:
+            starts = self.counted(job.asked.queue, rate[1], now)
+            if len(starts) + [one.asked.queue for one in taken].count(job.asked.queue) >= rate[0]:
+                return False
         busy = [*(one for one in self.jobs.values() if one.state is RUNNING), *taken]
         rooms: list[tuple[int | None, list[str | None]]] = [
             (self.most.get(("queue", job.asked.queue)), [one.asked.queue for one in busy]),
@@ -188,6 +198,14 @@ class Model:
             for (most, names), name in zip(rooms, counted, strict=True)
         )
 
+    def counted(self, queue: str, window: timedelta, now: datetime) -> list[datetime]:
+        """The starts that lie in a window which ends now."""
+        return [at for at in self.starts.get(queue, []) if now - window < at]
+
+    def start(self, queue: str, now: datetime) -> None:
+        if (rate := self.rates.get(queue)) is not None:
+            self.starts[queue] = [*self.counted(queue, rate[1], now), now]
+
     def tail(self, key: str | None) -> Known | None:
         """The newest pending job of a key."""
         line = [job for job in self.jobs.values() if job.asked.key == key and job.state is PENDING]
@@ -201,12 +219,48 @@ class Model:
             for job in self.jobs.values():
                 for needed in [one for one in job.open if self.jobs[one].state.final]:
                     told = True
-                    job.open.discard(needed)
-                    self.tell(job, self.jobs[needed].state, actor, now)
+                    rule = job.open.pop(needed)
+                    self.tell(job, self.jobs[needed].state, rule, actor, now)
 
-    def tell(self, job: Known, state: State, actor: str, now: datetime) -> None:
+    def ahead(self, place: int) -> set[int]:
+        """A job and all that have to end before it begins."""
+        ahead, found = set[int](), [place]
+        while found:
+            job = self.jobs[found.pop()]
+            if job.id not in ahead:
+                ahead.add(job.id)
+                found += [*job.open, *(one.id for one in self.line(job) if job.state is PENDING)]
+        return ahead
+
+    def line(self, job: Known) -> list[Known]:
+        """The unfinished jobs of its key that come before a job."""
+        return [
+            one
+            for one in self.jobs.values()
+            if job.asked.key is not None
+            and (one.asked.key, one.id != job.id) == (job.asked.key, True)
+            and (one.state is RUNNING or (one.state is PENDING and one.id < job.id))
+        ]
+
+    def hand_over(self, ended: Known, successor: Known) -> None:
+        """Those that wait for the one wait for the other, unless that waits for them."""
+        for job in self.jobs.values():
+            if ended.id in job.open and job.id not in self.ahead(successor.id):
+                job.open = {successor.id: job.open[ended.id], **job.open}
+                del job.open[ended.id]
+
+    def waits_for_itself(self, job: Known) -> bool:
+        """Whether a cancelled job, back in its key, would wait for one that comes after it."""
+        others = [self.jobs[one] for one in self.ahead(job.id) - {job.id}]
+        return job.state is State.CANCELLED and any(
+            one.asked.key == job.asked.key and one.id > job.id
+            for one in others
+            if job.asked.key is not None and one.state in UNFINISHED
+        )
+
+    def tell(self, job: Known, state: State, rule: OnFailure, actor: str, now: datetime) -> None:
         succeeded = state in {State.DONE, State.SUPERSEDED}
-        if job.state is PENDING and not succeeded and job.asked.on_failure is OnFailure.CANCEL:
+        if job.state is PENDING and not succeeded and rule is OnFailure.CANCEL:
             self.end(job, State.CANCELLED, now)
             self.log(job, Event.CANCELLED, actor)
 
@@ -218,13 +272,15 @@ class Model:
         job.expires_at, job.stopping = None, False
 
     def back(self, job: Known, run_at: datetime, now: datetime) -> None:
+        rival = self.rival(job.asked.dedupe, job.asked.scope, but=job.id)
         if job.stopping:
             self.end(job, State.CANCELLED, now)
-        elif self.rival(job.asked.dedupe, job.asked.scope, but=job.id) is None:
+        elif rival is None and not self.waits_for_itself(job):
             job.state, job.run_at = PENDING, run_at
             job.worker = job.expires_at = job.finished_at = None
-        elif job.state is RUNNING:
+        elif rival is not None and job.state is RUNNING:
             self.end(job, State.SUPERSEDED, now)
+            self.hand_over(job, rival)
         else:
             raise TransitionRefused
 
@@ -281,21 +337,27 @@ class Life(RuleBasedStateMachine):
 
     @rule(batch=st.lists(new_jobs, min_size=1, max_size=3))
     def add(self, batch: list[NewJob]) -> None:
+        self.put(batch, lambda: self.store.add(batch, actor="p"))
+
+    def put(self, batch: Sequence[NewJob], write: Callable[[], Any]) -> list[Job]:
+        """Let the store write these jobs, by whatever verb; none if they do not fit in."""
         trial = self.model.copy()
         asked: list[int] = []
         for new in batch:
             rival = trial.rival(new.dedupe, new.scope)
             if rival is None:
-                fresh = Known(new, 10**9 + len(asked), self.now + (new.delay or 0 * SECOND))
-                fresh.open = {*new.after, *(asked[place] for place in new.follows)}
+                due = new.run_at or self.now + (new.delay or 0 * SECOND)
+                fresh = Known(new, 10**9 + len(asked), due)
+                needed = [*new.after, *(asked[place] for place in new.follows)]
+                fresh.open = dict.fromkeys(needed, new.on_failure)
                 trial.jobs[fresh.id] = rival = fresh
             asked.append(rival.id)
         full = self.over_limit(trial)
         if full:
             with pytest.raises(QueueFull):
-                drive(self.store.add(batch, actor="p"))
-            return
-        answer = drive(self.store.add(batch, actor="p"))
+                drive(write())
+            return []
+        answer: list[Job] = drive(write())
         names: dict[int, int] = {}
         for new, place, job in zip(batch, asked, answer, strict=True):
             if place >= 10**9 and place not in names:
@@ -303,13 +365,15 @@ class Life(RuleBasedStateMachine):
                 assert job.id > self.highest
                 self.highest = names[place] = job.id
                 known = Known(new, job.id, trial.jobs[place].run_at)
-                known.open = {names.get(one, one) for one in trial.jobs[place].open}
+                open_ends = trial.jobs[place].open
+                known.open = {names.get(one, one): rule for one, rule in open_ends.items()}
                 self.model.jobs[job.id] = known
                 self.model.log(known, Event.ENQUEUED, "p")
             else:
                 assert job.duplicate
                 assert job.id == names.get(place, place)
         self.model.release("p", self.now)
+        return answer
 
     @precondition(lambda self: self.model.jobs)
     @rule(
@@ -379,10 +443,12 @@ class Life(RuleBasedStateMachine):
         assert job.id > self.highest
         self.highest = job.id
         known = Known(new, job.id, self.now + (new.delay or 0 * SECOND))
-        known.open = {*after}
+        known.open = dict.fromkeys(after, new.on_failure)
         self.model.jobs[job.id] = known
         self.model.log(known, Event.ENQUEUED, "p")
         if leaves is not None:
+            known.open = {**leaves.open, **known.open}
+            self.model.hand_over(leaves, known)
             self.model.end(leaves, State.SUPERSEDED, self.now)
             self.model.log(leaves, Event.SUPERSEDED, "p")
         self.model.release("p", self.now)
@@ -464,6 +530,7 @@ class Life(RuleBasedStateMachine):
             known.state, known.worker, known.token = RUNNING, "w", job.token
             known.attempt, known.expires_at = known.attempt + 1, self.now + LEASE
             self.model.log(known, Event.CLAIMED, "w")
+            self.model.start(job.queue, self.now)
         self.claimed += given
 
     def shares_are_within_the_rules(
@@ -474,10 +541,11 @@ class Life(RuleBasedStateMachine):
         for job in given:
             known = self.model.jobs[job.id]
             assert known in fitting
-            assert self.model.has_room(known, taken)
+            assert self.model.has_room(known, taken, self.now)
             taken.append(known)
         assert len({job.id for job in taken}) == len(taken) <= limit
-        left = [job for job in fitting if job not in taken and self.model.has_room(job, taken)]
+        rest = [job for job in fitting if job not in taken]
+        left = [job for job in rest if self.model.has_room(job, taken, self.now)]
         assert len(taken) == limit or not left
         lowest = min((job.asked.priority for job in taken), default=0)
         assert all(job.asked.priority <= lowest for job in left)
@@ -602,6 +670,91 @@ class Life(RuleBasedStateMachine):
         else:
             drive(self.store.limit(Limit(kind=kind[0], name=kind[1], concurrency=most)))
 
+    @rule(queue=st.sampled_from("ab"), most=st.sampled_from([None, 1, 2]), seconds=WINDOWS)
+    def let_start(self, queue: str, most: int | None, seconds: int) -> None:
+        rate = None if most is None else (most, seconds * SECOND)
+        self.model.rates.pop(queue, None)
+        if rate is not None:
+            self.model.rates[queue] = rate
+        drive(self.store.configure(QueueSettings(name=queue, rate=rate)))
+
+    @rule(
+        name=st.sampled_from("rs"),
+        job=new_jobs,
+        every=st.sampled_from([20, 45]),
+        missed=st.sampled_from(Missed),
+        overlap=st.booleans(),
+        stale=st.sampled_from([False, False, True]),
+    )
+    def schedule(  # noqa: PLR0917 - what a schedule has
+        self, name: str, job: NewJob, every: int, missed: Missed, overlap: bool, stale: bool
+    ) -> None:
+        stored = self.model.schedules.get(name)
+        wanted = Schedule(
+            name=name,
+            job=replace(job, delay=None),
+            rhythm=Rhythm(every=every * SECOND),
+            missed=missed,
+            overlap=overlap,
+        )
+        following = redefined(stored, wanted, self.now)
+        if stale:
+            late = replace(following, version=following.version + 1)
+            assert drive(self.store.put_schedule(late)) is None
+            return
+        written = drive(self.store.put_schedule(following))
+        assert written is not None
+        assert written == replace(following, version=written.version)
+        assert written.version > following.version
+        self.model.schedules[name] = written
+
+    @precondition(lambda self: self.model.schedules)
+    @rule(name=st.sampled_from("rs"), paused=st.booleans())
+    def pause_schedule(self, name: str, paused: bool) -> None:
+        if (stored := self.model.schedules.get(name)) is not None:
+            changed = replace(stored, paused=True) if paused else resumed(stored, self.now)
+            written = drive(self.store.put_schedule(changed))
+            assert written is not None
+            self.model.schedules[name] = written
+
+    @precondition(lambda self: self.model.schedules)
+    @rule(name=st.sampled_from("rs"))
+    def drop_schedule(self, name: str) -> None:
+        was_there = self.model.schedules.pop(name, None) is not None
+        assert drive(self.store.drop_schedule(name)) is was_there
+
+    @precondition(lambda self: self.model.schedules)
+    @rule(seconds=st.sampled_from([0, 20, 50, 200]))
+    def fire(self, seconds: int) -> None:
+        """What a worker does about the schedules, and another one a moment too late."""
+        self.clock.advance(seconds * SECOND)
+        planned = {
+            name: schedule.next
+            for name, schedule in self.model.schedules.items()
+            if schedule.next is not None and not schedule.paused
+        }
+        due = drive(self.store.due({"t"}, (), 10))
+        assert {one.name for one in due.schedules} == {
+            name for name, at in planned.items() if at <= self.now
+        }
+        assert due.next == min((at for at in planned.values() if at > self.now), default=None)
+        for schedule in due.schedules:
+            assert schedule == self.model.schedules[schedule.name]
+            self.fire_one(plan(schedule, self.now))
+
+    def fire_one(self, firing: Firing) -> None:
+        before = firing.schedule
+        jobs = self.put(firing.jobs, lambda: self.store.fire(firing, actor="p"))
+        if firing.jobs and not jobs:  # its queue is full: it stays due
+            return
+        [after] = drive(self.store.schedules([before.name]))
+        assert after.version > before.version
+        ran = [job for job in jobs if not job.duplicate]
+        last = (ran[-1].run_at, ran[-1].id) if ran else (before.last, before.last_job)
+        assert (after.next, after.last, after.last_job) == (firing.next, *last)
+        self.model.schedules[before.name] = after
+        assert drive(self.store.fire(firing, actor="late")) is None
+
     @rule(limit=st.sampled_from([1, 100]))
     def prune(self, limit: int) -> None:
         past = {
@@ -647,6 +800,8 @@ class Life(RuleBasedStateMachine):
         self.jobs_are_those_of_the_model(found)
         self.promises_hold(found)
         self.log_grew_by_one_entry_for_each_transition(found)
+        stored = {one.name: one for one in drive(self.store.schedules())}
+        assert stored == self.model.schedules
 
     def jobs_are_those_of_the_model(self, found: list[Job]) -> None:
         assert [job.id for job in found] == sorted(self.model.jobs)

@@ -233,3 +233,14 @@ def test_many_jobs_are_all_returned(app: Penstock) -> None:
     task = app.task("t", lambda n: None)
     run_sync(app.enqueue_many([task.new(n) for n in range(1_100)]))
     assert [job.args["n"] for job in drain(app)] == list(range(1_100))
+
+
+@pytest.mark.parametrize("moves", [False, True])
+def test_clock_moves_to_when_a_rate_lets_the_next_one_start(app: Penstock, moves: bool) -> None:
+    task = app.task("t", lambda: None)
+    run_sync(app.limit("default", rate=(1, HOUR)))
+    run_sync(app.enqueue_many([task.new()] * 3))
+    before = from_micros(app.clock())
+    assert len(drain(app, advance=moves)) == (3 if moves else 1)
+    gone = from_micros(app.clock()) - before
+    assert (gone >= 2 * HOUR) is moves

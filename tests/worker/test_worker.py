@@ -28,6 +28,7 @@ from penstock import (
     context,
 )
 from penstock.core.job import Change, Claim
+from penstock.core.lifecycle import Done
 from penstock.worker import worker as worker_module
 from penstock.worker.execute import Run
 from tests.contract.support import HOUR, SOON, ManualClock
@@ -328,6 +329,79 @@ async def test_until_empty_runs_retries_without_delay(app: Penstock, concurrency
     await app.enqueue_many([flaky.new()] * 5)
     await work_off(app, concurrency=concurrency)
     assert await count(app, State.DONE) == 5
+
+
+@pytest.mark.parametrize("kind", ["queue", "task", "throttle"])
+@pytest.mark.parametrize("tags", [(), ("red",)])
+async def test_until_empty_waits_for_a_place_that_another_has(
+    app: Penstock, kind: str, tags: tuple[str, ...]
+) -> None:
+    """A limit holds the second job while somebody else runs the first."""
+
+    @app.task
+    async def nothing() -> None:
+        pass
+
+    if kind == "queue":
+        await app.limit("default", concurrency=1)
+    elif kind == "task":
+        await app.limit_task("nothing", 1)
+    await app.enqueue_many([nothing.using(throttle="x", tags=tags).new()] * 2)
+    [first] = await app.claim(worker="other")
+    looked = asyncio.Event()
+    worker = Worker(app, tags=tags)
+    is_empty = worker._is_empty
+
+    async def look() -> bool:
+        answer = await is_empty()
+        looked.set()
+        return answer
+
+    worker._is_empty = look  # type: ignore[method-assign]
+    running = asyncio.create_task(worker.run(until_empty=True))
+    await soon(looked)
+    assert not running.done()
+    await app.settle([(first, Done())])
+    await ended(running)
+    assert await count(app, State.DONE) == 2
+
+
+async def test_until_empty_waits_for_a_rate(
+    app: Penstock, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @app.task
+    async def nothing() -> None:
+        pass
+
+    await app.limit("default", rate=(1, HOUR))
+    await app.enqueue_many([nothing.new()] * 3)
+    monkeypatch.setattr(worker_module, "_LOOK_AGAIN", 0.01)
+    worker = Worker(app)
+    is_empty = worker._is_empty
+
+    async def look() -> bool:
+        clock.advance(HOUR)
+        return await is_empty()
+
+    worker._is_empty = look  # type: ignore[method-assign]
+    async with asyncio.timeout(SOON):
+        await worker.run(until_empty=True)
+    assert await count(app, State.DONE) == 3
+
+
+@pytest.mark.parametrize("options", [{"queues": ["other"]}, {"tags": ["blue"]}])
+async def test_until_empty_leaves_what_it_does_not_serve(
+    app: Penstock, options: dict[str, list[str]]
+) -> None:
+    @app.task
+    async def nothing() -> None:
+        pass
+
+    await app.enqueue_many([nothing.using(tags=("red",)).new()] * 2)
+    await work_off(app, **options)
+    await app.pause("default")
+    await work_off(app)
+    assert await count(app, State.PENDING) == 2
 
 
 async def test_until_empty_leaves_what_is_not_due(app: Penstock, clock: ManualClock) -> None:

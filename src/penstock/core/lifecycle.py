@@ -144,7 +144,10 @@ Outcome = Done | Failed | Snoozed | Cancelled | Expired
 
 
 class Move(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The next step of one job, as the store has to write it."""
+    """The next step of one job, as the store has to write it.
+
+    Those that wait for a job with a `successor` wait for that one from then on.
+    """
 
     event: Event
     state: State
@@ -156,6 +159,7 @@ class Move(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     result: str | None = None
     priority: int | None = None
     detail: str | None = None
+    successor: int | None = None
 
     @property
     def stays(self) -> bool:
@@ -286,14 +290,28 @@ def give_way(job: "Job", move: Move, rival: int) -> Move:
         raise TransitionRefused(
             f"job {job.id} cannot run again: job {rival} holds its dedupe key {job.dedupe!r}"
         )
-    reason = f"superseded by job {rival}"
-    return msgspec.structs.replace(move, state=State.SUPERSEDED, delay=timedelta(0), reason=reason)
+    return msgspec.structs.replace(
+        move,
+        state=State.SUPERSEDED,
+        delay=timedelta(0),
+        reason=f"superseded by job {rival}",
+        successor=rival,
+    )
+
+
+def keep_back(job: "Job", behind: int) -> TransitionRefused:
+    """Why a job cannot be put back into the line of its key: it would wait for itself."""
+    return TransitionRefused(
+        f"job {job.id} cannot run again: it waits for job {behind}, which comes after it in the "
+        f"order of its key {job.key!r}; enqueue it anew"
+    )
 
 
 def frees(state: State, *, run_anyway: bool) -> bool:
     """Whether a job that ended in this state lets those go on that wait for it.
 
-    The work of a superseded job is done by the one that took its place.
+    The work of a superseded job is done by the one that took its place: who waits for it waits
+    for that one, unless it would wait for itself, or there is none.
     """
     return run_anyway or state in (State.DONE, State.SUPERSEDED)
 
@@ -307,7 +325,8 @@ def abandon(job: "Job", needed: int, state: State) -> Move:
 def supersede(job: "Job", by: int | None) -> Move:
     """A newer job of its key takes a pending job's place, or both come to nothing."""
     reason = "a newer job undoes it" if by is None else f"superseded by job {by}"
-    return _move(job, Event.SUPERSEDED, State.SUPERSEDED, reason=reason)
+    move = _move(job, Event.SUPERSEDED, State.SUPERSEDED, reason=reason)
+    return msgspec.structs.replace(move, successor=by)
 
 
 def refuse(job: "Job", token: int, actor: str) -> Move:

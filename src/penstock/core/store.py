@@ -56,7 +56,8 @@ class Store(Protocol):
         A job with `after` or `follows` is blocked until all of those have ended. Raises
         `JobNotFound` if one of `after` is not stored. With `tail`, there is one new
         job, and it is stored only if the newest pending job of its key is still the one in
-        `tail`, unchanged; else raises `Overtaken`.
+        `tail`, unchanged; else raises `Overtaken`. One that replaces it also waits for what that
+        job still waited for.
 
         A job whose dedupe key is held is not stored: the holder is returned in its place, with
         `duplicate` set. Raises `QueueFull` when a queue would pass its limit; duplicates are
@@ -94,8 +95,11 @@ class Store(Protocol):
         Returns, for each change, the job as it is now, or None where the job had changed or is
         gone. Finishing or giving back the head of a key makes the next job of the key visible
         in the same transaction; so does the end of a job for those that wait for it, or they
-        meet `lifecycle.abandon`. A move to pending meets `lifecycle.give_way` if its dedupe key
-        is held by another.
+        meet `lifecycle.abandon`. Who waits for a job with a successor waits for that one
+        instead, unless the successor itself waits for it, by whatever way.
+
+        A move to pending meets `lifecycle.give_way` if its dedupe key is held by another, and a
+        cancelled job that would wait for itself in the line of its key `lifecycle.keep_back`.
         """
         ...
 
@@ -209,8 +213,8 @@ class Store(Protocol):
         this call are higher than `origin.last_job`. A parent is kept if it was taken over too.
         Limits of queues do not count. Pending jobs of a key line up behind those that are there.
 
-        What a job waits for is what was taken over, before it or with it, and stood before it;
-        what was not counts as resolved. One that waits for a job which has failed here
+        What a job waits for is what was taken over, before it or with it; what was not counts as
+        resolved. One that waits for a job which has failed here
         meanwhile meets `lifecycle.abandon`.
         """
 

@@ -37,13 +37,19 @@ async def every_entry(store: Store, after: LogId | None = None) -> AsyncIterator
 
 
 async def next_due(store: Store) -> datetime | None:
-    """When time alone will next set something going: a scheduled job, or the end of a lease."""
+    """When time alone will next set something going: a scheduled job, a lease's end, a rate."""
     unfinished = JobQuery(states=frozenset({State.PENDING, State.RUNNING}))
-    times = [
-        job.expires_at if job.state is State.RUNNING else job.run_at
-        async for job in every_job(store, unfinished)
-        if job.state is State.RUNNING or job.waiting is Waiting.SCHEDULED
-    ]
+    times: list[datetime | None] = []
+    ready: dict[str, Job] = {}
+    async for job in every_job(store, unfinished):
+        if job.state is State.RUNNING:
+            times.append(job.expires_at)
+        elif job.waiting is Waiting.SCHEDULED:
+            times.append(job.run_at)
+        elif job.waiting is Waiting.READY:
+            ready.setdefault(job.queue, job)
+    for job in ready.values():
+        times += [held.until for held in await store.held(job)]
     return min((instant for instant in times if instant is not None), default=None)
 
 

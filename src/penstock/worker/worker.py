@@ -15,10 +15,13 @@ from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from itertools import product
+
+from msgspec.structs import replace
 
 from penstock.core.errors import ConfigurationError, PenstockError
 from penstock.core.job import Job, JobQuery, Retention, headline
-from penstock.core.lifecycle import Cancelled, Failed, Outcome, Snoozed, State
+from penstock.core.lifecycle import Cancelled, Failed, Outcome, Snoozed, State, Waiting
 from penstock.engine import Penstock
 from penstock.worker.cron import Cron
 from penstock.worker.execute import Run, described
@@ -37,6 +40,8 @@ _LAST_WAIT = 5.0
 # Cancel requests are looked for at most this often.
 _CANCEL_PAUSE = 0.05
 _CANCELS_AT_ONCE = 1_000
+_PENDING = frozenset({State.PENDING})
+_TAGGED_AT_ONCE = 1_000
 
 
 class Worker:
@@ -96,7 +101,9 @@ class Worker:
     async def run(self, *, until_empty: bool = False) -> None:
         """Work until `stop`, or with `until_empty` until nothing is ready and nothing runs.
 
-        Once: for another run, make another worker. Cancelling releases what runs at once.
+        Jobs that a limit holds are ready: it waits for their turn. Jobs that are due later or
+        stand in a paused queue do not keep it. Once: for another run, make another worker.
+        Cancelling releases what runs at once.
         """
         if self._started:
             raise ConfigurationError("a worker runs once: make another")
@@ -147,15 +154,34 @@ class Worker:
             self._stir.clear()
             try:
                 await self._exchange()
+                if self._ended or (self._more and len(self._runs) < self._concurrency):
+                    continue
+                if until_empty and not self._runs and not self._more and await self._is_empty():
+                    return
             except PenstockError as error:
                 _log.warning("the store did not answer, trying again: %s", error)
                 await asyncio.sleep(_RETRY_PAUSE)
                 continue
-            if self._ended or (self._more and len(self._runs) < self._concurrency):
-                continue
-            if until_empty and not self._runs and not self._more:
-                return
             await self._stir.wait()
+
+    async def _is_empty(self) -> bool:
+        """Whether nothing is ready for this worker, behind a claim that came to nothing."""
+        store = self._penstock.store
+        paused = {queue.name for queue in await store.queues() if queue.paused}
+        wanted = None if self._queues is None else set(self._queues)
+        ready = [
+            name
+            for (name, _, waiting), n in (await store.count()).items()
+            if n and waiting is Waiting.READY and name not in paused
+            if wanted is None or name in wanted
+        ]
+        for queue, tag in product(ready, self._tags):
+            query = JobQuery(states=_PENDING, queue=queue, tag=tag, limit=_TAGGED_AT_ONCE)
+            while page := await store.find(query):
+                if any(job.waiting is Waiting.READY for job in page):
+                    return False
+                query = replace(query, after=page[-1].id)
+        return not ready or bool(self._tags)
 
     async def _exchange(self) -> None:
         free = self._concurrency - len(self._runs) + len(self._ended)

@@ -7,14 +7,18 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from penstock.core.errors import StoreUnavailable
+from penstock.core.job import Job, QueueSettings
+from penstock.core.lifecycle import Done
+from penstock.core.limits import Limit
 from penstock.stores.sqlite import bell as bell_module
 from penstock.stores.sqlite.bell import Bell
 from penstock.stores.sqlite.store import SqliteStore
-from tests.contract.support import SOON, ManualClock, add_one, descriptors, drive, take
+from tests.contract.support import SOON, ManualClock, add_one, descriptors, drive, new, settle, take
 
 LONG = 60.0
 
@@ -274,3 +278,56 @@ def test_killed_listener_costs_nothing(path: Path, folder: Path, store: SqliteSt
     drive(add_one(store))
     drive(add_one(store))
     assert not folder.exists() or list(folder.iterdir()) == []
+
+
+@pytest.fixture
+def neighbour(path: Path, store: SqliteStore) -> Iterator[SqliteStore]:
+    """Another one that listens, as another process would."""
+    other = SqliteStore(path, store._clock)
+    yield other
+    drive(other.close())
+
+
+async def fill(store: SqliteStore, kind: str, **options: Any) -> Job:
+    """Two ready jobs, of which a limit lets one run: that one."""
+    if kind == "queue":
+        await store.configure(QueueSettings(name="default", concurrency=1))
+    elif kind == "task":
+        await store.limit(Limit(kind="task", name="t", concurrency=1))
+    else:
+        options["throttle"] = "x"
+    await store.add([new(**options)] * 2, actor="p")
+    [job] = await take(store, limit=5)
+    return job
+
+
+@pytest.mark.usefixtures("patient")
+@pytest.mark.parametrize("kind", ["queue", "task", "throttle"])
+@pytest.mark.parametrize("tags", [(), ("red",)])
+async def test_free_place_that_a_job_waits_for_rings_others(
+    store: SqliteStore, neighbour: SqliteStore, kind: str, tags: tuple[str, ...]
+) -> None:
+    job = await fill(store, kind, tags=tags)
+    assert await take(neighbour, tags=tags) == []
+    seen = await neighbour.wait(await neighbour.wait(-1, 0), 0)
+    waiting = asyncio.create_task(neighbour.wait(seen, LONG))
+    await settle(store, job, Done())
+    async with asyncio.timeout(SOON):
+        assert await waiting != seen
+    assert len(await take(neighbour, tags=tags)) == 1
+
+
+@pytest.mark.parametrize("kind", ["queue", "task", "throttle"])
+async def test_free_place_that_is_taken_at_once_rings_nobody(store: SqliteStore, kind: str) -> None:
+    job = await fill(store, kind)
+    rung: list[bool] = []
+    store._bell.ring = lambda *, others: rung.append(others)  # type: ignore[method-assign]
+    with store._writer._lock:  # both are there before the transaction begins
+        exchange = asyncio.gather(settle(store, job, Done()), take(store))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert len(store._writer._waiting) == 2
+    _, [taken] = await exchange
+    assert rung == [False]
+    await settle(store, taken, Done())  # nobody is left who waits for this place
+    assert rung == [False, False]

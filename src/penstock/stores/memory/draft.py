@@ -124,8 +124,72 @@ class Draft:
         return job_id, False
 
     def replace(self, job: Job, by: JobId) -> None:
-        """Let a new job take the place of a pending one."""
+        """Let a new job take the place of a pending one, and wait for what that one waited for."""
+        for edge in self._edges_of(job.id):
+            if not edge.resolved and by not in self._edges_to(edge.needed):
+                self._put_edge(replace(edge, job_id=by))
+        self._recount(by)
         self.move(job, lifecycle.supersede(job, by))
+
+    def _hand_over(self, ended: JobId, successor: JobId) -> None:
+        """Let those that wait for a job wait for its successor, unless that waits for them."""
+        waiting = [edge for edge in self._edges_to(ended).values() if not edge.resolved]
+        ahead = self._ahead(successor) if waiting else set()
+        for edge in waiting:
+            if edge.job_id not in ahead:
+                self._put_edge(replace(edge, resolved=True))
+                if edge.job_id not in self._edges_to(successor):
+                    self._put_edge(replace(edge, needed=successor))
+                self._recount(edge.job_id)
+
+    def _ahead(self, place: JobId) -> set[JobId]:
+        """A job and all that have to end before it begins, by edges and by the order of keys."""
+        ahead: set[JobId] = set()
+        found = [place]
+        while found:
+            if (one := found.pop()) not in ahead:
+                ahead.add(one)
+                found += [edge.needed for edge in self._edges_of(one) if not edge.resolved]
+                found += self._before(self._current(one))
+        return ahead
+
+    def _before(self, job: Job) -> list[JobId]:
+        """The unfinished jobs that come before a pending one of their key."""
+        if job.key is None or job.state is not State.PENDING:
+            return []
+        line = {*self._store._in_line(job.key), *self.jobs}  # noqa: SLF001 - its draft
+        return [
+            one.id
+            for one in map(self._current, line)
+            if one.key == job.key
+            and (one.state is State.RUNNING or (one.state is State.PENDING and one.id < job.id))
+        ]
+
+    def _check_order(self, job: Job) -> None:
+        """Raise for a cancelled job that waits for one which would come after it in its key."""
+        if job.key is None or not job.needs or job.state is not State.CANCELLED:
+            return
+        for one in map(self._current, sorted(self._ahead(job.id) - {job.id})):
+            if one.key == job.key and one.id > job.id and not one.state.final:
+                raise lifecycle.keep_back(job, one.id)
+
+    def _edges_to(self, needed: JobId) -> dict[JobId, Edge]:
+        """Who waits for a job, or did."""
+        stored = self._store._dependents.get(needed, {})  # noqa: SLF001 - its draft
+        return {**stored, **self._edges.get(needed, {})}
+
+    def _edges_of(self, job_id: JobId) -> list[Edge]:
+        """What a job waits for, or did."""
+        stored = self._store._needed.get(job_id, ())  # noqa: SLF001 - its draft
+        drafted = (needed for needed, edges in self._edges.items() if job_id in edges)
+        return [self._edges_to(needed)[job_id] for needed in sorted({*stored, *drafted})]
+
+    def _put_edge(self, edge: Edge) -> None:
+        self._edges.setdefault(edge.needed, {})[edge.job_id] = edge
+
+    def _recount(self, job_id: JobId) -> None:
+        needs = sum(not edge.resolved for edge in self._edges_of(job_id))
+        self._write(replace(self._current(job_id), needs=needs))
 
     def _link(self, new: NewJob, job_id: JobId, needed: set[JobId]) -> list[Job]:
         """Note who waits for whom; those of the needed jobs that have ended already."""
@@ -135,8 +199,8 @@ class Draft:
             if job is None:
                 raise JobNotFound(f"there is no job {one} to wait for")
             over = job.state.final
-            self._edges.setdefault(one, {})[job_id] = Edge(
-                needed=one, job_id=job_id, on_failure=new.on_failure, resolved=over
+            self._put_edge(
+                Edge(needed=one, job_id=job_id, on_failure=new.on_failure, resolved=over)
             )
             if over:
                 ended.append(job)
@@ -144,12 +208,10 @@ class Draft:
 
     def _release(self, ended: JobId, state: State) -> None:
         """What the end of a job means for those that wait for it."""
-        stored = self._store._dependents.get(ended, {})  # noqa: SLF001 - its draft
-        edges = self._edges.setdefault(ended, {})
-        for job_id, edge in {**stored, **edges}.items():
+        for job_id, edge in self._edges_to(ended).items():
             if edge.resolved:
                 continue
-            edges[job_id] = replace(edge, resolved=True)
+            self._put_edge(replace(edge, resolved=True))
             job = self._current(job_id)
             job = replace(job, needs=job.needs - 1)
             if job.state is State.PENDING and not job.needs:
@@ -167,7 +229,7 @@ class Draft:
     def put(self, job: Job, edges: Sequence[Edge] = ()) -> None:
         """Write a job that comes from elsewhere; a pending one waits for what it waits for here."""
         for edge in edges:
-            self._edges.setdefault(edge.needed, {})[job.id] = edge
+            self._put_edge(edge)
         needs = sum(not edge.resolved for edge in edges)
         waiting = None
         if job.state is State.PENDING:
@@ -201,6 +263,10 @@ class Draft:
         running, waiting, duration = job.state is State.RUNNING, job.waiting, None
         if not move.stays:
             move = self._settled(job, move)
+            if move.event is Event.RESET:
+                self._check_order(job)
+            if move.successor is not None:
+                self._hand_over(job.id, JobId(move.successor))
             back = move.state is State.PENDING
             waiting = self._waiting(job.key, self._now + move.delay) if back else None
             if back and job.needs:

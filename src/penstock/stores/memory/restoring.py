@@ -1,5 +1,6 @@
 """Takes over jobs of other stores: decides what each becomes here, before anything is changed."""
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -79,9 +80,14 @@ class Restoring:
                 parent=None if job.parent is None else self._place(job.parent),
                 duplicate=False,
             ),
-            self._edges(record, place),
         )
         return place
+
+    def link(self, records: Sequence[Record], places: Sequence[JobId | None]) -> None:
+        """Let those that were taken wait for what they waited for."""
+        for record, place in zip(records, places, strict=True):
+            if place is not None and record.edges:
+                self._draft.put(self._draft.jobs[place], self._edges(record, place))
 
     def _edges(self, record: Record, place: JobId) -> list[Edge]:
         """What the job waits for here: of the jobs it waited for, those that came along."""

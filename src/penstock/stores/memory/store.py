@@ -284,6 +284,7 @@ class MemoryStore:
         with self._lock:
             restoring = Restoring(self, self._tick(), origin, actor)
             places = [restoring.take(record) for record in records]
+            restoring.link(records, places)
             self._commit(restoring.batch())
             after = Draft(self, self._now, actor)
             for news in restoring.lost:
@@ -413,6 +414,11 @@ class MemoryStore:
         """The newest pending job of a key."""
         pending = self._lines[key].pending.ids() if key in self._lines else ()
         return self._jobs[max(pending)] if pending else None
+
+    def _in_line(self, key: str) -> list[JobId]:
+        """The unfinished jobs of a key."""
+        line = self._lines.get(key)
+        return [] if line is None else [*line.pending.ids(), *line.running]
 
     def _is_held(self, lease: Lease) -> bool:
         job = self._jobs.get(lease.job_id)

@@ -13,6 +13,7 @@ from penstock.core.job import Change, Job, NewJob, OnFailure, Tail
 from penstock.core.lifecycle import State, abandon, frees, supersede
 from penstock.core.times import from_micros
 from penstock.stores.sqlite import rows
+from penstock.stores.sqlite.edges import inherit
 from penstock.stores.sqlite.moving import Moving, Taken
 from penstock.stores.sqlite.rows import BLOCKED, READY, SCHEDULED, STAGES, encoded
 from penstock.stores.sqlite.transaction import SQL, Totals, Transaction
@@ -255,6 +256,8 @@ class Following:
         self, calls: Sequence[Addition], answers: Sequence[list[Job] | Exception]
     ) -> list[list[Job] | Exception]:
         """Write these moves; the answers with the new jobs as they are then."""
+        for replaced, by, _ in self.replaced:
+            inherit(self._tx, replaced.id, by)
         moving = Moving(self._tx, self._now)
         moving.look_up([job.id for job, _, _ in self.replaced])
         moves: list[list[Taken | None] | Exception] = [

@@ -25,7 +25,7 @@ from penstock.core.limits import (
 )
 from penstock.core.times import from_micros
 from penstock.stores.sqlite.rows import encoded
-from penstock.stores.sqlite.transaction import SQL, Transaction
+from penstock.stores.sqlite.transaction import SQL, Freed, Transaction
 
 Execute = Callable[..., sqlite3.Cursor]
 
@@ -152,8 +152,7 @@ class Claiming:
         that a claim which comes to nothing writes nothing.
         """
         for (held,) in self._tx.execute(SQL["holders"]).fetchall():
-            kind, name = held.split(":", 1)
-            room = places.task(name) if kind == "task" else places.throttle(name)
+            room = _room_of(places, held)
             if room is not None and room <= 0:
                 continue
             for tenant, queue, priority in self._tx.execute(SQL["held_places"], (held,)).fetchall():
@@ -209,6 +208,23 @@ def places_of(execute: Execute, queues: Mapping[str, int | None]) -> Places:
         return throttle_limit(limits["throttle"], name) - int(n)
 
     return Places(queues=queues, tasks=tasks, throttle=throttle_room)
+
+
+def _room_of(places: Places, held: str) -> int | None:
+    """How many more may start of what a limit holds; None if it has no limit any more."""
+    kind, name = held.split(":", 1)
+    return places.task(name) if kind == "task" else places.throttle(name)
+
+
+def room_is_wanted(execute: Execute, freed: Collection[Freed]) -> bool:
+    """Whether a limit that these jobs counted for has room, and ready jobs to fill it."""
+    if execute(SQL["queue_is_wanted"], (encoded({queue for queue, _, _ in freed}),)).fetchone()[0]:
+        return True
+    names = {f"task:{task}" for _, task, _ in freed}
+    names |= {f"throttle:{throttle}" for _, _, throttle in freed if throttle is not None}
+    holding = execute(SQL["holding"], (encoded(names),)).fetchall()
+    places = places_of(execute, {})
+    return any((_room_of(places, held) or 0) > 0 for (held,) in holding)
 
 
 def held_by(execute: Execute, job: Job, now: int) -> list[Held]:

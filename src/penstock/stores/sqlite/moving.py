@@ -10,8 +10,8 @@ from penstock.core.errors import TransitionRefused
 from penstock.core.job import Change, Job, JobId, OnFailure, kept_error, moved_fields
 from penstock.core.lifecycle import Event, Move, State, abandon, frees, give_way
 from penstock.core.times import from_micros, span_to_micros
-from penstock.stores.sqlite import noting, rows
-from penstock.stores.sqlite.rows import BLOCKED, READY, SCHEDULED, STAGES, encoded
+from penstock.stores.sqlite import edges, noting, rows
+from penstock.stores.sqlite.rows import BLOCKED, READY, RUNNING, SCHEDULED, STAGES, encoded
 from penstock.stores.sqlite.transaction import SQL, Totals, Transaction, shift
 
 
@@ -57,6 +57,10 @@ class Moving:
         # The awaited jobs that come to an end, and those that wait for fewer others than before.
         self._ended: dict[int, tuple[State, str]] = {}
         self._needs_less: set[int] = set()
+        # Awaited jobs whose place another one takes; and whether a cancelled job returns to its
+        # key, which is checked against the file: neither may meet the other in a transaction.
+        self._successors: dict[int, int] = {}
+        self._one_returns = False
         # Those that lost what they wait for, and were moved here too: another move must follow.
         self._lost: dict[int, tuple[int, State, str]] = {}
 
@@ -68,10 +72,12 @@ class Moving:
     def call(self, changes: Sequence[Change], actor: str) -> list[Taken | None] | Exception:
         """Take the moves of one caller whose jobs are what the caller believes; in order."""
         before = self._touched.copy(), self._put_back.copy(), self._ended.copy()
+        successors = self._successors.copy()
         try:
             moves = [self._checked(change, actor) for change in changes]
         except TransitionRefused as error:
             self._touched, self._put_back, self._ended = before
+            self._successors = successors
             return error
         return [
             None if move is None else self._take(change.job, move, actor)
@@ -83,6 +89,7 @@ class Moving:
     ) -> list[list[Job | None] | Exception]:
         """Write every move that was taken, and what it means for the jobs of the same key."""
         if self._groups:
+            self._hand_over()
             self._release()
             version = self._tx.execute(SQL["last_ids"]).fetchone()[1] + 1
             for group in self._groups.values():
@@ -90,6 +97,7 @@ class Moving:
                 version += len(group.jobs)
             self._write_freed()
             self._write_keys()
+            self._note_freed()
             self._tx.add_totals(self._totals)
             self._tx.ring = True
         if self._lost:
@@ -117,10 +125,32 @@ class Moving:
                 move = give_way(job, move, rival)
             else:
                 self._put_back[job.dedupe] = job.id
+        if not self._keeps_order(job, move):
+            return None
         self._touched[job.id] = move.state
         if awaited and move.state.final:
             self._ended[job.id] = (move.state, actor)
+            if move.successor is not None:
+                self._successors[job.id] = move.successor
         return move
+
+    def _keeps_order(self, job: Job, move: Move) -> bool:
+        """Whether it is certain that no job waits for itself then; else the caller asks again."""
+        if move.successor is not None:
+            return not self._one_returns
+        if (
+            move.event is not Event.RESET
+            or job.state is not State.CANCELLED
+            or job.key is None
+            or not self._current[job.id][3]
+            or not edges.any_newer_needed(self._tx)
+        ):
+            return True
+        if self._one_returns or self._successors:
+            return False
+        edges.check_order(self._tx, job)
+        self._one_returns = True
+        return True
 
     def _rival(self, job: Job, dedupe: str) -> int | None:
         """Who holds the dedupe key, after the moves that were taken before."""
@@ -208,22 +238,42 @@ class Moving:
         group.fields = moved_fields(move, group.error, at=self._at, waiting=waiting)
         self._versions.update(zip(job_ids, range(version, version + len(job_ids)), strict=True))
 
+    def _note_freed(self) -> None:
+        """Whose places other processes may wait for; those that are rung anyway need no note."""
+        if self._tx.ring_others or not self._tx.execute(SQL["limited"]).fetchone()[0]:
+            return
+        for group in self._groups.values():
+            if group.stage is not None:
+                self._tx.freed.update(
+                    (job.queue, job.task, job.throttle)
+                    for job in group.jobs
+                    if self._current[job.id][1] == RUNNING
+                )
+
+    def _hand_over(self) -> None:
+        """Let those that wait for a job wait for the one that takes its place."""
+        for ended, successor in self._successors.items():
+            self._needs_less.update(edges.hand_over(self._tx, ended, successor))
+            state = self._touched.get(successor)
+            if state is not None and state.final:  # in this transaction, too
+                self._ended.setdefault(successor, (state, self._ended[ended][1]))
+
     def _release(self) -> None:
         """What the ends of jobs mean for those that wait for them, and for those behind."""
         while self._ended:
             ended, self._ended = self._ended, {}
             self._tx.ring_others = True
             over = encoded(list(ended))
-            edges = self._tx.execute(SQL["waiting_for"], (over,)).fetchall()
-            if not edges:
+            waiting = self._tx.execute(SQL["waiting_for"], (over,)).fetchall()
+            if not waiting:
                 return
             self._tx.execute(SQL["resolve"], (over,))
-            fewer = Counter([job_id for _, job_id, _ in edges])
+            fewer = Counter([job_id for _, job_id, _ in waiting])
             self._tx.execute(SQL["need_less"], (encoded(list(fewer.items())),))
             self._needs_less.update(fewer)
             orphans = {
                 job_id: (needed, *ended[needed])
-                for needed, job_id, on_failure in edges
+                for needed, job_id, on_failure in waiting
                 if not frees(ended[needed][0], run_anyway=on_failure == OnFailure.RUN)
             }
             if orphans:

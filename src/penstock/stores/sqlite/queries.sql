@@ -191,6 +191,32 @@ WHERE id IN (
     ORDER BY run_at, id LIMIT ?5
 );
 
+-- Whether any limit on running jobs is in force. A settle asks, for the sake of other processes.
+-- name: limited
+SELECT
+    EXISTS (SELECT 1 FROM penstock_job WHERE stage = 0 AND held IS NOT NULL)
+    OR EXISTS (
+        SELECT 1 FROM penstock_job WHERE stage = 0 AND throttle IS NOT NULL AND held IS NULL
+    )
+    OR EXISTS (SELECT 1 FROM penstock_limit WHERE kind = 'task')
+    OR EXISTS (SELECT 1 FROM penstock_queue WHERE concurrency IS NOT NULL);
+
+-- name: queue_is_wanted
+SELECT EXISTS (
+    SELECT 1 FROM json_each(?) AS n
+    CROSS JOIN penstock_queue AS q ON q.name = n.value
+    CROSS JOIN penstock_total AS t ON t.queue = q.name AND t.stage = 0
+    WHERE q.concurrency IS NOT NULL AND NOT q.paused AND t.n > 0 AND q.concurrency > ifnull(
+        (SELECT r.n FROM penstock_total AS r WHERE r.queue = q.name AND r.stage = 3), 0
+    )
+);
+
+-- Claims by tag do not mark what they find held: where there are tags, any limit may hold.
+-- name: holding
+SELECT value FROM json_each(?)
+WHERE EXISTS (SELECT 1 FROM penstock_job WHERE stage = 0 AND held = value AND held IS NOT NULL)
+OR EXISTS (SELECT 1 FROM penstock_ready_tag);
+
 -- name: hold
 UPDATE penstock_job SET held = ?1
 WHERE stage = 0 AND id IN (SELECT value FROM json_each(?2));
@@ -419,6 +445,57 @@ WHERE id IN (SELECT value FROM json_each(?)) AND needs = 0 AND stage = 2 AND key
 UPDATE penstock_job SET stage = (run_at > ?1)
 WHERE id IN (SELECT value FROM json_each(?2)) AND needs = 0 AND stage = 2 AND key IS NULL
 RETURNING id, queue, stage;
+
+-- A job takes another's place: it waits for what that one still waited for.
+-- name: inherit_edges
+INSERT OR IGNORE INTO penstock_edge (needed, job_id, on_failure, resolved)
+SELECT needed, ?2, on_failure, 0 FROM penstock_edge WHERE job_id = ?1 AND NOT resolved;
+
+-- Those that wait for the first wait for the second.
+-- name: hand_over_edges
+INSERT OR IGNORE INTO penstock_edge (needed, job_id, on_failure, resolved)
+SELECT ?2, job_id, on_failure, 0 FROM penstock_edge
+WHERE needed = ?1 AND NOT resolved AND job_id IN (SELECT value FROM json_each(?3));
+
+-- name: resolve_edges
+UPDATE penstock_edge SET resolved = 1
+WHERE needed = ?1 AND job_id IN (SELECT value FROM json_each(?2));
+
+-- name: recount_needs
+UPDATE penstock_job SET needs = (
+    SELECT count(*) FROM penstock_edge AS e WHERE e.job_id = penstock_job.id AND NOT e.resolved
+)
+WHERE id IN (SELECT value FROM json_each(?));
+
+-- A job and all that have to end before it begins: by edges, and by the order of their keys.
+-- Before a blocked job of a key comes the blocked one before it, and what is visible or runs.
+-- name: ahead
+WITH RECURSIVE ahead (id) AS (
+    SELECT ?
+    UNION
+    SELECT e.needed FROM ahead CROSS JOIN penstock_edge AS e ON e.job_id = ahead.id
+    WHERE NOT e.resolved
+    UNION
+    SELECT (
+        SELECT max(b.id) FROM penstock_job AS b
+        WHERE b.key = j.key AND b.key IS NOT NULL AND b.stage = 2 AND b.stage < 4 AND b.id < j.id
+    )
+    FROM ahead CROSS JOIN penstock_job AS j ON j.id = ahead.id
+    WHERE j.stage = 2 AND j.key IS NOT NULL
+    UNION
+    SELECT v.id FROM ahead CROSS JOIN penstock_job AS j ON j.id = ahead.id
+    CROSS JOIN penstock_job AS v ON v.key = j.key
+    WHERE j.stage = 2 AND v.key IS NOT NULL AND v.stage IN (0, 1, 3) AND v.stage < 4
+)
+SELECT id FROM ahead WHERE id IS NOT NULL;
+
+-- name: behind_in_key
+SELECT min(id) FROM penstock_job
+WHERE key = ?1 AND key IS NOT NULL AND stage < 4 AND id > ?2
+AND id IN (SELECT value FROM json_each(?3));
+
+-- name: any_forward_edge
+SELECT EXISTS (SELECT 1 FROM penstock_edge WHERE NOT resolved AND needed > job_id);
 
 -- name: edges
 SELECT needed, job_id, on_failure, resolved FROM penstock_edge

@@ -40,6 +40,9 @@ class Restoring:
         self._keys: set[str] = set()
         self._edges: list[tuple[int, int, OnFailure, bool]] = []
         self._lost: dict[int, tuple[int, State]] = {}
+        # Jobs of this call by their original ids, and who waits for one that comes later in it.
+        self._coming: dict[int, State] = {}
+        self._early: list[tuple[JobId, int, OnFailure]] = []
 
     def call(self, records: Sequence[Record]) -> list[Job | None]:
         """Write those that are not here yet."""
@@ -54,6 +57,7 @@ class Restoring:
         for queue in {record.job.queue for record in records}:
             if self._tx.execute(SQL["queue"], (queue,)).fetchone() is None:
                 self._tx.execute(SQL["add_queue"], (queue,))
+        self._coming = {record.job.id: record.job.state for record in records}
         answers = [self._take(record) for record in records]
         self._link()
         self._show_heads()
@@ -121,6 +125,12 @@ class Restoring:
 
     def _needs(self, record: Record, place: JobId) -> int:
         """How many jobs this one waits for here, of those that came along."""
+        early = [
+            (place, edge.needed, edge.on_failure)
+            for edge in record.edges
+            if not edge.resolved and edge.needed in self._coming.keys() - self._places.keys()
+        ]
+        self._early += early
         needed = {
             self._places[edge.needed]: edge.on_failure
             for edge in record.edges
@@ -129,13 +139,27 @@ class Restoring:
         found = self._tx.execute(SQL["stages"], (encoded(list(needed)),)).fetchall()
         states = {one: STAGES[stage][0] for one, stage in found}
         for one, state in states.items():
-            self._edges.append((one, place, needed[one], state.final))
-            freed = frees(state, run_anyway=needed[one] is OnFailure.RUN)
-            if state.final and not freed and record.job.state is State.PENDING:
-                self._lost[place] = (one, state)
-        return sum(not state.final for state in states.values())
+            self._wait(place, one, state, needed[one])
+        return sum(not state.final for state in states.values()) + len(early)
+
+    def _wait(self, place: JobId, needed: JobId, state: State, rule: OnFailure) -> None:
+        self._edges.append((needed, place, rule, state.final))
+        if state.final and not frees(state, run_anyway=rule is OnFailure.RUN):
+            self._lost[place] = (needed, state)
 
     def _link(self) -> None:
+        for place, original, rule in self._early:
+            if original in self._places:  # else it was not taken
+                state = self._coming[original]
+                self._wait(place, self._places[original], state, rule)
+        self._write_edges()
+        if self._early:
+            ids = encoded({place for place, _, _ in self._early})
+            self._tx.execute(SQL["recount_needs"], (ids,))
+            for _, queue, stage in self._tx.execute(SQL["free"], (self._now, ids)).fetchall():
+                shift(self._totals, queue, BLOCKED, stage)
+
+    def _write_edges(self) -> None:
         if self._edges:
             self._tx.execute(SQL["add_edges"], (encoded(self._edges),))
             needed = {needed for needed, _, _, resolved in self._edges if not resolved}
@@ -144,7 +168,7 @@ class Restoring:
     def _abandon(self) -> None:
         """Those that wait for a job which did not succeed here meanwhile."""
         moving = Moving(self._tx, self._now)
-        jobs = self._tx.jobs(list(self._lost))
+        jobs = [job for job in self._tx.jobs(list(self._lost)) if job.state is State.PENDING]
         moving.look_up([job.id for job in jobs])
         moving.write(
             [

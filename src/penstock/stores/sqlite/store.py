@@ -44,13 +44,13 @@ from penstock.core.token import Token
 from penstock.stores.sqlite import noting, rows, schedules, tokens
 from penstock.stores.sqlite.adding import Adding, Addition, Following
 from penstock.stores.sqlite.bell import Bell
-from penstock.stores.sqlite.claiming import Claiming, held_by, next_start
+from penstock.stores.sqlite.claiming import Claiming, held_by, next_start, room_is_wanted
 from penstock.stores.sqlite.connection import connect, prepared, translated
 from penstock.stores.sqlite.forks import note_closed, note_opened, refuse_inherited
 from penstock.stores.sqlite.moving import Moving
 from penstock.stores.sqlite.restoring import Restoring
 from penstock.stores.sqlite.rows import READY, RUNNING, SCHEDULED, STAGES, encoded
-from penstock.stores.sqlite.transaction import SQL, Totals, Transaction, jobs, shift
+from penstock.stores.sqlite.transaction import SQL, Freed, Totals, Transaction, jobs, shift
 from penstock.stores.sqlite.writer import Writer
 
 T = TypeVar("T")
@@ -376,7 +376,13 @@ class SqliteStore:
 
     def _committed(self, transaction: Transaction) -> None:
         if transaction.ring:
-            self._bell.ring(others=transaction.ring_others)
+            self._bell.ring(others=transaction.ring_others or self._is_wanted(transaction.freed))
+
+    def _is_wanted(self, freed: Collection[Freed]) -> bool:
+        """Whether a ready job still waits for what was freed, and others should look for it."""
+        return bool(freed) and self._read_here(
+            lambda connection: room_is_wanted(connection.execute, freed)
+        )
 
     def _change_counter(self) -> int:
         with translated(self._path):

@@ -16,6 +16,9 @@ _JOBS_AT_ONCE = 100
 Totals = dict[tuple[str, int], int]
 """How the number of jobs in a queue and stage changes."""
 
+Freed = tuple[str, str, str | None]
+"""The queue, the task and the throttle of a job that runs no more."""
+
 
 class Transaction:
     """Runs statements; verbs note here what has to happen after the commit."""
@@ -26,6 +29,8 @@ class Transaction:
         self.written = False
         self.ring = False
         self.ring_others = False
+        # What had a place among running jobs and gave it back, where limits are in force.
+        self.freed: set[Freed] = set()
 
     def jobs(self, ids: Sequence[int]) -> list[Job]:
         """The jobs with these ids, in this order; unknown ones are left out."""
