@@ -15,7 +15,6 @@ from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from itertools import product
 
 from msgspec.structs import replace
 
@@ -175,8 +174,9 @@ class Worker:
             if n and waiting is Waiting.READY and name not in paused
             if wanted is None or name in wanted
         ]
-        for queue, tag in product(ready, self._tags):
-            query = JobQuery(states=_PENDING, queue=queue, tag=tag, limit=_TAGGED_AT_ONCE)
+        for queue in ready if self._tags else ():
+            tags = tuple(self._tags)
+            query = JobQuery(states=_PENDING, queue=queue, tags=tags, limit=_TAGGED_AT_ONCE)
             while page := await store.find(query):
                 if any(job.waiting is Waiting.READY for job in page):
                     return False
