@@ -29,6 +29,7 @@ from penstock.core.job import (
     NewJob,
     OnFailure,
     Queue,
+    Record,
     Retention,
     Scope,
 )
@@ -86,6 +87,7 @@ __all__ = [
     "Progress",
     "Queue",
     "QueueFull",
+    "Record",
     "Retention",
     "RetryPolicy",
     "Schedule",
