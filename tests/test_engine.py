@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from penstock import (
     Cancelled,
@@ -481,6 +482,88 @@ async def test_argument_that_is_not_json_is_refused(value: object) -> None:
     with pytest.raises(InvalidJob, match="task t"):
         await task.enqueue(value)
     assert await app.find() == []
+
+
+# Claiming
+
+
+@pytest.mark.parametrize("tags", [(), ("x",), ("x", "y", "none")])
+async def test_retried_job_stands_among_others_by_its_due_time(
+    app: Penstock, clock: ManualClock, tags: tuple[str, ...]
+) -> None:
+    """By priority, then by due time, then by id: also when it fell due just now."""
+
+    def job(**options: Any) -> NewJob:
+        return new(tags=("x", "y"), retry=STEADY, queue="q", **options)
+
+    start = clock.now
+    [retried] = await app.enqueue_many([job()])
+    [claimed] = await app.claim(worker="w", queues=["q"])
+    await app.settle([(claimed, Failed("no"))])  # due again in ten seconds
+    before, level, behind, first, last = await app.enqueue_many(
+        [
+            job(run_at=start + 9 * SECOND),
+            job(run_at=start + 10 * SECOND),
+            job(run_at=start + 11 * SECOND),
+            job(run_at=start + 12 * SECOND, priority=6),
+            job(run_at=start, priority=4),
+        ]
+    )
+    await app.enqueue_many([job(delay=HOUR), replace(job(priority=9), queue="other")])
+    clock.advance(15 * SECOND)
+    [ready] = await app.enqueue_many([job()])
+    clock.advance(SECOND)
+    taken = await app.claim(worker="w", limit=1000, queues=["q"], tags=tags)
+    assert ids(taken) == ids([first, before, retried, level, behind, ready, last])
+    assert taken[2].attempt == 2
+
+
+async def test_a_thousand_jobs_of_a_tag_are_claimed_at_once_in_order(
+    app: Penstock, clock: ManualClock
+) -> None:
+    options = [{"priority": n % 3, "run_at": clock.now - n % 7 * SECOND} for n in range(1200)]
+    jobs = await app.enqueue_many([new(queue="q", tags=("x",), **one) for one in options])
+    await app.enqueue_many([new(queue="q", tags=("y",), priority=9)] * 10)
+    order = sorted(jobs, key=lambda job: (-job.priority, job.run_at, job.id))
+    taken = await app.claim(worker="w", limit=1000, queues=["q"], tags=["x"])
+    assert ids(taken) == ids(order[:1000])
+    assert ids(await app.claim(worker="w", limit=1000, queues=["q"], tags=["x"])) == ids(
+        order[1000:]
+    )
+
+
+async def test_ready_tags_tell_whether_a_claim_is_worth_its_while(app: Penstock) -> None:
+    await app.enqueue_many([new(queue="q", tags=("b", "a")), new(queue="q", tags=("c",))])
+    assert await app.ready_tags("q") == ["a", "b", "c"]
+    assert await app.ready_tags("q", 2) == ["a", "b"]
+    with pytest.raises(ConfigurationError, match="limit"):
+        await app.ready_tags("q", 0)
+    await app.claim(worker="w", queues=["q"], tags=["a"])
+    assert await app.ready_tags("q") == ["c"]
+
+
+# Records
+
+
+async def test_records_are_jobs_with_their_whole_logs(app: Penstock, clock: ManualClock) -> None:
+    first, second = await app.enqueue_many([new(), new(priority=0)])
+    waiting = await add_one(app, after=(second.id,))
+    [job] = await app.claim(worker="w")
+    await app.start([job])
+    await app.settle([(job, Done("1", detail="[1]"))])
+    found = await app.records([waiting.id, 99, first.id])
+    assert ids([record.job for record in found]) == [waiting.id, first.id]
+    for record in found:
+        assert record.job == await app.get(record.job.id)
+        assert list(record.log) == await app.log(record.job.id)
+    assert [edge.needed for edge in found[0].edges] == [second.id]
+    assert [(entry.event, entry.detail) for entry in found[1].log] == [
+        (Event.ENQUEUED, None),
+        (Event.CLAIMED, None),
+        (Event.STARTED, None),
+        (Event.DONE, "[1]"),
+    ]
+    assert await app.records([]) == []
 
 
 # Settling

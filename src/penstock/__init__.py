@@ -31,6 +31,7 @@ from penstock.core.job import (
     NewJob,
     OnFailure,
     Queue,
+    Record,
     Retention,
     Scope,
 )
@@ -90,6 +91,7 @@ __all__ = [
     "Progress",
     "Queue",
     "QueueFull",
+    "Record",
     "Retention",
     "RetryPolicy",
     "Schedule",

@@ -55,6 +55,7 @@ from penstock.core.job import (
     NewJob,
     Queue,
     QueueSettings,
+    Record,
     Tail,
     Tally,
     bind,
@@ -561,6 +562,22 @@ class Penstock(AccessTokens, Administration, Periodic):
     async def count(self) -> Counts:
         """How many jobs there are by queue, state and what they wait for; constant time."""
         return await self.store.count()
+
+    async def ready_tags(self, queue: str, limit: int = 1000) -> list[str]:
+        """The tags of the ready jobs of a queue, by name: whether a claim is worth its while.
+
+        There are none while the queue is paused, or when its concurrency or rate lets no job
+        start. The cost grows with the tags, not with the jobs.
+        """
+        check_limit(limit)
+        return await self.store.ready_tags(queue, limit)
+
+    async def records(self, job_ids: Sequence[int]) -> list[Record]:
+        """These jobs, each with its whole log and what it waits for, as they were at one moment.
+
+        In this order; unknown ids are left out.
+        """
+        return await self.store.histories([JobId(job_id) for job_id in job_ids])
 
     async def log(
         self, job_id: int | None = None, *, after: int | None = None, limit: int = 1000

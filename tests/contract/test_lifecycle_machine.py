@@ -641,6 +641,16 @@ class Life(RuleBasedStateMachine):
         renewed = drive(self.store.renew([job.lease for job in leases.values()]))
         assert [job.id for job in renewed] == [known.id for known in held]
 
+    @rule(queue=st.sampled_from("ab"))
+    def ask_for_ready_tags(self, queue: str) -> None:
+        fitting = self.model.fitting(Claim(worker="w", limit=1, queues=(queue,)), self.now)
+        most = self.model.most.get(("queue", queue))
+        running = [job for job in self.of(RUNNING) if job.asked.queue == queue]
+        if most is not None and len(running) >= most:
+            fitting = []
+        expected = {tag for job in fitting for tag in job.asked.tags}
+        assert drive(self.store.ready_tags(queue)) == sorted(expected)
+
     @precondition(lambda self: self.of(RUNNING))
     @rule(pick=picks)
     def start(self, pick: int) -> None:
@@ -814,7 +824,7 @@ class Life(RuleBasedStateMachine):
             assert job.cancel_requested == known.stopping
             assert job.needs == len(known.open)
             waits = self.model.waiting(known, self.now)
-            # A job that fell due may stay scheduled until somebody claims.
+            # A job that fell due may stay scheduled until somebody claims, or asks for tags.
             late = waits is Waiting.READY and job.waiting is Waiting.SCHEDULED
             assert job.waiting is waits or late
         assert drive(totals(self.store)) == Counter(

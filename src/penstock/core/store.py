@@ -138,6 +138,15 @@ class Store(Protocol):
         """
         ...
 
+    async def ready_tags(self, queue: str, limit: int = 1000) -> list[str]:
+        """The tags of the ready jobs of a queue, each once, by name: what a claim may ask for.
+
+        Jobs that have fallen due count. There are none while the queue is paused, or when its
+        concurrency or rate lets no job start. Jobs that a limit of their task or throttle holds
+        count, too: only a claim finds out. The cost grows with the tags, not with the jobs.
+        """
+        ...
+
     async def backlog(
         self, queue: str | None = None, until: JobId | None = None
     ) -> tuple[int, JobId]:

@@ -244,3 +244,26 @@ def test_cost_does_not_grow_with_the_blocked_jobs_of_a_key(
         return done[0]
 
     assert steps(blocked=1000) <= steps(blocked=10) + 5
+
+
+def test_ready_tags_are_found_without_a_look_at_their_jobs(connection: sqlite3.Connection) -> None:
+    def steps(jobs: int) -> int:
+        connection.execute("DELETE FROM penstock_ready_tag")
+        connection.execute("INSERT OR IGNORE INTO penstock_queue (name) VALUES ('q')")
+        connection.executemany(
+            "INSERT INTO penstock_ready_tag VALUES ('q', ?, 5, 0, ?)",
+            [(tag, place) for place in range(jobs) for tag in "abc"],
+        )
+        done = [0]
+
+        def count() -> int:
+            done[0] += 1
+            return 0
+
+        connection.set_progress_handler(count, 1)
+        found = connection.execute(SQL["ready_tags"], ("q", 1000)).fetchone()
+        connection.set_progress_handler(None, 1)
+        assert found == ('["a","b","c"]',)
+        return done[0]
+
+    assert steps(jobs=1000) <= steps(jobs=10) + 5

@@ -8,6 +8,7 @@ import pytest
 from penstock.core.job import Change, Retention
 from penstock.core.lifecycle import Done, advance
 from penstock.stores.sqlite.store import SqliteStore
+from penstock.stores.sqlite.transaction import Transaction
 from tests.contract.support import HOUR, ManualClock, add, add_one, drive, new, settle, take
 
 LARGE = '{"a":"' + "x" * 100_000 + '"}'
@@ -97,3 +98,36 @@ async def test_details_cost_no_statement_more(store: SqliteStore) -> None:
 
     plain = await statements([Done()] * 50)
     assert plain == await statements([Done(detail=f"[{n}]") for n in range(50)])
+
+
+async def test_ready_tags_are_only_read_while_nothing_is_due(
+    store: SqliteStore, clock: ManualClock
+) -> None:
+    await add(store, new(tags=("a",)), new(tags=("b",), delay=HOUR))
+    done: list[str] = []
+    store._writer._connection.set_trace_callback(done.append)
+    assert await store.ready_tags("default") == ["a"]
+    assert done == []
+    clock.advance(HOUR)
+    assert await store.ready_tags("default") == ["a", "b"]
+    assert done.count("COMMIT") == 1
+    assert await store.ready_tags("default") == ["a", "b"]
+    assert done.count("COMMIT") == 1
+    store._writer._connection.set_trace_callback(None)
+
+
+async def test_what_falls_due_meanwhile_keeps_nobody_from_an_answer(
+    store: SqliteStore, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await add(store, *(new(tags=(f"{n}",), delay=n * HOUR) for n in range(1, 9)))
+    clock.advance(HOUR)
+    promote, promoted = store._promote, []
+
+    def slow(tx: Transaction, now: int) -> bool:
+        clock.advance(HOUR)  # the next one is due before this one is let in
+        promoted.append(now)
+        return promote(tx, now)
+
+    monkeypatch.setattr(store, "_promote", slow)
+    assert await store.ready_tags("default") == ["1"]
+    assert len(promoted) == 1

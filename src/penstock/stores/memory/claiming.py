@@ -125,6 +125,11 @@ class Claiming:
         ]
         return min((at for at in instants if at > after), default=None)
 
+    def is_open(self, queue: Queue, running: int, now: datetime) -> bool:
+        """Whether the limits of a queue let another job start."""
+        room = self._room(queue, running, now)
+        return room is None or room > 0
+
     def _prefixes(self) -> dict[str, int]:
         return {name: n for (kind, name), n in self._limits.items() if kind == "throttle"}
 

@@ -192,6 +192,17 @@ class MemoryStore:
             self._tick()
             return {place: total for place, total in self._totals.items() if total}
 
+    async def ready_tags(self, queue: str, limit: int = 1000) -> list[str]:
+        with self._lock:
+            now = self._tick()
+            running = self._totals[queue, State.RUNNING, None]
+            if not any(
+                self._claiming.is_open(found, running, now) for found in self._open_queues([queue])
+            ):
+                return []
+            found = sorted(tag for name, tag in self._ready if name == queue and tag is not None)
+            return found[:limit]
+
     async def backlog(
         self, queue: str | None = None, until: JobId | None = None
     ) -> tuple[int, JobId]:

@@ -24,7 +24,7 @@ from penstock.core.limits import (
     throttle_limit,
 )
 from penstock.core.times import from_micros
-from penstock.stores.sqlite.rows import encoded
+from penstock.stores.sqlite.rows import encoded, names
 from penstock.stores.sqlite.transaction import SQL, Freed, Transaction
 
 Execute = Callable[..., sqlite3.Cursor]
@@ -262,6 +262,15 @@ def held_by(execute: Execute, job: Job, now: int) -> list[Held]:
         if taken >= limit:
             held.append(Held(kind="throttle", name=job.throttle, taken=taken, limit=limit))
     return held
+
+
+def ready_tags(execute: Execute, queue: str, limit: int, now: int) -> list[str]:
+    """See `Store.ready_tags`; of the jobs that are ready already."""
+    for row in execute(SQL["open_queues"], (encoded([queue]),)).fetchall():
+        room = _Queue(row, now).room
+        if room is not None and room <= 0:
+            return []
+    return names.decode(execute(SQL["ready_tags"], (queue, limit)).fetchone()[0])
 
 
 def next_start(execute: Execute, after: int) -> int | None:

@@ -518,6 +518,20 @@ SELECT json_group_array(id) FROM (
 -- name: totals
 SELECT queue, stage, n FROM penstock_total WHERE n <> 0;
 
+-- From one tag to the next, without a look at the jobs that have it.
+-- name: ready_tags
+WITH RECURSIVE ready (tag) AS (
+    SELECT min(tag) FROM penstock_ready_tag WHERE queue = ?1
+    UNION ALL
+    SELECT (
+        SELECT min(t.tag) FROM penstock_ready_tag AS t WHERE t.queue = ?1 AND t.tag > ready.tag
+    )
+    FROM ready WHERE ready.tag IS NOT NULL
+    LIMIT ?2
+)
+SELECT json_group_array(tag) FROM ready
+WHERE tag IS NOT NULL AND NOT (SELECT paused FROM penstock_queue WHERE name = ?1);
+
 -- The plus sign keeps SQLite from walking all jobs by their ids.
 -- name: backlog
 SELECT count(*), max(id) FROM (

@@ -44,7 +44,13 @@ from penstock.core.token import Token
 from penstock.stores.sqlite import noting, rows, schedules, tokens
 from penstock.stores.sqlite.adding import Adding, Addition, Following
 from penstock.stores.sqlite.bell import Bell
-from penstock.stores.sqlite.claiming import Claiming, held_by, next_start, room_is_wanted
+from penstock.stores.sqlite.claiming import (
+    Claiming,
+    held_by,
+    next_start,
+    ready_tags,
+    room_is_wanted,
+)
 from penstock.stores.sqlite.connection import connect, prepared, translated
 from penstock.stores.sqlite.forks import note_closed, note_opened, refuse_inherited
 from penstock.stores.sqlite.moving import Moving
@@ -190,6 +196,20 @@ class SqliteStore:
         """See `Store.count`."""
         found = await self._read(lambda connection: connection.execute(SQL["totals"]).fetchall())
         return {(queue, *STAGES[stage]): n for queue, stage, n in found}
+
+    async def ready_tags(self, queue: str, limit: int = 1000) -> list[str]:
+        """See `Store.ready_tags`."""
+        now = self._clock()  # what falls due meanwhile could keep this busy for ever
+
+        def read(connection: sqlite3.Connection) -> list[str] | None:
+            if connection.execute(SQL["any_due"], (now,)).fetchone():
+                return None
+            return ready_tags(connection.execute, queue, limit, now)
+
+        # What is due has to be let in sooner or later; then its tags stand with the others.
+        while (found := await self._read(read)) is None:
+            await self._writer.run(self._let_in, now)
+        return found
 
     async def backlog(
         self, queue: str | None = None, until: JobId | None = None
@@ -460,6 +480,9 @@ class SqliteStore:
             shift(totals, queue, SCHEDULED, READY, n)
         tx.add_totals(totals)
         return len(due) == _PROMOTED_AT_ONCE
+
+    def _let_in(self, tx: Transaction, calls: Sequence[int]) -> list[bool]:
+        return [self._promote(tx, max(calls))] * len(calls)
 
     def _claim_one(self, tx: Transaction, wanted: Claim, now: int) -> list[Job]:
         found = dict(tx.execute(SQL["queues_with_ready"]).fetchall())
