@@ -6,7 +6,7 @@ from typing import Any, NoReturn
 
 import click
 
-from penstock.cli import admin, completion, cron, enqueue, jobs, log, queues, token, worker
+from penstock.cli import admin, completion, cron, enqueue, jobs, log, queues, serve, token, worker
 from penstock.cli.exits import Exit, is_json, report
 
 
@@ -59,6 +59,7 @@ for _command in (
     *cron.COMMANDS,
     *admin.COMMANDS,
     *token.COMMANDS,
+    *serve.COMMANDS,
     *completion.COMMANDS,
 ):
     cli.add_command(_command)

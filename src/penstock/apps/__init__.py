@@ -1,0 +1,22 @@
+"""The systems that stand on the queue; each is a folder that uses the public API alone.
+
+A module here offers `Settings`, a Struct whose fields are set in the section of its name, and
+`install(penstock, settings)`, which registers its tasks and returns an `Application`.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+from typing import Any, NamedTuple
+
+from penstock.http.routes import Route
+
+
+class Application(NamedTuple):
+    """What a server serves of an installed application, and what runs beside it meanwhile."""
+
+    name: str
+    summary: str
+    routes: Sequence[Route]
+    running: Callable[[], AbstractAsyncContextManager[Any]] = nullcontext
+    let_go: Callable[[], None] = lambda: None
+    """Called when the server stops listening: those who wait for something get their answers."""

@@ -1,0 +1,262 @@
+"""Events on the queue: publishing, holding and reporting, with the same answer to a repeated call.
+
+Running twice is safe: a report carries the token of its hold, and a repeated one finds its own
+entry in the log.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Coroutine, Sequence
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+
+from penstock import (
+    Done,
+    Event,
+    Failed,
+    Job,
+    JobId,
+    JobNotFound,
+    JobQuery,
+    Lease,
+    Outcome,
+    Penstock,
+    Record,
+    Snoozed,
+    State,
+)
+from penstock.apps.events import shapes
+from penstock.apps.events.subscribers import Subscribers
+from penstock.http.problems import Problem
+
+# Jobs as they were picked, so that most reports need not look them up.
+_REMEMBERED = 10_000
+
+
+class Report(msgspec.Struct, frozen=True, gc=False):
+    """What a worker says about an event that it holds; without a token, by its name alone."""
+
+    event_id: int
+    token: int | None
+    outcome: Outcome
+    said: shapes.Detail
+
+
+Answer = shapes.Recorded | shapes.Exhausted
+
+
+class Events:
+    """The events of one Penstock."""
+
+    def __init__(self, penstock: Penstock, *, retry_delay: float, lease: timedelta) -> None:
+        self._penstock = penstock
+        self._retry_delay = retry_delay
+        self._lease = lease
+        self._held: OrderedDict[int, Job] = OrderedDict()
+        self._subscribers = Subscribers(penstock, shapes.QUEUE)
+        self.running = self._subscribers.running
+        self.let_go = self._subscribers.let_go
+
+    async def publish(self, events: Sequence[shapes.NewEvent]) -> list[Job]:
+        """Store these events in one transaction, all or none."""
+        jobs = [shapes.job_of(event, self._retry_delay, self._lease) for event in events]
+        return await self._penstock.enqueue_many(jobs)
+
+    # Holding
+
+    async def subscribe(
+        self,
+        tags: Sequence[str],
+        worker: str,
+        limit: int,
+        wait: float,
+        gone: Callable[[], Coroutine[Any, Any, None]],
+    ) -> list[Job]:
+        """Give a worker up to `limit` events with any of these tags; wait for the first if need be.
+
+        `gone` is called when it has to wait, and returns when the worker does so no longer.
+        """
+        jobs = await self._penstock.claim(
+            worker=worker, limit=limit, queues=[shapes.QUEUE], tags=tags
+        )
+        if not jobs and wait > 0:
+            jobs = await self._subscribers.wait(tags, worker, limit, wait, gone)
+        for job in jobs:
+            self._remember(job)
+        return jobs
+
+    async def start(self, event_id: int, worker: str, token: int | None) -> Job:
+        """Note that work on an event has begun; the lease goes on from now."""
+        held = await self._hold(event_id, worker, token)
+        (job,) = await self._penstock.start([held])
+        if job is None:
+            raise _not_held(event_id, worker)
+        self._remember(job)
+        return job
+
+    async def heartbeat(self, event_id: int, worker: str, token: int | None) -> Job:
+        """Let the lease go on from now."""
+        held = await self._hold(event_id, worker, token)
+        renewed = await self._penstock.renew([held if isinstance(held, Lease) else held.lease])
+        if not renewed:
+            raise _not_held(event_id, worker)
+        return renewed[0]
+
+    async def release(self, event_id: int, worker: str, token: int | None) -> Job:
+        """Give an event back; it uses up no attempt."""
+        held = await self._hold(event_id, worker, token)
+        outcome = Snoozed(reason=f"released by {worker}")
+        (job,) = await self._penstock.settle_held([(held, outcome)])
+        if job is None:
+            raise _not_held(event_id, worker)
+        return job
+
+    # Reporting
+
+    async def report(self, worker: str, reports: Sequence[Report]) -> list[Answer | Problem]:
+        """Record what came of events, in one transaction; each report has its own answer.
+
+        What was reported before is answered as before, and leaves no second entry.
+        """
+        held: list[Job | Lease] = []
+        for one in reports:
+            job = self._held.get(one.event_id)
+            if job is None or job.worker != worker or one.token not in (None, job.token):
+                held.append(Lease(JobId(one.event_id), one.token or 0, worker))
+            else:
+                held.append(job)
+        unknown = [n for n, job in enumerate(held) if isinstance(job, Lease)]
+        answers: dict[int, Answer | Problem] = {}
+        if unknown:
+            answers = await self._look_up(worker, reports, held, unknown)
+        todo = [n for n in range(len(reports)) if n not in answers]
+        settled = await self._penstock.settle_held([(held[n], reports[n].outcome) for n in todo])
+        lost = []
+        for n, job in zip(todo, settled, strict=True):
+            self._held.pop(reports[n].event_id, None)
+            if job is None:
+                lost.append(n)
+            else:
+                answers[n] = _answer(worker, reports[n], job)
+        for n, record in (await self._records(reports, lost)).items():
+            answers[n] = _replay(worker, reports[n], record) or _not_held(
+                reports[n].event_id, worker
+            )
+        return [answers[n] for n in range(len(reports))]
+
+    async def _look_up(
+        self,
+        worker: str,
+        reports: Sequence[Report],
+        held: list[Job | Lease],
+        unknown: Sequence[int],
+    ) -> dict[int, Answer | Problem]:
+        """Find the jobs that this process did not hand out; answer what was reported before."""
+        answers: dict[int, Answer | Problem] = {}
+        for n, record in (await self._records(reports, unknown)).items():
+            if isinstance(record, Problem):
+                answers[n] = record
+                continue
+            job, token = record.job, reports[n].token
+            if job.state is State.RUNNING and job.worker == worker and token in (None, job.token):
+                held[n] = job
+            elif replay := _replay(worker, reports[n], record):
+                answers[n] = replay
+        return answers
+
+    async def _records(
+        self, reports: Sequence[Report], places: Sequence[int]
+    ) -> dict[int, Record | Problem]:
+        if not places:
+            return {}
+        wanted = [reports[n].event_id for n in places]
+        found = {record.job.id: record for record in await self._penstock.records(wanted)}
+        return {
+            n: record
+            if (record := found.get(JobId(event_id))) and record.job.task == shapes.TASK
+            else _unknown(event_id)
+            for n, event_id in zip(places, wanted, strict=True)
+        }
+
+    # Looking and steering
+
+    async def get(self, event_id: int) -> Record:
+        """An event with its log."""
+        records = await self._penstock.records([event_id])
+        if not records or records[0].job.task != shapes.TASK:
+            raise _unknown(event_id)
+        return records[0]
+
+    async def page(
+        self, state: State | None, tags: Sequence[str], limit: int, offset: int
+    ) -> tuple[list[Record], int]:
+        """A page of the events, newest first, and how many there are."""
+        query = JobQuery(
+            queue=shapes.QUEUE,
+            task=shapes.TASK,
+            states=None if state is None else frozenset({state}),
+            tags=tuple(tags),
+            limit=offset + limit,
+        )
+        ids = (await self._penstock.find_ids(query))[offset:]
+        return await self._penstock.records(ids), await self._penstock.count_matching(query)
+
+    async def reset(self, event_id: int, reason: str | None) -> Job:
+        """Make an event pending again with all its attempts, whoever holds it."""
+        await self.get(event_id)
+        self._held.pop(event_id, None)
+        return await self._penstock.reset(event_id, reason)
+
+    def _remember(self, job: Job) -> None:
+        self._held[job.id] = job
+        if len(self._held) > _REMEMBERED:
+            self._held.popitem(last=False)
+
+    async def _hold(self, event_id: int, worker: str, token: int | None) -> Job | Lease:
+        job = self._held.get(event_id)
+        if job is None or job.worker != worker or token not in (None, job.token):
+            try:
+                job = await self._penstock.get(event_id)
+            except JobNotFound:
+                raise _unknown(event_id) from None
+            if job.task != shapes.TASK:
+                raise _unknown(event_id)
+        if job.state is State.RUNNING and job.worker == worker and token in (None, job.token):
+            return job
+        return Lease(job.id, token or 0, worker)
+
+
+def _answer(worker: str, report: Report, job: Job) -> Answer:
+    """The answer to a report that has just been recorded."""
+    if isinstance(report.outcome, Done):
+        assert job.finished_at is not None  # noqa: S101 - it is done
+        return shapes.completed(job.id, worker, job.finished_at, report.said)
+    assert isinstance(report.outcome, Failed)  # noqa: S101 - there are no others
+    error = report.outcome.error
+    if job.state is State.FAILED:
+        return shapes.exhausted(job)
+    if job.state is State.PENDING:
+        at = job.run_at - job.retry.delay
+        return shapes.failed(job.id, worker, at, report.said, error, job.run_at)
+    assert job.finished_at is not None  # noqa: S101 - it was cancelled or superseded
+    return shapes.failed(job.id, worker, job.finished_at, report.said, error, None)
+
+
+def _replay(worker: str, report: Report, record: Record | Problem) -> Answer | Problem | None:
+    """The answer to a report that the log has already."""
+    if isinstance(record, Problem):
+        return record
+    wanted = Event.DONE if isinstance(report.outcome, Done) else Event.FAILED
+    for entry in reversed(record.log):
+        if entry.event is wanted and entry.actor == worker and report.token in (None, entry.token):
+            return shapes.replayed(entry, record.job)
+    return None
+
+
+def _unknown(event_id: int) -> Problem:
+    return Problem(404, f"there is no event {event_id}")
+
+
+def _not_held(event_id: int, worker: str) -> Problem:
+    return Problem(409, f"event {event_id} is not held by {worker}; discard what it came to")

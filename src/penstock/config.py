@@ -1,0 +1,135 @@
+"""Settings: from the command line, the environment and a TOML file; checked once, then fixed."""
+
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Generic, TypeVar
+
+import msgspec
+
+from penstock.core.errors import ConfigurationError
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+PREFIX = "PENSTOCK_"
+FILE = "penstock.toml"
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=10_000)]
+Port = Annotated[int, msgspec.Meta(ge=0, le=65_535)]
+
+
+class Server(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where a server keeps its jobs, where it listens, and what it runs."""
+
+    store: str | None = None
+    """The store's URL; by default a SQLite file in the data folder."""
+    data: str = "penstock-data"
+    """The folder for what the server keeps."""
+    host: str = "127.0.0.1"
+    port: Port = 8000
+    workers: Count = 4
+    """How many jobs of the applications run at a time; 0 accepts work and runs none."""
+    processes: Annotated[int, msgspec.Meta(ge=1, le=64)] = 1
+    """How many processes serve requests."""
+    apps: tuple[str, ...] | None = None
+    """The applications; by default all that are installed."""
+    grace: Annotated[float, msgspec.Meta(ge=0, le=3_600)] = 30
+    """Seconds that running jobs and requests get to end when the server stops."""
+    log_format: str = "text"
+    """How the log is written: text or json."""
+    cors_origins: tuple[str, ...] = ()
+    """The origins of web pages that may call this server."""
+
+
+class Setting(msgspec.Struct, frozen=True):
+    """One value, and where it came from."""
+
+    name: str
+    value: Any
+    source: str
+
+
+class Found(msgspec.Struct, Generic[S], frozen=True):
+    """The settings of one section, and where each came from."""
+
+    section: str
+    settings: S
+    sources: list[Setting]
+
+
+class Sources:
+    """Where settings come from: given values win over the environment, that over the file."""
+
+    def __init__(
+        self, environment: Mapping[str, str] | None = None, file: Path | None = None
+    ) -> None:
+        self._environment = os.environ if environment is None else environment
+        self._file, self._stored = _read_file(self._environment, file)
+
+    def section(self, name: str, kind: type[S], given: Mapping[str, Any] | None = None) -> Found[S]:
+        """The settings of a section, checked; the server's own has the empty name."""
+        stored = {key: value for key, value in self._stored.items() if not isinstance(value, dict)}
+        if name:
+            stored = self._stored.get(name, {})
+        values: dict[str, Any] = {}
+        sources: list[Setting] = []
+        for field in msgspec.structs.fields(kind):
+            source, value = self._find(name, field, stored, given or {})
+            if source != "default":
+                values[field.name] = _converted(value, field, source)
+            title = f"{name}.{field.name}" if name else field.name
+            sources.append(Setting(title, values.get(field.name, field.default), source))
+        self._refuse_unknown(name, stored, kind)
+        return Found(name, kind(**values), sources)
+
+    def _find(
+        self, section: str, field: Any, stored: Mapping[str, Any], given: Mapping[str, Any]
+    ) -> tuple[str, Any]:
+        if given.get(field.name) is not None:
+            return "command line", given[field.name]
+        variable = variable_of(section, field.name)
+        if variable in self._environment:
+            return variable, self._environment[variable]
+        if field.name in stored:
+            return str(self._file), stored[field.name]
+        return "default", None
+
+    def _refuse_unknown(self, section: str, stored: Mapping[str, Any], kind: type) -> None:
+        known = {field.name for field in msgspec.structs.fields(kind)}
+        unknown = sorted(stored.keys() - known)
+        if unknown:
+            place = f" in [{section}]" if section else ""
+            raise ConfigurationError(
+                f"{self._file}{place}: there is no setting {unknown[0]!r}; "
+                f"known are {', '.join(sorted(known))}"
+            )
+
+
+def variable_of(section: str, name: str) -> str:
+    """The variable of the environment that sets it."""
+    return PREFIX + "_".join(part for part in (section, name) if part).upper()
+
+
+def _read_file(environment: Mapping[str, str], file: Path | None) -> tuple[Path, dict[str, Any]]:
+    named = file or (
+        Path(environment["PENSTOCK_CONFIG"]) if "PENSTOCK_CONFIG" in environment else None
+    )
+    path = named or Path(FILE)
+    try:
+        return path, tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        if named is not None:
+            raise ConfigurationError(f"there is no file {path}") from None
+        return path, {}
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(f"{path} cannot be read: {error}") from error
+
+
+def _converted(value: Any, field: Any, source: str) -> Any:
+    if isinstance(value, str) and field.name in ("apps", "cors_origins"):
+        value = [part.strip() for part in value.split(",") if part.strip()]
+    try:
+        return msgspec.convert(value, field.type, strict=False)
+    except msgspec.ValidationError as error:
+        raise ConfigurationError(f"{field.name} (from {source}): {error}") from error

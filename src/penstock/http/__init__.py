@@ -1,0 +1,1 @@
+"""What the server and the applications share about HTTP: routes, bodies, problems."""

@@ -1,0 +1,219 @@
+"""Routes: declared once, with what they take and answer; served thinly and documented from that.
+
+A handler is a method that is decorated with `route`. Its parameters say what it takes: names
+that stand in the path, `query` and `body` as msgspec Structs, `call` for what else there is.
+Bodies are decoded by msgspec straight into Structs, which is several times faster than a
+framework's own models, and refuses unknown fields by name.
+"""
+
+import inspect
+import re
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from typing import Any, NamedTuple, TypeVar
+from urllib.parse import parse_qsl
+
+import msgspec
+
+from penstock.core.errors import PenstockError
+from penstock.core.token import Access
+from penstock.http.bodies import Disconnected, Receive, Scope, Send, header, read_body
+from penstock.http.problems import Problem, problem_of, wrong_shape
+
+F = TypeVar("F", bound=Callable[..., Awaitable[Any]])
+
+BODY_LIMIT = 2_000_000
+"""Bytes that a body may have, unless a route says otherwise."""
+
+_QUERY_LIMIT = 8_000
+_JSON = b"application/json"
+_encode = msgspec.json.Encoder().encode
+
+
+class Answer(NamedTuple):
+    """What a handler answers: a status, a value to be encoded or bytes, and headers."""
+
+    status: int = 200
+    value: Any = None
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+
+
+class Stream(NamedTuple):
+    """An answer that is sent bit by bit, until it ends or its reader goes away."""
+
+    send: Callable[[Send, Receive], Awaitable[None]]
+
+
+class Call(NamedTuple):
+    """What a request brings besides its parameters and its body."""
+
+    scope: Scope
+    receive: Receive
+    actor: str
+
+
+class Declared(NamedTuple):
+    """What a route is declared as."""
+
+    method: str
+    path: str
+    access: Access | None
+    summary: str
+    answers: Mapping[int, Any]
+    body_limit: int
+    examples: Mapping[str, Any]
+    streams: bool
+
+
+def route(
+    method: str,
+    path: str,
+    access: Access | None,
+    summary: str,
+    *,
+    answers: Mapping[int, Any],
+    body_limit: int = BODY_LIMIT,
+    examples: Mapping[str, Any] | None = None,
+    streams: bool = False,
+) -> Callable[[F], F]:
+    """Declare a method as the handler of a route.
+
+    `access` is the scope that a token needs for it, None where none is needed. `answers` maps
+    each status to the type of its body, None where there is none. `examples` are a `body` and
+    answers by status.
+    """
+
+    def declare(handler: F) -> F:
+        declared = Declared(
+            method, path, access, summary, answers, body_limit, examples or {}, streams
+        )
+        handlers: list[Declared] = handler.__dict__.setdefault("routes", [])
+        handlers.insert(0, declared)
+        return handler
+
+    return declare
+
+
+Gate = Callable[[Scope, Access], str]
+"""Says who calls, or raises the `Problem` why they may not."""
+
+
+class Route:
+    """A declared route with its handler: an ASGI application."""
+
+    def __init__(self, declared: Declared, handler: Callable[..., Awaitable[Any]]) -> None:
+        self.declared = declared
+        self.description = inspect.getdoc(handler) or ""
+        self.handler = handler
+        self.gate: Gate | None = None
+        hints = inspect.signature(handler, eval_str=True).parameters
+        self.path_types = {
+            name: hints[name].annotation for name in re.findall(r"{(\w+)}", declared.path)
+        }
+        self.query_type = hints["query"].annotation if "query" in hints else None
+        self.body_type = hints["body"].annotation if "body" in hints else None
+        self._decoder = msgspec.json.Decoder(self.body_type) if self.body_type else None
+        self._takes_call = "call" in hints
+
+    def __repr__(self) -> str:
+        return f"<Route {self.declared.method} {self.declared.path}>"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        try:
+            answer = await self._answer(scope, receive)
+        except Disconnected:
+            return
+        except Problem as problem:
+            answer = answer_to(problem)
+        except PenstockError as error:
+            answer = answer_to(problem_of(error))
+        if isinstance(answer, Stream):
+            await answer.send(send, receive)
+        else:
+            await respond(send, answer)
+
+    async def _answer(self, scope: Scope, receive: Receive) -> Answer | Stream:
+        declared = self.declared
+        actor = self.gate(scope, declared.access) if self.gate and declared.access else ""
+        given: dict[str, Any] = {}
+        for name, kind in self.path_types.items():
+            given[name] = _parameter(scope["path_params"][name], kind, name)
+        if self.query_type is not None:
+            given["query"] = _query(scope["query_string"], self.query_type)
+        if self._decoder is not None:
+            given["body"] = await self._body(scope, receive)
+        if self._takes_call:
+            given["call"] = Call(scope, receive, actor)
+        answer = await self.handler(**given)
+        return answer if isinstance(answer, Answer | Stream) else Answer(200, answer)
+
+    async def _body(self, scope: Scope, receive: Receive) -> Any:
+        assert self._decoder is not None  # noqa: S101 - checked by the caller
+        kind = header(scope, b"content-type")
+        if kind is not None and not _is_json(kind):
+            raise Problem(415, "send the body as application/json")
+        body = await read_body(scope, receive, self.declared.body_limit)
+        try:
+            return self._decoder.decode(body)
+        except msgspec.ValidationError as error:
+            raise wrong_shape(str(error)) from error
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+            raise Problem(400, f"the body is not JSON: {error}") from error
+
+
+def routes_of(owner: object) -> Iterator[Route]:
+    """The routes that the methods of an object were declared as."""
+    for _, method in inspect.getmembers(owner, inspect.ismethod):
+        for declared in getattr(method, "routes", ()):
+            yield Route(declared, method)
+
+
+def answer_to(problem: Problem) -> Answer:
+    """A problem as an answer."""
+    headers = tuple((k.lower().encode(), v.encode()) for k, v in problem.headers.items())
+    return Answer(problem.status, problem.body, headers)
+
+
+async def respond(send: Send, answer: Answer) -> None:
+    """Send an answer whole."""
+    status, value, headers = answer
+    if value is None:
+        body = b""
+        start = [*headers]
+    else:
+        body = value if isinstance(value, bytes) else _encode(value)
+        start = [
+            (b"content-type", _JSON),
+            (b"content-length", str(len(body)).encode()),
+            *headers,
+        ]
+    await send({"type": "http.response.start", "status": status, "headers": start})
+    await send({"type": "http.response.body", "body": body})
+
+
+def _is_json(kind: bytes) -> bool:
+    name = kind.split(b";")[0].strip().lower()
+    return name == _JSON or name.endswith(b"+json")
+
+
+def _parameter(text: str, kind: Any, name: str) -> Any:
+    try:
+        return msgspec.convert(text, kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise wrong_shape(str(error), where=name) from error
+
+
+def _query(raw: bytes, kind: Any) -> Any:
+    if len(raw) > _QUERY_LIMIT:
+        raise Problem(414, f"the parameters are longer than {_QUERY_LIMIT:,} bytes")
+    try:
+        pairs = parse_qsl(raw.decode("ascii"), keep_blank_values=True, errors="strict")
+    except (UnicodeDecodeError, ValueError) as error:
+        raise Problem(422, f"the parameters cannot be read: {error}") from error
+    given = dict(pairs)
+    if len(given) != len(pairs):
+        raise Problem(422, "a parameter is given twice")
+    try:
+        return msgspec.convert(given, kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise wrong_shape(str(error)) from error

@@ -1,0 +1,1 @@
+"""The HTTP server: a store as a service for any language."""

@@ -1,0 +1,81 @@
+"""Who may call what: bearer tokens with scopes, as the store keeps them."""
+
+import asyncio
+import hmac
+import logging
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+
+from penstock.core.errors import PenstockError
+from penstock.core.times import from_micros
+from penstock.core.token import Access, Token, digest_of
+from penstock.engine import Penstock
+from penstock.http.bodies import Scope, header
+from penstock.http.problems import Problem
+
+_log = logging.getLogger(__name__)
+
+_LOOK_AGAIN = 30.0
+_PAUSE = 1.0
+"""Tokens are read again at most so often, in seconds: so late may a revoked one still open."""
+
+
+class Gatekeeper:
+    """Lets callers in by their tokens. Without any token it stands open, where that is allowed."""
+
+    def __init__(self, penstock: Penstock, *, open_without_tokens: bool) -> None:
+        self._penstock = penstock
+        self._open_without_tokens = open_without_tokens
+        self._tokens: Mapping[str, Token] = {}
+
+    async def refresh(self) -> None:
+        """Read the tokens anew."""
+        self._tokens = {token.digest: token for token in await self._penstock.tokens()}
+
+    @property
+    def is_open(self) -> bool:
+        """Whether everybody may call everything."""
+        return self._open_without_tokens and not self._tokens
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Follow what becomes of the tokens in the store, inside the block."""
+        await self.refresh()
+        following = asyncio.create_task(self._follow())
+        try:
+            yield
+        finally:
+            following.cancel()
+            with suppress(asyncio.CancelledError):
+                await following
+
+    async def _follow(self) -> None:
+        seen = 0
+        while True:
+            try:
+                seen = await self._penstock.wait(seen, _LOOK_AGAIN)
+                await self.refresh()
+            except PenstockError as error:
+                _log.warning("the tokens could not be read: %s", error)
+            await asyncio.sleep(_PAUSE)
+
+    def __call__(self, scope: Scope, access: Access) -> str:
+        """The name of who calls; raises the `Problem` why they may not."""
+        if self.is_open:
+            return ""
+        kind, _, secret = (header(scope, b"authorization") or b"").partition(b" ")
+        if kind.lower() != b"bearer" or not secret:
+            raise _unknown("this needs a token: send Authorization: Bearer …")
+        digest = digest_of(secret.decode("latin-1").strip())
+        token = self._tokens.get(digest)
+        if token is None or not hmac.compare_digest(token.digest, digest):
+            raise _unknown("the token is not known; it may have been revoked")
+        if token.has_expired(from_micros(self._penstock.clock())):
+            raise _unknown("the token has expired")
+        if access not in token.scopes:
+            raise Problem(403, f"the token {token.name!r} does not have the scope {access}")
+        return token.name
+
+
+def _unknown(detail: str) -> Problem:
+    return Problem(401, detail, headers={"WWW-Authenticate": "Bearer"})
