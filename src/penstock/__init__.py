@@ -19,6 +19,7 @@ from penstock.core.errors import (
     TransitionRefused,
     UnknownTask,
 )
+from penstock.core.history import Counters, Interval, Spread
 from penstock.core.job import (
     Edge,
     Job,
@@ -58,12 +59,14 @@ __all__ = [
     "Cancelled",
     "ConfigurationError",
     "Context",
+    "Counters",
     "Done",
     "Drained",
     "Edge",
     "Event",
     "Explanation",
     "Failed",
+    "Interval",
     "InvalidJob",
     "Job",
     "JobFailed",
@@ -93,6 +96,7 @@ __all__ = [
     "Scope",
     "Snooze",
     "Snoozed",
+    "Spread",
     "State",
     "StoreError",
     "StoreUnavailable",

@@ -181,7 +181,11 @@ def headline(error: str | None) -> str:
 
 
 class LogEntry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One line of the audit: what happened to which job, when, by whom, and where it led."""
+    """One line of the audit: what happened to which job, when, by whom, and where it led.
+
+    `duration` is how long the run took that ended, or of a claim, how long the job had waited
+    since it was due.
+    """
 
     id: LogId
     job_id: JobId

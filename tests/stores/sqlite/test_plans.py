@@ -21,6 +21,7 @@ SMALL = {
     "penstock_limit",
     "penstock_rate",
     "penstock_turn",
+    "penstock_counter",
 }
 """Tables with a few rows per queue or setting, which may be read whole."""
 
