@@ -21,6 +21,7 @@ from penstock.core.errors import (
     TransitionRefused,
     UnknownTask,
 )
+from penstock.core.history import Counters, Interval, Spread
 from penstock.core.job import (
     Edge,
     Job,
@@ -63,12 +64,14 @@ __all__ = [
     "Cancelled",
     "ConfigurationError",
     "Context",
+    "Counters",
     "Done",
     "Drained",
     "Edge",
     "Event",
     "Explanation",
     "Failed",
+    "Interval",
     "InvalidJob",
     "Job",
     "JobFailed",
@@ -99,6 +102,7 @@ __all__ = [
     "Scope",
     "Snooze",
     "Snoozed",
+    "Spread",
     "State",
     "StoreError",
     "StoreUnavailable",

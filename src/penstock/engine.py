@@ -67,6 +67,7 @@ from penstock.core.note import Line, Note, Progress
 from penstock.core.schedule import Schedule
 from penstock.core.store import Clock, Store
 from penstock.core.times import from_micros
+from penstock.history import History
 from penstock.isolation import take_isolation
 from penstock.periodic import Periodic, TaskOptions, recurrence_of
 from penstock.results import Ends, outcome_of
@@ -140,7 +141,7 @@ class Explanation(msgspec.Struct, frozen=True):
     blocked_by: JobId | None = None
 
 
-class Penstock(AccessTokens, Administration, Periodic):
+class Penstock(AccessTokens, Administration, History, Periodic):
     """A queue of jobs in one store, and the tasks that this program knows.
 
     The store is opened by the first call that needs it, and created if it is not there, unless

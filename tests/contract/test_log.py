@@ -74,14 +74,14 @@ async def test_every_transition_leaves_one_entry(store: Store, clock: ManualCloc
     assert entries == await store.log()
 
 
-async def test_claim_is_logged_with_worker_and_token(store: Store, clock: ManualClock) -> None:
+async def test_claim_is_logged_with_worker_token_and_wait(store: Store, clock: ManualClock) -> None:
     await add_one(store)
     clock.advance(SECOND)
     job = await take_one(store, worker="w1")
     entry = (await history(store, job))[-1]
     assert (entry.job_id, entry.event, entry.state) == (job.id, Event.CLAIMED, State.RUNNING)
     assert (entry.actor, entry.token, entry.at) == ("w1", job.token, clock.now)
-    assert (entry.reason, entry.error, entry.duration) == (None, None, None)
+    assert (entry.reason, entry.error, entry.duration) == (None, None, SECOND)
 
 
 async def test_end_of_a_run_is_logged_with_token_duration_and_error(

@@ -157,6 +157,7 @@ def script(app: Client, options: dict[str, Any]) -> None:
         run_sync(app.settle([(app.handle(late), Done())]))
     for job in run_sync(app.claim(worker=app.actor, limit=9)):
         run_sync(app.settle([(app.handle(job), Snoozed(MOMENT))]))
+    run_sync(app.digest())
     connection.close()
     run_sync(app.close())
     (app.folder / "passed").write_text(f"{app.point.statements} {app.point.commits}")
@@ -166,6 +167,13 @@ def pruner(app: Client, options: dict[str, Any]) -> None:
     """Removes all that is finished."""
     nothing = timedelta(0)
     run_sync(app.store.prune(Retention(finished=nothing, failed=nothing), 1000))
+    run_sync(app.close())
+
+
+def digester(app: Client, options: dict[str, Any]) -> None:
+    """Counts the log, in small portions."""
+    while run_sync(app.store.digest(5)):
+        pass
     run_sync(app.close())
 
 
@@ -292,6 +300,7 @@ ROLES: dict[str, Callable[[Client, dict[str, Any]], None]] = {
         reader,
         script,
         pruner,
+        digester,
         checkpointed,
         hand,
         parent,

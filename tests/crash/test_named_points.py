@@ -4,8 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from penstock.core.lifecycle import FINAL
+from penstock.core.lifecycle import FINAL, Done
 from penstock.engine import run_sync
+from tests.contract.support import drive
+from tests.contract.test_history import assert_exact
 from tests.crash.history import read_store
 from tests.crash.processes import Zygote, until
 from tests.crash.support import assert_promises_kept, client, drain, finish_by_hand
@@ -45,6 +47,17 @@ PRUNING = [
     "after prune_jobs 1",
     "before COMMIT 1",
     "after COMMIT 1",
+]
+DIGESTING = [
+    "before sums 2",
+    "after sums 2",
+    "after BEGIN IMMEDIATE 2",
+    "before note_digested 2",
+    "before add_history 2",
+    "before add_counters 2",
+    "after add_counters 2",
+    "before COMMIT 2",
+    "after COMMIT 2",
 ]
 CHECKPOINTING = [
     f"{when} PRAGMA wal_checkpoint({kind}) {nth}"
@@ -117,6 +130,21 @@ def test_client_dies_while_pruning(point: str, zygote: Zygote, folder: Path) -> 
     assert left == (frozenset() if point == "after COMMIT 1" else finished)
     finish_by_hand(folder)
     assert_promises_kept(folder, point, removable=finished)
+
+
+@pytest.mark.parametrize("point", DIGESTING)
+def test_client_dies_while_counting_the_log(point: str, zygote: Zygote, folder: Path) -> None:
+    """Between what it has read and what it writes, or anywhere else: each entry counts once."""
+    with client(folder) as app:
+        run_sync(app.enqueue_many(app.some_jobs()))
+        for job in run_sync(app.claim(worker=app.actor, limit=100)):
+            run_sync(app.settle([(app.handle(job), Done())]))
+        run_sync(app.enqueue_many([app.new() for _ in range(20)]))
+        zygote.start("digester", folder, point=point).die()
+        counted = sum(sum(one.counts.values()) for one in run_sync(app.counters()))
+        assert counted == (10 if point == "after COMMIT 2" else 5)
+        assert run_sync(app.digest()) == run_sync(app.newest_log()) - counted
+        drive(assert_exact(app.store))
 
 
 def test_process_left_by_a_dead_one_is_in_nobodys_way(zygote: Zygote, folder: Path) -> None:

@@ -118,6 +118,31 @@ async def test_more_than_one_portion_is_removed_at_once(app: Penstock, clock: Ma
         await eventually(lambda: _found(app, set()))
 
 
+async def test_workers_sum_up_what_has_happened(app: Penstock) -> None:
+    async def good() -> None:
+        pass
+
+    task = app.task("good", good)
+    await app.enqueue_many([task.new()] * 3)
+    await work_off(app)
+    async with working(app):
+        await eventually(lambda: _counted(app, {"enqueued": 3, "claimed": 3, "done": 3}))
+
+
+async def test_what_retention_removes_was_summed_up_before(
+    app: Penstock, clock: ManualClock
+) -> None:
+    async def good() -> None:
+        pass
+
+    await app.task("good", good).enqueue()
+    await work_off(app)
+    clock.advance(25 * HOUR)
+    async with working(app):
+        await eventually(lambda: _found(app, set()))
+    assert await _counted(app, {"enqueued": 1, "claimed": 1, "done": 1})
+
+
 async def test_upkeep_goes_on_after_the_store_did_not_answer(
     app: Penstock,
     clock: ManualClock,
@@ -156,3 +181,7 @@ async def _running(app: Penstock, n: int) -> bool:
 async def _found(app: Penstock, ids: set[int]) -> bool:
     found: Sequence[Job] = await app.find()
     return {job.id for job in found} == ids
+
+
+async def _counted(app: Penstock, counts: dict[str, int]) -> bool:
+    return [one.counts for one in await app.counters()] == [counts]

@@ -6,7 +6,19 @@ from typing import Any, NoReturn
 
 import click
 
-from penstock.cli import admin, completion, cron, enqueue, jobs, log, queues, serve, token, worker
+from penstock.cli import (
+    admin,
+    completion,
+    cron,
+    enqueue,
+    jobs,
+    log,
+    queues,
+    serve,
+    stats,
+    token,
+    worker,
+)
 from penstock.cli.exits import Exit, is_json, report
 
 
@@ -56,6 +68,7 @@ for _command in (
     *jobs.COMMANDS,
     *log.COMMANDS,
     *queues.COMMANDS,
+    *stats.COMMANDS,
     *cron.COMMANDS,
     *admin.COMMANDS,
     *token.COMMANDS,

@@ -158,7 +158,7 @@ def pause_queue(*, queue: str, store: str, as_json: bool) -> None:
 def resume_queue(*, queue: str, store: str, as_json: bool) -> None:
     """Start jobs of a queue again."""
     with opened(store) as app:
-        _require_queue(app, queue)
+        require_queue(app, queue)
         resumed = run_sync(app.resume(queue))
     _print_queue(resumed, "goes on.", as_json=as_json)
 
@@ -240,7 +240,7 @@ def drain_queue(*, queue: str | None, timeout: timedelta, store: str, as_json: b
     """
     with opened(store) as app:
         if queue is not None:
-            _require_queue(app, queue)
+            require_queue(app, queue)
         drained = run_sync(app.drain(queue, timeout=timeout))
     if as_json:
         emit(drained)
@@ -263,7 +263,8 @@ def _is_known(app: Penstock, name: str) -> bool:
     return any(queue.name == name for queue in run_sync(app.queues()))
 
 
-def _require_queue(app: Penstock, name: str) -> None:
+def require_queue(app: Penstock, name: str) -> None:
+    """Raise `QueueNotFound` for a queue that has held neither a job nor a setting."""
     if not _is_known(app, name):
         error = QueueNotFound(f"there is no queue {name!r}")
         error.add_note(suggest("status"))

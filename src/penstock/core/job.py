@@ -224,7 +224,8 @@ def headline(error: str | None) -> str:
 class LogEntry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One line of the audit: what happened to which job, when, by whom, and where it led.
 
-    `detail` is JSON text that a worker gave along.
+    `duration` is how long the run took that ended, or of a claim, how long the job had waited
+    since it was due. `detail` is JSON text that a worker gave along.
     """
 
     id: LogId

@@ -1,8 +1,10 @@
 """The Store protocol: what a home for jobs has to promise."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import Any, Protocol
 
+from penstock.core.history import Counters, Interval
 from penstock.core.job import (
     Change,
     Claim,
@@ -253,6 +255,38 @@ class Store(Protocol):
 
         Their log and their notes go with them.
         """
+        ...
+
+    async def digest(self, limit: int) -> int:
+        """Count the log entries behind those that were counted, at most `limit`, into the sums.
+
+        Returns how many it has passed; 0 when there are no more, or when another call counted
+        them meanwhile. The sums and the place in the log up to which they reach are written
+        together: no entry is counted twice, and none is left out. The counting itself keeps no
+        writer waiting. Entries of jobs that were removed before are not counted, because
+        they went with their jobs; entries that came along with an imported job are not either.
+
+        Entries have to be passed in the order in which they become visible. A store whose
+        transactions can commit in another order than they take their log ids must not pass an
+        entry while an older one may still appear: it stops before the first entry of the oldest
+        transaction that is under way.
+
+        Also removes some of what `history` keeps no longer.
+        """
+        ...
+
+    async def history(
+        self, since: datetime, until: datetime | None, queue: str | None, step: timedelta
+    ) -> list[Interval]:
+        """What has happened per queue and `step`, of the minutes that begin in this time.
+
+        By time and queue; an interval in which nothing happened is left out. Steps are whole
+        minutes, counted from 1970. Minutes are kept for `penstock.core.history.KEPT`.
+        """
+        ...
+
+    async def counters(self) -> list[Counters]:
+        """What has happened in each queue, for ever; by the queue's name."""
         ...
 
     async def wait(self, seen: int, timeout: float) -> int:

@@ -22,6 +22,7 @@ SMALL = {
     "penstock_rate",
     "penstock_turn",
     "penstock_token",
+    "penstock_counter",
 }
 """Tables with a few rows per queue, setting or token, which may be read whole."""
 

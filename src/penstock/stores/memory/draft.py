@@ -243,7 +243,8 @@ class Draft:
     def claim(self, job: Job) -> None:
         """Give a job to the actor."""
         token = self._next_log()
-        self._log(job.id, Event.CLAIMED, State.RUNNING, token=token)
+        waited = max(timedelta(0), self._now - max(job.run_at, job.enqueued_at))
+        self._log(job.id, Event.CLAIMED, State.RUNNING, token=token, duration=waited)
         self._write(
             replace(
                 job,

@@ -6,7 +6,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime
+from datetime import datetime, timedelta
 from heapq import merge
 from itertools import groupby, islice, takewhile
 from typing import Any
@@ -15,6 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from penstock.core.errors import ConfigurationError, Overtaken, QueueFull
+from penstock.core.history import Counters, Interval
 from penstock.core.job import (
     Change,
     Claim,
@@ -47,6 +48,7 @@ from penstock.core.token import Token
 from penstock.stores.alarm import Alarm
 from penstock.stores.memory.claiming import Claiming
 from penstock.stores.memory.draft import Batch, Draft
+from penstock.stores.memory.history import Sums
 from penstock.stores.memory.notes import Notes
 from penstock.stores.memory.restoring import Restoring
 from penstock.stores.memory.shelves import Line, Ranked, Ranking, Shelf
@@ -72,6 +74,7 @@ class MemoryStore:
         self._notes = Notes()
         self._timetable = Timetable()
         self._tokens: dict[str, Token] = {}
+        self._sums = Sums()
         # All below follows from the above.
         self._entries: dict[JobId, list[LogId]] = {}
         self._totals: Counter[tuple[str, State, Waiting | None]] = Counter()
@@ -336,6 +339,22 @@ class MemoryStore:
             self._commit(Batch(removed=removed))
             return len(removed)
 
+    async def digest(self, limit: int) -> int:
+        with self._lock:
+            self._sums.forget(self._tick())
+            entries = islice(self._log.after(self._sums.digested), limit)
+            return self._sums.digest(entries, self._counted_under)
+
+    async def history(
+        self, since: datetime, until: datetime | None, queue: str | None, step: timedelta
+    ) -> list[Interval]:
+        with self._lock:
+            return self._sums.find(since, until, queue, step)
+
+    async def counters(self) -> list[Counters]:
+        with self._lock:
+            return self._sums.counters()
+
     async def wait(self, seen: int, timeout: float) -> int:
         woken = Alarm()
         with self._lock:
@@ -415,6 +434,13 @@ class MemoryStore:
     async def close(self) -> None:
         with self._lock:
             self._wake()
+
+    def _counted_under(self, entry: LogEntry) -> str | None:
+        """The queue that an entry counts for; None if it came along with an imported job."""
+        later = (self._log[one] for one in self._entries[entry.job_id] if one > entry.id)
+        if any(one.event is Event.RESTORED for one in later):
+            return None
+        return self._jobs[entry.job_id].queue
 
     def _open_edges(self, place: JobId) -> Iterator[Edge]:
         """What a job waits for."""

@@ -206,14 +206,17 @@ def _row(job: Job, stage: int, needs: int) -> tuple[Any, ...]:
 
 
 def _log_rows(log: Sequence[LogEntry]) -> list[tuple[Any, ...]]:
-    """The parameters of the query `restore_log`, each entry chained to the one before."""
+    """The parameters of the query `restore_log`, each entry chained to the one before.
+
+    The last one happens here; those before it were taken over.
+    """
     previous: list[LogId | None] = [None, *(entry.id for entry in log)]
     return [
         (
             entry.id, entry.job_id, before, to_micros(entry.at), entry.event, entry.state,
             entry.actor, entry.token,
             None if entry.duration is None else span_to_micros(entry.duration),
-            entry.reason, entry.error, entry.detail,
+            entry.reason, entry.error, entry.detail, None if entry is log[-1] else True,
         )
         for before, entry in zip(previous, log, strict=False)
     ]  # fmt: skip

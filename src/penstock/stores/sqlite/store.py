@@ -7,6 +7,7 @@ import sqlite3
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timedelta
 from itertools import count, groupby, islice
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,6 +15,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from penstock.core.errors import ConfigurationError, StoreError
+from penstock.core.history import Counters, Interval
 from penstock.core.job import (
     Change,
     Claim,
@@ -41,7 +43,7 @@ from penstock.core.schedule import Due, Firing, Schedule
 from penstock.core.store import Clock
 from penstock.core.times import span_to_micros
 from penstock.core.token import Token
-from penstock.stores.sqlite import noting, rows, schedules, tokens
+from penstock.stores.sqlite import history, noting, rows, schedules, tokens
 from penstock.stores.sqlite.adding import Adding, Addition, Following
 from penstock.stores.sqlite.bell import Bell
 from penstock.stores.sqlite.claiming import (
@@ -142,6 +144,15 @@ class SqliteStore:
     async def prune(self, retention: Retention, limit: int) -> int:
         """See `Store.prune`."""
         return await self._writer.run(self._prune, (retention, limit))
+
+    async def digest(self, limit: int) -> int:
+        """See `Store.digest`."""
+        counted = await self._read(
+            lambda connection: history.digest(connection, limit, self._clock())
+        )
+        if counted.end == counted.start and counted.forget_before is None:
+            return 0
+        return await self._writer.run(history.write, counted)
 
     # Reading
 
@@ -300,6 +311,18 @@ class SqliteStore:
         return await self._read(
             lambda connection: noting.lines(connection.execute, job_id, after, limit)
         )
+
+    async def history(
+        self, since: datetime, until: datetime | None, queue: str | None, step: timedelta
+    ) -> list[Interval]:
+        """See `Store.history`."""
+        return await self._read(
+            lambda connection: history.find(connection, since, until, queue, step)
+        )
+
+    async def counters(self) -> list[Counters]:
+        """See `Store.counters`."""
+        return await self._read(history.counters)
 
     async def wait(self, seen: int, timeout: float) -> int:
         """See `Store.wait`."""

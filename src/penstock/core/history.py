@@ -1,0 +1,174 @@
+"""What has happened, in sums: how often per minute and queue, how long jobs waited and ran.
+
+The sums are counted from the log, behind it and in portions, so that whoever enqueues, claims or
+settles pays nothing for them. A sum stands for the entries of one queue and event, and of one
+bucket of durations:
+
+- a claim is timed by how long its job had waited since it was due: since it was enqueued, or since
+  its `run_at` where that is later; after a failure, a snooze or a reset, since the time that it
+  was put back for. Waiting for a key, for other jobs, for a place under a limit or for the end of
+  a pause counts: the job could not run, whatever the cause.
+- the end of a run (done, failed, expired, cancelled) is timed by how long the run took.
+- all else, and the cancelling of a job that did not run, is not timed.
+
+Both durations are those of the log entry itself, so that a sum does not depend on when it was
+counted. Entries that came along with imported jobs are not counted: they happened elsewhere, or
+were counted here before.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
+from operator import add
+from typing import NamedTuple
+
+import msgspec
+
+from penstock.core.errors import ConfigurationError
+from penstock.core.lifecycle import Event
+from penstock.core.times import from_micros, span_from_micros, span_to_micros
+
+BOUNDS = tuple(
+    timedelta(seconds=seconds)
+    for seconds in (
+        *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
+        *(1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0),
+    )
+)
+"""The longest duration of each bucket; one more bucket holds what took longer."""
+
+BOUNDS_IN_MICROS = tuple(map(span_to_micros, BOUNDS))
+UNTIMED = 0
+"""The bucket of entries without a duration; the others are numbered from 1."""
+
+RUNS = frozenset({Event.DONE, Event.FAILED, Event.EXPIRED, Event.CANCELLED})
+TIMED = RUNS | {Event.CLAIMED}
+
+MINUTE = timedelta(minutes=1)
+MINUTE_IN_MICROS = span_to_micros(MINUTE)
+KEPT = timedelta(days=8)
+"""How long the sums of single minutes are kept; those of all time stay."""
+
+FORGOTTEN_AT_ONCE = 1_000
+"""How many sums of minutes that are past their time one `digest` removes, at most."""
+
+
+class Sum(NamedTuple):
+    """So many entries of one kind, and how long they took together."""
+
+    minute: int
+    """Since 1970, UTC."""
+    queue: str
+    event: str
+    bucket: int
+    n: int
+    micros: int
+
+
+def bucket_of(micros: int) -> int:
+    """The bucket of a duration: the first whose bound it does not pass."""
+    return bisect_left(BOUNDS_IN_MICROS, micros) + 1
+
+
+class Spread(msgspec.Struct, frozen=True, gc=False):
+    """How durations spread: how many there were, what they add up to, and how many of which size.
+
+    `buckets` has one number for each of `BOUNDS`, the durations up to it and above the bound
+    before, and one more for those above the last. Spreads can be added to each other.
+    """
+
+    count: int = 0
+    total: timedelta = timedelta(0)
+    buckets: tuple[int, ...] = (0,) * (len(BOUNDS) + 1)
+
+    def __add__(self, other: "Spread") -> "Spread":
+        return Spread(
+            self.count + other.count,
+            self.total + other.total,
+            tuple(map(add, self.buckets, other.buckets)),
+        )
+
+    def quantile(self, p: float) -> timedelta | None:
+        """The duration that the part `p` of all did not pass; None if there were none.
+
+        An estimate: exact to the bucket, and inside it as if durations lay evenly. What lies
+        above the last bound is answered with that bound.
+        """
+        if not 0 <= p <= 1:
+            raise ConfigurationError(f"a quantile is asked for by a part from 0 to 1, not {p!r}")
+        if not self.count:
+            return None
+        rank = p * self.count
+        below = 0
+        for n, lower, upper in zip(self.buckets, (timedelta(0), *BOUNDS), BOUNDS, strict=False):
+            if n and below + n >= rank:
+                return lower + (upper - lower) * ((rank - below) / n)
+            below += n
+        return BOUNDS[-1]
+
+
+class Counters(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What has happened in a queue since its store began to count; these numbers never fall.
+
+    `counts` has the events that happened at all. `wait` is how long claimed jobs had been due,
+    `run` how long the runs took that ended.
+    """
+
+    queue: str
+    counts: Mapping[Event, int]
+    wait: Spread
+    run: Spread
+
+
+class Interval(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What has happened in a queue from `at` on, for the time that was asked for as `step`."""
+
+    at: datetime
+    queue: str
+    counts: Mapping[Event, int]
+    wait: Spread
+    run: Spread
+
+
+def intervals(sums: Iterable[Sum]) -> list[Interval]:
+    """The intervals whose sums these are, by time and queue; `minute` is where one begins."""
+    gathered: dict[tuple[int, str], list[Sum]] = {}
+    for one in sums:
+        gathered.setdefault((one.minute, one.queue), []).append(one)
+    return [
+        Interval(
+            at=from_micros(minute * MINUTE_IN_MICROS),
+            queue=queue,
+            counts=_counts(found),
+            wait=_spread(found, frozenset({Event.CLAIMED})),
+            run=_spread(found, RUNS),
+        )
+        for (minute, queue), found in sorted(gathered.items())
+    ]
+
+
+def summed(sums: Iterable[Sum]) -> list[Counters]:
+    """All that has happened in each queue, by its name."""
+    together = intervals(one._replace(minute=0) for one in sums)
+    return [
+        Counters(queue=one.queue, counts=one.counts, wait=one.wait, run=one.run) for one in together
+    ]
+
+
+def _counts(sums: Iterable[Sum]) -> dict[Event, int]:
+    counts: dict[str, int] = {}
+    for one in sums:
+        counts[one.event] = counts.get(one.event, 0) + one.n
+    return {event: counts[event] for event in Event if event in counts}
+
+
+def _spread(sums: Iterable[Sum], events: frozenset[Event]) -> Spread:
+    timed = [one for one in sums if one.bucket != UNTIMED and one.event in events]
+    buckets = [0] * (len(BOUNDS) + 1)
+    for one in timed:
+        buckets[one.bucket - 1] += one.n
+    return Spread(
+        count=sum(buckets),
+        total=span_from_micros(sum(one.micros for one in timed)),
+        buckets=tuple(buckets),
+    )
