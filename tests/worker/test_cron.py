@@ -49,6 +49,10 @@ async def count(app: Penstock, n: int) -> bool:
 # Through a worker
 
 
+async def done(app: Penstock) -> int:
+    return len(await app.find(JobQuery(states=frozenset({State.DONE}))))
+
+
 async def test_periodic_task_runs_at_its_times(app: Penstock, clock: ManualClock) -> None:
     seen: list[datetime] = []
 
@@ -61,7 +65,7 @@ async def test_periodic_task_runs_at_its_times(app: Penstock, clock: ManualClock
         for day in range(3):
             clock.now = START + timedelta(days=day, hours=3, minutes=30)
             async with asyncio.timeout(SOON):
-                while len(seen) == day:  # noqa: ASYNC110 - there is no event for it
+                while await done(app) == day:  # noqa: ASYNC110 - there is no event for it
                     await asyncio.sleep(0.005)
     assert seen == [START + timedelta(days=day, hours=3, minutes=30) for day in range(3)]
 
@@ -436,6 +440,17 @@ async def test_run_now_leaves_the_rhythm(app: Penstock, clock: ManualClock) -> N
     job = await app.run_now("t")
     assert (job.run_at, job.task) == (clock.now, "t")
     assert await one(app) == before
+
+
+async def test_log_says_who_ran_it_now(app: Penstock) -> None:
+    task = app.task("t", lambda: None)
+    await app.schedule("nightly", task, every=HOUR, overlap=False)
+    job = await app.run_now("nightly")
+    [entry] = await app.log(job.id)
+    assert entry.reason == f"schedule nightly, run now by {app.actor}"
+    assert (await app.run_now("nightly")).duplicate
+    [again] = await app.log(job.id)
+    assert again == entry
 
 
 async def test_run_now_beside_an_unfinished_run_returns_that_one(
