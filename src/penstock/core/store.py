@@ -52,6 +52,7 @@ class Store(Protocol):
         actor: str,
         connection: Any = None,
         tail: Tail | None = None,
+        reason: str | None = None,
     ) -> list[Job]:
         """Store these jobs, all or none, in this order; ids grow in that order.
 
@@ -64,7 +65,8 @@ class Store(Protocol):
         A job whose dedupe key is held is not stored: the holder is returned in its place, with
         `duplicate` set. Raises `QueueFull` when a queue would pass its limit; duplicates are
         looked for first. With `connection`, all happens inside that caller's own transaction
-        and becomes visible when the caller commits.
+        and becomes visible when the caller commits. `reason` is what the log says about why, for
+        jobs that neither supersede nor join a transaction.
         """
         ...
 

@@ -99,6 +99,7 @@ class MemoryStore:
         actor: str,
         connection: Any = None,
         tail: Tail | None = None,
+        reason: str | None = None,
     ) -> list[Job]:
         if connection is not None:
             raise ConfigurationError("the in-memory store cannot join a database transaction")
@@ -108,7 +109,7 @@ class MemoryStore:
                 raise Overtaken(f"the pending jobs of key {jobs[0].key!r} have changed")
             places: list[tuple[JobId, bool]] = []
             for new in jobs:
-                places.append(draft.add(new, places))
+                places.append(draft.add(new, places, reason))
             if tail is not None and tail.job is not None and tail.replaces and not places[0][1]:
                 draft.replace(tail.job, places[0][0])
             self._check_limits(draft.jobs.values())

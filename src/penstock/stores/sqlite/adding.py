@@ -287,3 +287,13 @@ class Following:
 
 def _overtaken(new: NewJob) -> Overtaken:
     return Overtaken(f"the pending jobs of key {new.key!r} have changed; nothing was stored")
+
+
+def is_new(job: Job) -> bool:
+    """Whether the newest entry about an added job is that it was enqueued."""
+    return not job.duplicate and job.state is State.PENDING
+
+
+def explain(tx: Transaction, reasons: Mapping[int, str]) -> None:
+    """Say in the log why jobs were enqueued, by the ids of the entries."""
+    tx.executemany(SQL["log_reason"], [(reason, entry) for entry, reason in reasons.items()])

@@ -44,7 +44,7 @@ from penstock.core.store import Clock
 from penstock.core.times import span_to_micros
 from penstock.core.token import Token
 from penstock.stores.sqlite import history, noting, rows, schedules, tokens
-from penstock.stores.sqlite.adding import Adding, Addition, Following
+from penstock.stores.sqlite.adding import Adding, Addition, Following, explain, is_new
 from penstock.stores.sqlite.bell import Bell
 from penstock.stores.sqlite.claiming import (
     Claiming,
@@ -97,8 +97,11 @@ class SqliteStore:
         actor: str,
         connection: Any = None,
         tail: Tail | None = None,
+        reason: str | None = None,
     ) -> list[Job]:
         """See `Store.add`."""
+        if reason is not None:
+            return await self._writer.run(self._add_explained, (jobs, actor, reason))
         if connection is None:
             return await self._writer.run(self._add, (jobs, actor, tail))
         return self._add_within(connection, (jobs, actor, tail))
@@ -477,6 +480,15 @@ class SqliteStore:
         adding.write()
         if adding.abandoned or following is not None:
             return (following or Following(tx, now, adding)).write(calls, answers)
+        return answers
+
+    def _add_explained(
+        self, tx: Transaction, calls: Sequence[tuple[Sequence[NewJob], str, str]]
+    ) -> list[list[Job] | Exception]:
+        answers = self._add(tx, [(jobs, actor, None) for jobs, actor, _ in calls])
+        for (_, _, reason), answer in zip(calls, answers, strict=True):
+            if not isinstance(answer, Exception):
+                explain(tx, {job.version: reason for job in answer if is_new(job)})
         return answers
 
     # Claiming
