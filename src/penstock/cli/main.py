@@ -6,7 +6,7 @@ from typing import Any, NoReturn
 
 import click
 
-from penstock.cli import admin, completion, cron, enqueue, jobs, log, queues, token, worker
+from penstock.cli import admin, completion, cron, enqueue, jobs, log, queues, token, worker, workers
 from penstock.cli.exits import Exit, is_json, report
 
 
@@ -52,6 +52,7 @@ def cli(context: click.Context) -> None:
 
 for _command in (
     *worker.COMMANDS,
+    *workers.COMMANDS,
     *enqueue.COMMANDS,
     *jobs.COMMANDS,
     *log.COMMANDS,
