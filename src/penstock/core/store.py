@@ -29,6 +29,7 @@ from penstock.core.limits import Held, Limit
 from penstock.core.note import Line, Note, Progress
 from penstock.core.schedule import Due, Firing, Schedule
 from penstock.core.token import Token
+from penstock.core.worker import WorkerInfo
 
 Clock = Callable[[], int]
 """Microseconds since 1970, UTC."""
@@ -348,6 +349,25 @@ class Store(Protocol):
 
     async def drop_token(self, name: str) -> bool:
         """Remove an access token; whether there was one."""
+        ...
+
+    async def greet(self, workers: Sequence[WorkerInfo]) -> None:
+        """Keep what these workers say of themselves, each under its name, as seen now.
+
+        What an earlier greeting said is replaced. Nobody is woken.
+        """
+        ...
+
+    async def dismiss(self, names: Sequence[str]) -> None:
+        """Forget the greetings of these workers; unknown names are left out. Nobody is woken."""
+        ...
+
+    async def workers(self) -> list[WorkerInfo]:
+        """Every worker that greeted and was not dismissed, or that holds a lease; by name.
+
+        Each with the leases that it holds now, past their deadlines or not. A claim or a renewal
+        counts as being seen.
+        """
         ...
 
     async def close(self) -> None:

@@ -23,8 +23,9 @@ SMALL = {
     "penstock_turn",
     "penstock_token",
     "penstock_counter",
+    "penstock_worker",
 }
-"""Tables with a few rows per queue, setting or token, which may be read whole."""
+"""Tables with a few rows per queue, setting, token or worker, which may be read whole."""
 
 
 @pytest.fixture
@@ -74,6 +75,7 @@ def used(steps: list[str]) -> set[str]:
         ("promote_due", {"penstock_job_scheduled"}),
         ("next_due", {"penstock_job_scheduled"}),
         ("expired", {"penstock_job_leased"}),
+        ("holdings", {"penstock_job_leased"}),
         ("prunable", {"penstock_job_finished"}),
         ("dedupe_holders", {"penstock_job_dedupe", "penstock_job_dedupe_running"}),
         ("held_keys", {"penstock_job_key"}),

@@ -45,7 +45,9 @@ from penstock.core.schedule import Due, Firing, Schedule
 from penstock.core.store import Clock
 from penstock.core.times import from_micros
 from penstock.core.token import Token
+from penstock.core.worker import WorkerInfo
 from penstock.stores.alarm import Alarm
+from penstock.stores.memory.attendance import Attendance
 from penstock.stores.memory.claiming import Claiming
 from penstock.stores.memory.draft import Batch, Draft
 from penstock.stores.memory.history import Sums
@@ -75,6 +77,7 @@ class MemoryStore:
         self._timetable = Timetable()
         self._tokens: dict[str, Token] = {}
         self._sums = Sums()
+        self._attendance = Attendance()
         # All below follows from the above.
         self._entries: dict[JobId, list[LogId]] = {}
         self._totals: Counter[tuple[str, State, Waiting | None]] = Counter()
@@ -431,6 +434,18 @@ class MemoryStore:
                 return False
             self._wake()
             return True
+
+    async def greet(self, workers: Sequence[WorkerInfo]) -> None:
+        with self._lock:
+            self._attendance.greet(workers, self._tick())
+
+    async def dismiss(self, names: Sequence[str]) -> None:
+        with self._lock:
+            self._attendance.dismiss(names)
+
+    async def workers(self) -> list[WorkerInfo]:
+        with self._lock:
+            return self._attendance.roster(map(self._jobs.__getitem__, self._leased.ids()))
 
     async def close(self) -> None:
         with self._lock:

@@ -908,3 +908,37 @@ ON CONFLICT DO NOTHING RETURNING name;
 
 -- name: drop_token
 DELETE FROM penstock_token WHERE name = ? RETURNING name;
+
+-- name: greet
+INSERT OR REPLACE INTO penstock_worker (
+    name, host, pid, queues, tags, concurrency, started_at, seen_at
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: dismiss
+DELETE FROM penstock_worker WHERE name IN (SELECT value FROM json_each(?)) RETURNING name;
+
+-- name: workers
+SELECT name, host, pid, queues, tags, concurrency, started_at, seen_at FROM penstock_worker;
+
+-- A lease was claimed at its start, or renewed a whole lease before its end.
+-- name: holdings
+SELECT
+    worker, count(*), min(started_at), min(expires_at),
+    max(max(started_at, expires_at - lease_time))
+FROM penstock_job WHERE stage = 3 GROUP BY worker;
+
+-- The greetings, and what else anyone may wait for: jobs by their log, and settings.
+-- name: marks
+SELECT
+    (SELECT json_group_array(json_array(name, seen_at)) FROM penstock_worker),
+    json_array(
+        (SELECT max(id) FROM penstock_log),
+        (SELECT value FROM penstock_meta WHERE name = 'last_schedule'),
+        (
+            SELECT json_group_array(json_array(
+                name, paused, max_pending, concurrency, rate, rate_window, promote_after
+            )) FROM penstock_queue
+        ),
+        (SELECT json_group_array(json_array(kind, name, concurrency)) FROM penstock_limit),
+        (SELECT json_group_array(digest) FROM penstock_token)
+    );
