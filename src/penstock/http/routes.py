@@ -129,7 +129,7 @@ class Route:
             answer = answer_to(problem)
         except PenstockError as error:
             answer = answer_to(problem_of(error))
-        except Exception:
+        except Exception:  # noqa: BLE001 - whatever it is, the caller gets an answer
             _log.exception("%s %s failed", self.declared.method, self.declared.path)
             answer = answer_to(Problem(500, "the server failed; its log says why"))
         if isinstance(answer, Stream):
