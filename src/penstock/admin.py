@@ -36,8 +36,9 @@ PathLike = str | os.PathLike[str]
 PORTION = 300
 """Jobs in one transaction: other writers get their turn in between."""
 
-# Few pages, because the database may have to sort all that fits for each.
-_IDS_AT_ONCE = 10_000
+# Few pages, because the database may have to sort all that fits for each: by 10,000, retrying a
+# million took six times as long as cancelling them.
+_IDS_AT_ONCE = 100_000
 # A move is decided anew this often when others keep changing the job, before it is skipped.
 _DECISIONS = 10
 _RETRIED = frozenset({State.FAILED, State.CANCELLED, State.PENDING})
