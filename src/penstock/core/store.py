@@ -79,8 +79,8 @@ class Store(Protocol):
         is ever given. A paused queue gives none.
 
         What would pass a limit on running jobs or on starts stays, and what comes behind it is
-        given instead. Claims without tags let the tenants of a queue take turns within a
-        priority. Where `promote_after` is set, waiting raises a job's priority, up to 10.
+        given instead. The tenants of a queue that have ready jobs of those asked for take turns
+        within a priority. Where `promote_after` is set, waiting raises a job's priority, up to 10.
         """
         ...
 

@@ -113,6 +113,10 @@ def test_order_comes_from_the_index(connection: sqlite3.Connection, query: str) 
 def test_tagged_jobs_are_found_by_queue_and_tag(connection: sqlite3.Connection) -> None:
     steps = plan(connection, SQL["pick_tagged"])
     assert "SEARCH penstock_ready_tag USING PRIMARY KEY (queue=? AND tag=?)" in steps
+    for name in ("pick_level_tagged", "tenants_tagged"):
+        steps = plan(connection, SQL[name])
+        sought = "t USING PRIMARY KEY (queue=? AND tag=? AND priority=? AND tenant"
+        assert any(sought in step for step in steps), steps
 
 
 def test_held_jobs_are_sought_by_what_they_wait_for(connection: sqlite3.Connection) -> None:
@@ -135,6 +139,7 @@ def test_pick_begins_where_its_queue_does(connection: sqlite3.Connection) -> Non
 ALL_BUT = {
     "find": "built from its parts: see below",
     "find_tagged": "as find",
+    "holding": "asks for any row at all",
     "find_ids": "as find",
     "find_ids_tagged": "as find",
     "tally": "as find",

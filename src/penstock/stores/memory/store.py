@@ -594,8 +594,8 @@ class MemoryStore:
     def _enter(self, job: Job) -> None:
         self._totals[job.queue, job.state, job.waiting] += 1
         if job.waiting is Waiting.READY:
-            # Of jobs with a tenant, shares take the place of the common ranking.
-            for tag in {None, *job.tags} if job.tenant is None else set(job.tags):
+            # Of jobs with a tenant, shares take the place of the common rankings.
+            for tag in {None, *job.tags} if job.tenant is None else ():
                 ranking = self._ready.setdefault((job.queue, tag), Ranking())
                 ranking.put(job.id, -job.priority, job.run_at)
             if job.tenant is not None or job.throttle is not None:
@@ -610,7 +610,7 @@ class MemoryStore:
     def _leave(self, job: Job) -> None:
         self._totals[job.queue, job.state, job.waiting] -= 1
         if job.waiting is Waiting.READY:
-            for tag in {None, *job.tags} if job.tenant is None else set(job.tags):
+            for tag in {None, *job.tags} if job.tenant is None else ():
                 ranking = self._ready[job.queue, tag]
                 ranking.drop(job.id)
                 if not ranking:

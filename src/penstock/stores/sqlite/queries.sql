@@ -116,11 +116,12 @@ SELECT json_group_array(json_array(-priority, run_at, id)) FROM (
     ORDER BY priority DESC, run_at, id LIMIT ? OFFSET ?
 );
 
+-- Only for queues that have no ready jobs of tenants: the tenant is the same for all.
 -- name: pick_tagged
 SELECT json_group_array(json_array(-priority, run_at, job_id)) FROM (
     SELECT priority, run_at, job_id FROM penstock_ready_tag
     WHERE queue = ? AND tag = ?
-    ORDER BY priority DESC, run_at, job_id LIMIT ? OFFSET ?
+    ORDER BY priority DESC, tenant, run_at, job_id LIMIT ? OFFSET ?
 );
 
 -- The queries of a claim where limits, tenants or ages have a say.
@@ -246,6 +247,20 @@ WITH RECURSIVE turn (tenant) AS (
 )
 SELECT tenant FROM turn WHERE tenant IS NOT NULL;
 
+-- name: tenants_tagged
+WITH RECURSIVE turn (tenant) AS (
+    SELECT min(tenant) FROM penstock_ready_tag
+    WHERE queue = ?1 AND tag = ?5 AND priority = ?2 AND tenant > ?3
+    UNION ALL
+    SELECT (
+        SELECT min(t.tenant) FROM penstock_ready_tag AS t
+        WHERE t.queue = ?1 AND t.tag = ?5 AND t.priority = ?2 AND t.tenant > turn.tenant
+    )
+    FROM turn WHERE turn.tenant IS NOT NULL
+    LIMIT ?4
+)
+SELECT tenant FROM turn WHERE tenant IS NOT NULL;
+
 -- name: pick_level
 SELECT json_group_array(json_array(run_at, id, task, throttle)) FROM (
     SELECT run_at, id, task, throttle FROM penstock_job
@@ -267,7 +282,8 @@ SELECT json_group_array(json_array(run_at, id, task, throttle)) FROM (
 SELECT json_group_array(json_array(run_at, job_id, task, throttle)) FROM (
     SELECT t.run_at, t.job_id, j.task, j.throttle FROM penstock_ready_tag AS t
     CROSS JOIN penstock_job AS j ON j.id = t.job_id
-    WHERE t.queue = ?1 AND t.tag = ?6 AND t.priority = ?2 AND (t.run_at, t.job_id) > (?3, ?4)
+    WHERE t.queue = ?1 AND t.tag = ?6 AND t.priority = ?2 AND t.tenant = ?7
+    AND (t.run_at, t.job_id) > (?3, ?4)
     ORDER BY t.run_at, t.job_id LIMIT ?5
 );
 
