@@ -144,7 +144,6 @@ ALL_BUT = {
     "find_ids_tagged": "as find",
     "tally": "as find",
     "tally_tagged": "as find",
-    "holding": "asks whether there is any row at all: reads one",
     "backlog": "counts what is unfinished: that is its question",
 }
 
