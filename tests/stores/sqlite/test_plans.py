@@ -259,7 +259,7 @@ def test_ready_tags_are_found_without_a_look_at_their_jobs(connection: sqlite3.C
         connection.execute("DELETE FROM penstock_ready_tag")
         connection.execute("INSERT OR IGNORE INTO penstock_queue (name) VALUES ('q')")
         connection.executemany(
-            "INSERT INTO penstock_ready_tag VALUES ('q', ?, 5, 0, ?)",
+            "INSERT INTO penstock_ready_tag VALUES ('q', ?, 5, '', 0, ?)",
             [(tag, place) for place in range(jobs) for tag in "abc"],
         )
         done = [0]
