@@ -408,7 +408,7 @@ class Penstock(AccessTokens, Administration, History, Periodic):
             queues=None if queues is None else tuple(queues),
             tags=tuple(tags),
         )
-        return bind(await self.store.claim(wanted), self)
+        return await self.store.claim(wanted)
 
     async def _declare_limits(self) -> None:
         """Store what tasks were registered with, before the first of their jobs is claimed."""
@@ -438,7 +438,7 @@ class Penstock(AccessTokens, Administration, History, Periodic):
         if len(renewed) < len(leases):
             held = {(job.id, job.token) for job in renewed}
             await self._refuse([one for one in leases if (one.job_id, one.token) not in held])
-        return bind(renewed, self)
+        return renewed
 
     async def note(self, notes: Sequence[Note]) -> list[bool]:
         """Keep what running jobs say about themselves, in one transaction.
@@ -478,12 +478,10 @@ class Penstock(AccessTokens, Administration, History, Periodic):
 
     async def settle_held(self, results: Sequence[tuple[Job | Lease, Outcome]]) -> list[Job | None]:
         """As `settle`, with None in the place of a job that is not held any more."""
-        settled = await self._write_held(
+        return await self._write_held(
             [held for held, _ in results],
             lambda n, job: lifecycle.advance(job, results[n][1], random.random()),  # noqa: S311 - jitter
         )
-        bind([job for job in settled if job is not None], self)
-        return settled
 
     async def _write_held(
         self, holds: Sequence[Job | Lease], decide: Callable[[int, Job], Move]

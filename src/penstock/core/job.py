@@ -158,7 +158,8 @@ class Job(_HandedOut, msgspec.Struct, frozen=True, kw_only=True, gc=False):
         """What the handler returns, when the job has ended, in whatever process.
 
         Raises `JobFailed` if it ended without success, `TimeoutError` when the time is over, and
-        `ConfigurationError` for a job that no Penstock handed out: one of an archive, or a copy.
+        `ConfigurationError` for a job that does not know its Penstock: one that a worker claimed,
+        one of an archive, or a copy.
         """
         try:
             results = self._results
@@ -172,6 +173,9 @@ class Job(_HandedOut, msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 def bind(jobs: list[Job], results: Results) -> list[Job]:
     """These jobs, which now know who hands them out; for `Job.result`."""
+    if len(jobs) == 1:
+        force_setattr(jobs[0], "_results", results)
+        return jobs
     # A loop over them would cost twice as much.
     deque(map(force_setattr, jobs, repeat("_results"), repeat(results)), maxlen=0)
     return jobs

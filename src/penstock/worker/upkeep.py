@@ -29,11 +29,13 @@ _LAST_WAIT = 5.0
 
 
 class Chore:
-    """Something to do every so often; due at once."""
+    """Something to do every so often; due at once, or `first` seconds after the start."""
 
-    def __init__(self, do: Callable[[], Awaitable[None]], every: timedelta) -> None:
+    def __init__(
+        self, do: Callable[[], Awaitable[None]], every: timedelta, *, first: float = 0.0
+    ) -> None:
         self.do = do
-        self.due = 0.0
+        self.due = first
         self._every = every.total_seconds()
 
     def done(self, now: float) -> None:
@@ -53,13 +55,15 @@ class Upkeep:
         self._chores = [
             Chore(self._greet, GREET_EVERY),
             Chore(self._sweep, sweep),
-            Chore(self._digest, DIGEST_EVERY),
+            Chore(self._digest, DIGEST_EVERY, first=DIGEST_EVERY.total_seconds()),
             Chore(self._prune, PRUNE_EVERY),
         ]
 
     async def run(self) -> None:
         """Do each chore when it is due; for ever."""
         loop = asyncio.get_running_loop()
+        for chore in self._chores:
+            chore.due += loop.time()
         while True:
             for chore in self._chores:
                 if chore.due <= loop.time():
@@ -89,6 +93,7 @@ class Upkeep:
 
     async def _prune(self) -> None:
         store = self._penstock.store
+        await self._penstock.digest()  # what goes is in the sums
         while await store.prune(self._retention, PRUNED_AT_ONCE) == PRUNED_AT_ONCE:
             pass
         before = from_micros(self._penstock.clock()) - FORGET_AFTER
