@@ -1,7 +1,7 @@
 """What may be asked for: every argument is checked before anything is stored."""
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 import msgspec
 
@@ -23,6 +23,9 @@ _REMEMBERED_NAMES = 1_000
 _JSON_OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _UNFINISHED = Scope.UNFINISHED
 _SHORTEST = timedelta(milliseconds=1)
+# Far from where the calendar ends, in whatever time zone.
+_FIRST = datetime(1900, 1, 1, tzinfo=UTC)
+_LAST = datetime(9000, 1, 1, tzinfo=UTC)
 
 
 class JobChecker:
@@ -176,6 +179,8 @@ def check_times(job: NewJob) -> None:
             raise InvalidJob("give delay or run_at, not both")
         if job.run_at.tzinfo is None:
             raise InvalidJob("run_at needs a time zone: datetime.now(UTC) + …")
+        if not _FIRST <= job.run_at <= _LAST:
+            raise InvalidJob(f"run_at is in the years from {_FIRST.year} to {_LAST.year - 1}")
 
 
 def _check_options(job: NewJob) -> None:
