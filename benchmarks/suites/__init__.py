@@ -9,7 +9,10 @@ from benchmarks.contenders import Contender
 from benchmarks.results import Results
 from benchmarks.scenarios import Scenario
 
-NAMES: Mapping[str, str] = {"embedded": "benchmarks.suites.embedded"}
+NAMES: Mapping[str, str] = {
+    "embedded": "benchmarks.suites.embedded",
+    "http": "benchmarks.suites.http",
+}
 """The module of each suite; it defines SUITE."""
 
 Limit = Callable[[Results], float | None]

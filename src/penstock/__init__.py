@@ -51,6 +51,7 @@ from penstock.core.note import Line, Note, Progress
 from penstock.core.retry import RetryPolicy
 from penstock.core.schedule import Missed, Schedule
 from penstock.core.token import Access, Token
+from penstock.core.worker import WorkerInfo
 from penstock.engine import Batch, Drained, Explanation, Penstock, run_sync
 from penstock.task import Task, Verdict
 from penstock.worker.context import Context, context
@@ -115,6 +116,7 @@ __all__ = [
     "Verdict",
     "Waiting",
     "Worker",
+    "WorkerInfo",
     "chain",
     "context",
     "run_sync",

@@ -36,8 +36,9 @@ PathLike = str | os.PathLike[str]
 PORTION = 300
 """Jobs in one transaction: other writers get their turn in between."""
 
-# Few pages, because the database may have to sort all that fits for each.
-_IDS_AT_ONCE = 10_000
+# Few pages, because the database may have to sort all that fits for each: by 10,000, retrying a
+# million took six times as long as cancelling them.
+_IDS_AT_ONCE = 100_000
 # A move is decided anew this often when others keep changing the job, before it is skipped.
 _DECISIONS = 10
 _RETRIED = frozenset({State.FAILED, State.CANCELLED, State.PENDING})
@@ -91,8 +92,6 @@ class Administration:
         `dry_run` only counts.
         """
         query = _about(query, UNFINISHED, UNFINISHED, "cancel_all", "pending and running")
-        if dry_run:
-            return Bulk(matched=await self.count_matching(query))
 
         def decide(job: Job) -> Move:
             if job.cancel_requested:
@@ -100,7 +99,7 @@ class Administration:
             return lifecycle.cancel(job, reason)
 
         # From the end: of a key, none becomes visible that is about to be cancelled.
-        return await self._move_all(query, decide, progress, newest_first=True)
+        return await self._move_all(query, decide, progress, dry_run=dry_run, newest_first=True)
 
     async def retry_all(
         self,
@@ -122,9 +121,11 @@ class Administration:
             "retry_all",
             "failed, cancelled and pending",
         )
-        if dry_run:
-            return Bulk(matched=await self.count_matching(query))
-        return await self._move_all(query, lambda job: lifecycle.reset(job, reason), progress)
+
+        def decide(job: Job) -> Move:
+            return lifecycle.reset(job, reason)
+
+        return await self._move_all(query, decide, progress, dry_run=dry_run)
 
     async def reprioritise(
         self,
@@ -142,15 +143,13 @@ class Administration:
         check_priority(priority)
         pending = frozenset({State.PENDING})
         query = _about(query, pending, pending, "reprioritise", "pending")
-        if dry_run:
-            return Bulk(matched=await self.count_matching(query))
 
         def decide(job: Job) -> Move:
             if job.priority == priority:
                 raise TransitionRefused(f"job {job.id} has priority {priority} already")
             return lifecycle.reprioritise(job, priority, reason)
 
-        return await self._move_all(query, decide, progress)
+        return await self._move_all(query, decide, progress, dry_run=dry_run)
 
     async def delete_all(
         self,
@@ -274,8 +273,11 @@ class Administration:
         decide: Callable[[Job], Move],
         progress: Progress | None,
         *,
+        dry_run: bool,
         newest_first: bool = False,
     ) -> Bulk:
+        if dry_run:
+            return Bulk(matched=await self.count_matching(query))
         done = Bulk()
         walk = await _Walk.over(self.store, query, newest_first=newest_first)
         while ids := await walk.portion():

@@ -69,6 +69,7 @@ from penstock.core.note import Line, Note, Progress
 from penstock.core.schedule import Schedule
 from penstock.core.store import Clock, Store
 from penstock.core.times import from_micros
+from penstock.core.worker import WorkerInfo
 from penstock.history import History
 from penstock.isolation import take_isolation
 from penstock.periodic import Periodic, TaskOptions, recurrence_of
@@ -816,6 +817,13 @@ class Penstock(AccessTokens, Administration, History, Periodic):
         if limit.concurrency is not None:
             check_concurrency(limit.concurrency)
         await self.store.limit(limit)
+
+    async def workers(self) -> list[WorkerInfo]:
+        """Every worker on this store, by name, with how many jobs it runs; idle ones as well.
+
+        One that was killed stays in the list for a day: `seen_at` is when it was last heard of.
+        """
+        return await self.store.workers()
 
     async def limits(self) -> list[Limit]:
         """Every limit of a task or of throttles; those of queues are in `queues`."""

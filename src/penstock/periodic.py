@@ -111,10 +111,12 @@ class Periodic:
         """Enqueue the job of a schedule at once; its rhythm goes on as before.
 
         Also while it is paused. Where runs may not overlap and one is unfinished, that one is
-        returned, with `duplicate` set.
+        returned, with `duplicate` set. The log says who asked for it.
         """
         schedule = await self._stored(name)
-        added = await self.store.add([schedule.alone(schedule.job)], actor=self.actor)
+        reason = f"schedule {name}, run now by {self.actor}"
+        new = schedule.alone(schedule.job)
+        added = await self.store.add([new], actor=self.actor, reason=reason)
         return bind(added, self)[0]
 
     async def pause_schedule(self, name: str) -> Schedule:

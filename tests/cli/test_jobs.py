@@ -221,3 +221,30 @@ def test_job_shows_whose_it_is_and_how_far(app: Penstock, shell: Shell) -> None:
         assert f"  {line}\n" in printed
     assert "  progress  3 of 4 (75%), img-3.png\n" in printed
     assert json.loads(shell("jobs", str(job.id), "--json").stdout)["progress"]["done"] == 3
+
+
+def test_job_shows_its_checkpoint_and_last_lines(app: Penstock, shell: Shell) -> None:
+    @app.task(retry=RetryPolicy(attempts=1))
+    async def copy() -> None:
+        await context().checkpoint({"page": 17})
+        for n in range(25):
+            context().logger.info("page %d", n)
+        raise ValueError("torn")
+
+    job = run_sync(copy.enqueue())
+    assert shell.json("jobs", str(job.id))["checkpoint"] is None
+    asyncio.run(Worker(app).run(until_empty=True))
+    printed = shell("jobs", str(job.id)).stdout
+    assert 'Checkpoint\n  {\n    "page": 17\n  }\n' in printed
+    assert "page 24" in printed
+    assert "page 15" in printed
+    assert "page 14" not in printed
+    hint = f"It keeps 25 lines; to see all: penstock jobs {job.id} --lines 1000\n"
+    assert hint in printed
+    every = shell("jobs", str(job.id), "--lines", "1000").stdout
+    assert "page 0\n" in every
+    assert "to see all" not in every
+    said = shell.json("jobs", str(job.id), "--lines", "2")
+    assert said["checkpoint"] == {"page": 17}
+    assert [line["text"] for line in said["lines"]] == ["page 23", "page 24"]
+    assert shell.json("jobs", str(job.id), "--lines", "0")["lines"] == []

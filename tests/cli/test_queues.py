@@ -22,7 +22,7 @@ def fill(app: Penstock) -> None:
 
 def test_status_counts_by_state_and_reason(app: Penstock, shell: Shell) -> None:
     fill(app)
-    head, row = shell("status").stdout.splitlines()
+    head, row, workers = shell("status").stdout.splitlines()
     assert dict(zip(head.split(), row.split(), strict=True)) == {
         "queue": "mail",
         "pending": "3",
@@ -33,6 +33,7 @@ def test_status_counts_by_state_and_reason(app: Penstock, shell: Shell) -> None:
         "done": "1",
         "failed": "·",
     }
+    assert workers == "1 worker is alive."
 
 
 def test_status_as_json_has_every_count(app: Penstock, shell: Shell) -> None:
@@ -65,13 +66,14 @@ def test_status_as_json_has_every_count(app: Penstock, shell: Shell) -> None:
             {"kind": "task", "name": "greet", "concurrency": 3},
             {"kind": "throttle", "name": "customer-", "concurrency": 2},
         ],
+        "workers": {"alive": 1, "silent": 0},
     }
 
 
 def test_status_shows_pauses_and_limits(app: Penstock, shell: Shell) -> None:
     run_sync(app.pause("mail"))
     run_sync(app.limit("mail", 1000))
-    _, row = shell("status").stdout.splitlines()
+    _, row, _ = shell("status").stdout.splitlines()
     assert row.split()[:3] == ["mail", "paused", "1,000"]
 
 
@@ -80,7 +82,7 @@ def test_status_shows_limits_of_what_runs(app: Penstock, shell: Shell) -> None:
     run_sync(app.limit("mail", **limits))  # type: ignore[arg-type]
     run_sync(app.limit_task("greet", 3))
     run_sync(app.limit_throttle("customer-", 2))
-    titles, row, *limits_of_others = shell("status").stdout.splitlines()
+    titles, row, *limits_of_others, _ = shell("status").stdout.splitlines()
     assert "at once" in titles
     assert "limit" not in titles
     assert row.startswith("mail         5  100 in 60 s          10 min")
@@ -91,7 +93,7 @@ def test_status_shows_limits_of_what_runs(app: Penstock, shell: Shell) -> None:
 
 
 def test_status_of_an_unused_store(app: Penstock, shell: Shell) -> None:
-    assert shell("status").stdout == "No queue has held a job yet.\n"
+    assert shell("status").stdout == "No queue has held a job yet.\nNo worker is alive.\n"
 
 
 def test_pause_and_resume(app: Penstock, shell: Shell) -> None:

@@ -38,6 +38,7 @@ def test_terminal_shows_queues_and_jobs_until_ctrl_c(app: Penstock, url: str) ->
     asyncio.run(Worker(app).run(until_empty=True))
     run_sync(resize.enqueue())
     run_sync(app.claim(worker="web1", limit=1))
+    run_sync(app.enqueue_many([resize.new()] * 50))  # a backlog hides nothing
     main, terminal = pty.openpty()
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
     environment = {**os.environ, "TERM": "xterm-256color"}
@@ -49,13 +50,14 @@ def test_terminal_shows_queues_and_jobs_until_ctrl_c(app: Penstock, url: str) ->
     ) as watching:
         os.close(terminal)
         try:
-            picture = read_until(main, b"Newest", b"done")
+            picture = read_until(main, b"Ended last", b"done", b"Waiting")
         finally:
             watching.send_signal(signal.SIGINT)
             assert watching.wait(SOON) == 130
             os.close(main)
     for text in (b"pictures", b"Running", b"web1", b"resize"):
         assert text in picture
+    assert picture.index(b"Running") < picture.index(b"Ended last") < picture.index(b"Waiting")
 
 
 def read_until(descriptor: int, *texts: bytes) -> bytes:

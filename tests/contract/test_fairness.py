@@ -107,12 +107,34 @@ async def test_paused_queue_gives_nothing_to_tenants(store: Store) -> None:
     assert await take(store) == []
 
 
-async def test_jobs_of_tenants_are_found_by_tag_in_their_usual_order(store: Store) -> None:
-    jobs = await add(
-        store, *[new(tenant="a", tags=("x",))] * 2, new(tenant="b", tags=("x",)), new(tenant="b")
+@pytest.mark.parametrize("tags", [("x",), ("x", "y")])
+async def test_claims_by_tag_let_tenants_take_turns(store: Store, tags: tuple[str, ...]) -> None:
+    large = await add(store, *[new(tenant="a", tags=tags)] * 4)
+    small, plain, other = await add(
+        store, new(tenant="b", tags=("x",)), new(tags=("x",)), new(tenant="c", tags=("z",))
     )
-    assert ids(await take(store, tags=("x",))) == ids(jobs[:3])
-    assert ids(await take(store)) == [jobs[3].id]
+    assert ids(await take(store, limit=3, tags=tags)) == [large[0].id, small.id, plain.id]
+    late = await add_one(store, tenant="c", tags=("x",))
+    assert ids(await take(store, limit=2, tags=tags)) == [large[1].id, late.id]
+    assert ids(await take(store, limit=9, tags=tags)) == [large[2].id, large[3].id]
+    assert ids(await take(store)) == [other.id]
+
+
+async def test_turns_are_shared_by_claims_with_and_without_tags(store: Store) -> None:
+    jobs = await add(store, *[new(tenant=name, tags=("x",)) for name in "aabb"])
+    order = [await take_one(store, tags=("x",)), await take_one(store), await take_one(store)]
+    assert ids(order) == [jobs[0].id, jobs[2].id, jobs[1].id]
+
+
+@pytest.mark.parametrize("promoted", [False, True])
+async def test_tenants_of_held_jobs_are_met_by_tag(store: Store, promoted: bool) -> None:
+    if promoted:
+        await store.configure(QueueSettings(name="default", promote_after=HOUR))
+    jobs = await add(store, *[new(tenant="a", throttle="t", tags=("x",))] * 2)
+    first = await take_one(store)
+    assert await take(store) == []  # the other stands apart now
+    await settle(store, first, Done())
+    assert ids(await take(store, tags=("x",))) == [jobs[1].id]
 
 
 async def test_jobs_of_tenants_count_in_the_backlog_and_the_totals(store: Store) -> None:

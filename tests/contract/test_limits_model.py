@@ -177,6 +177,7 @@ class FairLife(Life):
     ) -> Iterator[int]:
         ready = sorted((job for job in self.all() if self.is_ready(job)), key=self.rank)
         fair = any(job.tenant for job in ready)
+        ready = [job for job in ready if set(tags) <= set(job.tags)]
         while ready and limit:
             level = self.rank(ready[0])[0]
             tenants = sorted({job.tenant or "" for job in ready if self.rank(job)[0] == level})
@@ -196,12 +197,13 @@ fair_jobs = st.builds(
     priority=st.integers(4, 6),
     tenant=st.sampled_from([None, "l", "m", "n"]),
     key=st.sampled_from([None, None, "k"]),
+    tags=st.sampled_from([(), ("red",)]),
     lease=st.just(LEASE),
 )
 fair_steps = st.lists(
     st.one_of(
         st.tuples(st.just("add"), st.lists(fair_jobs, min_size=1, max_size=5)),
-        st.tuples(st.just("claim"), st.just(None), st.just(value=False), st.integers(1, 5)),
+        st.tuples(st.just("claim"), st.just(None), st.booleans(), st.integers(1, 5)),
         st.tuples(st.just("settle"), st.integers(0, 9), st.sampled_from([Done(), Failed("no")])),
         st.tuples(st.just("advance"), st.integers(1, 120)),
         st.tuples(st.just("age"), st.sampled_from([None, MINUTE])),

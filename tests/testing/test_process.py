@@ -111,7 +111,7 @@ def alive(pid: int) -> bool:
     """Whether it lives: a process that nobody has buried yet does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # the latter if it ends while this is read
         return False
 
 

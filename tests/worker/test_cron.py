@@ -49,6 +49,10 @@ async def count(app: Penstock, n: int) -> bool:
 # Through a worker
 
 
+async def done(app: Penstock) -> int:
+    return len(await app.find(JobQuery(states=frozenset({State.DONE}))))
+
+
 async def test_periodic_task_runs_at_its_times(app: Penstock, clock: ManualClock) -> None:
     seen: list[datetime] = []
 
@@ -434,6 +438,17 @@ async def test_run_now_leaves_the_rhythm(app: Penstock, clock: ManualClock) -> N
     job = await app.run_now("t")
     assert (job.run_at, job.task) == (clock.now, "t")
     assert await one(app) == before
+
+
+async def test_log_says_who_ran_it_now(app: Penstock) -> None:
+    task = app.task("t", lambda: None)
+    await app.schedule("nightly", task, every=HOUR, overlap=False)
+    job = await app.run_now("nightly")
+    [entry] = await app.log(job.id)
+    assert entry.reason == f"schedule nightly, run now by {app.actor}"
+    assert (await app.run_now("nightly")).duplicate
+    [again] = await app.log(job.id)
+    assert again == entry
 
 
 async def test_run_now_beside_an_unfinished_run_returns_that_one(

@@ -84,7 +84,7 @@ def serving() -> list[int]:
 def lives(pid: int) -> bool:
     try:
         status = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # the latter if it ends while this is read
         return False
     return status != "Z"
 

@@ -28,12 +28,15 @@ from penstock.cli.watch import watch
 from penstock.core.errors import PenstockError, TransitionRefused
 from penstock.core.job import DEFAULT_QUEUE, Job, JobId, JobQuery, LogEntry, headline
 from penstock.core.lifecycle import State, Waiting
-from penstock.core.note import Progress
+from penstock.core.note import LINES_KEPT, Line, Progress
 from penstock.engine import Explanation, Penstock, run_sync
 
 JOB_ID = click.IntRange(1, 2**63 - 1)
 # Entries of one job's log that are shown: a job that is snoozed for ever has many.
 _LOG_LIMIT = 1_000
+_LINES_SHOWN = 10
+# Of arguments, results and checkpoints, which may be a million characters.
+_TEXT_SHOWN = 20_000
 
 _COLUMNS = (
     Column("id", right=True),
@@ -53,6 +56,13 @@ _LOG_COLUMNS = (
     Column("by", bends=True),
     Column("reason", bends=True),
     Column("error", bends=True),
+)
+
+_LINE_COLUMNS = (
+    Column("when"),
+    Column("level"),
+    Column("try", right=True),
+    Column("text", bends=True),
 )
 
 
@@ -77,6 +87,13 @@ _LOG_COLUMNS = (
     help="At most this many jobs.",
 )
 @click.option("--after", type=JOB_ID, metavar="ID", help="Go on after this job of the last page.")
+@click.option(
+    "--lines",
+    type=click.IntRange(0, LINES_KEPT),
+    default=_LINES_SHOWN,
+    show_default=True,
+    help="With an ID: the newest lines that the job has logged, at most this many.",
+)
 @click.option("--watch", "live", is_flag=True, help="Show queues and jobs live, until Ctrl-C.")
 @on_store
 def list_jobs(
@@ -90,6 +107,7 @@ def list_jobs(
     tags: tuple[str, ...],
     limit: int,
     after: int | None,
+    lines: int,
     store: str,
     as_json: bool,
 ) -> None:
@@ -100,7 +118,7 @@ def list_jobs(
                 "filters and --watch are for many jobs: leave them out, or the ID",
                 click.get_current_context(),
             )
-        show_job(job_id, store, as_json=as_json)
+        show_job(job_id, lines, store, as_json=as_json)
         return
     query = JobQuery(
         states=frozenset(map(State, states)) or None,
@@ -164,24 +182,49 @@ def _latest(job: Job) -> datetime:
     return job.finished_at or job.started_at or job.enqueued_at
 
 
-def show_job(job_id: int, store: str, *, as_json: bool) -> None:
-    """Print all that is known about one job."""
+def show_job(job_id: int, most: int, store: str, *, as_json: bool) -> None:
+    """Print all that is known about one job, with so many of its lines."""
     with opened(store) as app:
         job = run_sync(app.get(job_id))
         explanation = run_sync(app.explain(job_id))
         progress = run_sync(app.progress(job_id))
+        checkpoint = run_sync(app.checkpoint(job_id))
+        lines = run_sync(app.lines(job_id, limit=LINES_KEPT))
         log = run_sync(app.log(job_id, limit=_LOG_LIMIT))
+    shown_lines = lines[len(lines) - min(most, len(lines)) :]
     if as_json:
-        emit({**plain(job), "explanation": explanation, "progress": progress, "log": log})
+        said = {"progress": progress, "checkpoint": checkpoint, "lines": shown_lines}
+        emit({**plain(job), "explanation": explanation, **said, "log": log})
         return
     now = datetime.now(UTC)
     _print_fields(job, explanation, progress, now)
-    for title, value in (("Arguments", job.payload), ("Result", job.result_json)):
+    for title, value in (("Arguments", decoded(job.payload)), ("Checkpoint", checkpoint)):
         if value is not None:
-            show_text(title, json.dumps(decoded(value), indent=2, ensure_ascii=False))
+            _print_json(title, value)
+    if job.result_json is not None:
+        _print_json("Result", decoded(job.result_json))
     if job.error:
         show_text("Error", job.error)
+    _print_lines(shown_lines, now)
+    if len(shown_lines) < len(lines):
+        more = suggest(f"jobs {job_id} --lines {LINES_KEPT}")
+        click.echo(f"It keeps {len(lines):,} lines; to see all: {more}")
     _print_log(log, now)
+
+
+def _print_json(title: str, value: object) -> None:
+    text = json.dumps(value, indent=2, ensure_ascii=False)
+    if len(text) > _TEXT_SHOWN:
+        text = f"{text[:_TEXT_SHOWN]}\n… {len(text):,} characters in all; --json has them"
+    show_text(title, text)
+
+
+def _print_lines(lines: Sequence[Line], now: datetime) -> None:
+    if not lines:
+        return
+    click.echo(click.style("\nLines", bold=True))
+    rows = [[when(one.at, now), one.level, str(one.attempt), one.text] for one in lines]
+    show_table(_LINE_COLUMNS, rows)
 
 
 def _print_fields(

@@ -18,6 +18,7 @@ from penstock.cli import (
     stats,
     token,
     worker,
+    workers,
 )
 from penstock.cli.exits import Exit, is_json, report
 
@@ -64,6 +65,7 @@ def cli(context: click.Context) -> None:
 
 for _command in (
     *worker.COMMANDS,
+    *workers.COMMANDS,
     *enqueue.COMMANDS,
     *jobs.COMMANDS,
     *log.COMMANDS,

@@ -38,6 +38,7 @@ STYLES = {
     "superseded": "dim",
     "paused": "bold yellow",
     "expired": "bold yellow",
+    "silent": "bold yellow",
 }
 
 

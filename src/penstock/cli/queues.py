@@ -2,7 +2,7 @@
 
 import shlex
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import click
@@ -55,7 +55,7 @@ def _parse_span(
 @click.command("status")
 @on_store
 def show_status(*, store: str, as_json: bool) -> None:
-    """Count the jobs of each queue by state.
+    """Count the jobs of each queue by state, and the workers.
 
     Pending jobs are also counted by what they wait for: ready for a worker, scheduled for later,
     or blocked by an earlier job of their key.
@@ -64,9 +64,13 @@ def show_status(*, store: str, as_json: bool) -> None:
         queues = run_sync(app.queues())
         counts = run_sync(app.count())
         limits = run_sync(app.limits())
+        workers = run_sync(app.workers())
+    silent = sum(worker.is_silent(datetime.now(UTC)) for worker in workers)
+    alive = len(workers) - silent
     summaries = [_summary(queue, counts) for queue in queues]
     if as_json:
-        emit({"store": store, "queues": summaries, "limits": limits})
+        counted = {"alive": alive, "silent": silent}
+        emit({"store": store, "queues": summaries, "limits": limits, "workers": counted})
         return
     if queues:
         _print_status(summaries)
@@ -74,6 +78,14 @@ def show_status(*, store: str, as_json: bool) -> None:
         click.echo("No queue has held a job yet.")
     for limit in limits:
         click.echo(shown(_limit_text(limit)))
+    click.echo(_workers_text(alive, silent))
+
+
+def _workers_text(alive: int, silent: int) -> str:
+    text = f"{alive:,} workers are alive" if alive > 1 else f"{alive or 'No'} worker is alive"
+    if not silent:
+        return f"{text}."
+    return f"{text}, {silent} silent; to see which: {suggest('workers')}"
 
 
 def _limit_text(limit: Limit) -> str:

@@ -2,13 +2,15 @@
 
 import time
 from collections import Counter
+from collections.abc import Sequence
 from datetime import UTC, datetime
+from itertools import islice
 from typing import TYPE_CHECKING, Literal
 
 import click
 
 from penstock.cli.output import STYLES, console, number, shown, span, when
-from penstock.core.job import Counts, Job, JobQuery, Queue, headline
+from penstock.core.job import Counts, Job, JobQuery, Queue, fits, headline
 from penstock.core.lifecycle import State, Waiting
 from penstock.engine import Penstock, run_sync
 
@@ -21,7 +23,9 @@ if TYPE_CHECKING:
 _PAUSE = 0.5
 _LOOK_AGAIN = 2.0
 _WIDTH = 20
-_RUNNING_SHOWN, _RECENT_SHOWN = 15, 10
+_RUNNING_SHOWN, _ENDED_SHOWN, _WAITING_SHOWN = 15, 10, 5
+# How many entries of the log are read for what ended last, and how many of their jobs looked at.
+_LOG_READ, _LOOKED_AT = 1_000, 100
 
 
 def watch(app: Penstock, query: JobQuery) -> None:
@@ -61,7 +65,9 @@ def _picture(app: Penstock, query: JobQuery, ended: Ended) -> "RenderableType":
     counts = run_sync(app.count())
     rate = ended.rate(counts)
     running = run_sync(app.find(_narrowed(query, frozenset({State.RUNNING}), _RUNNING_SHOWN)))
-    recent = run_sync(app.find(_narrowed(query, query.states, _RECENT_SHOWN)))
+    newest = run_sync(app.find(_narrowed(query, query.states, _ENDED_SHOWN)))
+    over = _ended_lately(app, query, newest)
+    waiting = [job for job in newest if job.state is State.PENDING][:_WAITING_SHOWN]
     now = datetime.now(UTC)
     speed = "" if rate is None else f"   {rate:,.0f} ended a second"
     return Group(
@@ -70,9 +76,22 @@ def _picture(app: Penstock, query: JobQuery, ended: Ended) -> "RenderableType":
         _queues(counts, run_sync(app.queues())),
         Text("\nRunning", style="bold"),
         _running(app, running, now),
-        Text("\nNewest", style="bold"),
-        _recent(recent, now),
+        Text("\nEnded last", style="bold"),
+        _listed(over, now) if over else Text("nothing has ended", style="dim"),
+        *((Text("\nWaiting, the newest", style="bold"), _listed(waiting, now)) if waiting else ()),
     )
+
+
+def _ended_lately(app: Penstock, query: JobQuery, newest: Sequence[Job]) -> list[Job]:
+    """The jobs that ended last, as far back as the log is read; by ids, that would take a walk."""
+    last = run_sync(app.newest_log())
+    entries = run_sync(app.log(after=max(0, last - _LOG_READ), limit=_LOG_READ))
+    ids = dict.fromkeys(entry.job_id for entry in reversed(entries) if entry.state.final)
+    found = {job.id: job for job in newest}
+    found |= {job.id: job for job in run_sync(app.store.get([*islice(ids, _LOOKED_AT)]))}
+    ended = [job for job in found.values() if job.state.final and fits(job, query)]
+    ended.sort(key=lambda job: (job.finished_at or job.enqueued_at, job.id), reverse=True)
+    return ended[:_ENDED_SHOWN]
 
 
 def _narrowed(query: JobQuery, states: frozenset[State] | None, limit: int) -> JobQuery:
@@ -144,7 +163,7 @@ def bar(fraction: float | None) -> str:
     return f"{'━' * full}{'╌' * (_WIDTH - full)} {fraction:4.0%}"
 
 
-def _recent(jobs: list[Job], now: datetime) -> "Table":
+def _listed(jobs: list[Job], now: datetime) -> "Table":
     from penstock.cli.jobs import standing
 
     table = _table("id", "task", "state", "when", "error", right=("id",))

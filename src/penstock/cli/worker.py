@@ -31,8 +31,8 @@ _log = logging.getLogger("penstock.worker")
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 # After its grace a worker still cancels what runs, and settles it: it may take this long.
 _WIND_DOWN = 10.0
-# Once the worker has ended, other threads may take this long.
-_LAST_BREATH = 2.0
+# Once the worker has ended, other threads may take this long; so may a busy machine to end it all.
+_LAST_BREATH = 5.0
 
 
 def _parse_names(

@@ -77,7 +77,7 @@ class Event(StrEnum):
     REFUSED = "refused"
 
 
-_STARTED = Event.STARTED
+_STARTED, _DONE = Event.STARTED, Event.DONE
 _STAYING = frozenset({Event.STARTED, Event.CANCEL_REQUESTED, Event.REPRIORITISED, Event.REFUSED})
 
 TRANSITIONS: dict[tuple[State, Event], frozenset[State]] = {
@@ -209,6 +209,13 @@ def _done(attempt: int) -> Move:
 
 def _detailed(move: Move, detail: str) -> Move:
     return msgspec.structs.replace(move, detail=_text(detail))
+
+
+def undetailed(move: Move) -> Move:
+    """The move without its detail; plain successes are the same object again."""
+    if move.event is _DONE and move.result is None:
+        return _done(move.attempt)
+    return msgspec.structs.replace(move, detail=None)
 
 
 def _after_expiry(job: "Job", chance: float) -> timedelta:

@@ -29,6 +29,7 @@ from penstock.core.limits import Held, Limit
 from penstock.core.note import Line, Note, Progress
 from penstock.core.schedule import Due, Firing, Schedule
 from penstock.core.token import Token
+from penstock.core.worker import WorkerInfo
 
 Clock = Callable[[], int]
 """Microseconds since 1970, UTC."""
@@ -52,6 +53,7 @@ class Store(Protocol):
         actor: str,
         connection: Any = None,
         tail: Tail | None = None,
+        reason: str | None = None,
     ) -> list[Job]:
         """Store these jobs, all or none, in this order; ids grow in that order.
 
@@ -64,7 +66,8 @@ class Store(Protocol):
         A job whose dedupe key is held is not stored: the holder is returned in its place, with
         `duplicate` set. Raises `QueueFull` when a queue would pass its limit; duplicates are
         looked for first. With `connection`, all happens inside that caller's own transaction
-        and becomes visible when the caller commits.
+        and becomes visible when the caller commits. `reason` is what the log says about why, for
+        jobs that neither supersede nor join a transaction.
         """
         ...
 
@@ -76,8 +79,8 @@ class Store(Protocol):
         is ever given. A paused queue gives none.
 
         What would pass a limit on running jobs or on starts stays, and what comes behind it is
-        given instead. Claims without tags let the tenants of a queue take turns within a
-        priority. Where `promote_after` is set, waiting raises a job's priority, up to 10.
+        given instead. The tenants of a queue that have ready jobs of those asked for take turns
+        within a priority. Where `promote_after` is set, waiting raises a job's priority, up to 10.
         """
         ...
 
@@ -355,6 +358,25 @@ class Store(Protocol):
 
     async def drop_token(self, name: str) -> bool:
         """Remove an access token; whether there was one."""
+        ...
+
+    async def greet(self, workers: Sequence[WorkerInfo]) -> None:
+        """Keep what these workers say of themselves, each under its name, as seen now.
+
+        What an earlier greeting said is replaced. Nobody is woken.
+        """
+        ...
+
+    async def dismiss(self, names: Sequence[str]) -> None:
+        """Forget the greetings of these workers; unknown names are left out. Nobody is woken."""
+        ...
+
+    async def workers(self) -> list[WorkerInfo]:
+        """Every worker that greeted and was not dismissed, or that holds a lease; by name.
+
+        Each with the leases that it holds now, past their deadlines or not. A claim or a renewal
+        counts as being seen.
+        """
         ...
 
     async def close(self) -> None:

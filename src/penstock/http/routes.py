@@ -7,6 +7,7 @@ framework's own models, and refuses unknown fields by name.
 """
 
 import inspect
+import logging
 import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
@@ -27,6 +28,7 @@ BODY_LIMIT = 2_000_000
 _QUERY_LIMIT = 8_000
 _JSON = b"application/json"
 _encode = msgspec.json.Encoder().encode
+_log = logging.getLogger(__name__)
 
 
 class Answer(NamedTuple):
@@ -127,6 +129,9 @@ class Route:
             answer = answer_to(problem)
         except PenstockError as error:
             answer = answer_to(problem_of(error))
+        except Exception:  # noqa: BLE001 - whatever it is, the caller gets an answer
+            _log.exception("%s %s failed", self.declared.method, self.declared.path)
+            answer = answer_to(Problem(500, "the server failed; its log says why"))
         if isinstance(answer, Stream):
             await answer.send(send, receive)
         else:

@@ -21,6 +21,8 @@ from msgspec.structs import replace
 from penstock.core.errors import ConfigurationError, PenstockError
 from penstock.core.job import Job, JobQuery, Retention, headline
 from penstock.core.lifecycle import Cancelled, Failed, Outcome, Snoozed, State, Waiting
+from penstock.core.times import from_micros
+from penstock.core.worker import WorkerInfo
 from penstock.engine import Penstock
 from penstock.worker.cron import Cron
 from penstock.worker.execute import Run, described
@@ -28,7 +30,7 @@ from penstock.worker.leases import LeaseKeeper
 from penstock.worker.notebook import Notebook
 from penstock.worker.processes import Children
 from penstock.worker.remote import answering
-from penstock.worker.upkeep import run_upkeep
+from penstock.worker.upkeep import Upkeep
 
 _log = logging.getLogger(__name__)
 
@@ -113,6 +115,7 @@ class Worker:
         self._threads = ThreadPoolExecutor(self._concurrency, f"penstock-{self.name}")
         self._keeper = LeaseKeeper(self._penstock, self._runs, self._renewed)
         cron = Cron(self._penstock, self._sweep)
+        upkeep = Upkeep(self._penstock, self._introduction(), self._sweep, self._retention)
         try:
             await cron.begin()
             async with asyncio.TaskGroup() as group:
@@ -122,7 +125,7 @@ class Worker:
                 helpers = [
                     group.create_task(self._watch_store()),
                     group.create_task(self._watch_cancels()),
-                    group.create_task(run_upkeep(self._penstock, self._sweep, self._retention)),
+                    group.create_task(upkeep.run()),
                     group.create_task(cron.run()),
                 ]
                 try:
@@ -140,6 +143,22 @@ class Worker:
             self._notebook.close()
             self._threads.shutdown(wait=False, cancel_futures=True)
             await self._children.close()
+            if not self._runs:  # else it has left jobs behind, and stays known as who has them
+                await upkeep.end()
+
+    def _introduction(self) -> WorkerInfo:
+        """What it says of itself, in the process that runs it, which may not have made it."""
+        now = from_micros(self._penstock.clock())
+        return WorkerInfo(
+            name=self.name,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            queues=None if self._queues is None else tuple(self._queues),
+            tags=tuple(self._tags),
+            concurrency=self._concurrency,
+            started_at=now,
+            seen_at=now,
+        )
 
     def stop(self) -> None:
         """Claim no more, give running jobs their grace, then release them."""

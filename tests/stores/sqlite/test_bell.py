@@ -5,22 +5,43 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from penstock.core.errors import StoreUnavailable
-from penstock.core.job import Job, QueueSettings
+from penstock.core.job import Job, NewJob, QueueSettings
 from penstock.core.lifecycle import Done
 from penstock.core.limits import Limit
+from penstock.core.schedule import Rhythm, Schedule
+from penstock.core.store import Store
+from penstock.core.token import Access, Token
+from penstock.core.worker import WorkerInfo
 from penstock.stores.sqlite import bell as bell_module
 from penstock.stores.sqlite.bell import Bell
 from penstock.stores.sqlite.store import SqliteStore
-from tests.contract.support import SOON, ManualClock, add_one, descriptors, drive, new, settle, take
+from tests.contract.support import (
+    SECOND,
+    SOON,
+    ManualClock,
+    add_one,
+    descriptors,
+    drive,
+    new,
+    settle,
+    take,
+)
 
 LONG = 60.0
+TOKEN = Token(name="t", digest="d", scopes=frozenset({Access.READ}), created_at=ManualClock().now)
+SCHEDULE = Schedule(
+    name="s",
+    job=NewJob(task="t", payload="{}"),
+    rhythm=Rhythm(every=SECOND),
+    next=ManualClock().now,
+)
 
 
 @pytest.fixture
@@ -107,6 +128,68 @@ def test_commit_of_a_program_that_knows_no_pipes_is_found(path: Path) -> None:
     seen = bell.listen()
     assert drive(bell.wait(seen, SOON)) != seen
     bell.close()
+
+
+def test_commit_that_matters_to_nobody_is_passed_over(path: Path) -> None:
+    looks, matters = 0, iter([True, False, True])  # the first answer is about what was before
+
+    def counter() -> int:
+        nonlocal looks
+        looks += 1
+        return looks
+
+    bell = Bell(path, counter, lambda: next(matters, False))
+    seen = bell.listen()
+    assert drive(bell.wait(seen, SOON)) == seen + 1
+    assert looks >= 3
+    bell.close()
+
+
+def greeting(name: str) -> WorkerInfo:
+    return WorkerInfo(name=name, seen_at=ManualClock().now)
+
+
+def matters(store: SqliteStore, change: Coroutine[Any, Any, object]) -> bool:
+    """What the listener is told of a change by another process, having looked before it."""
+    store._matters()
+    drive(change)
+    return store._matters()
+
+
+def test_greetings_alone_do_not_matter(store: SqliteStore, clock: ManualClock) -> None:
+    assert not matters(store, store.greet([greeting("a")]))
+    clock.advance(SECOND)
+    assert not matters(store, store.greet([greeting("a"), greeting("b")]))
+    assert not matters(store, store.dismiss(["b"]))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        add_one,
+        lambda store: store.configure(QueueSettings(name="q", paused=True)),
+        lambda store: store.limit(Limit(kind="task", name="t", concurrency=1)),
+        lambda store: store.add_token(TOKEN),
+        lambda store: store.put_schedule(SCHEDULE),
+    ],
+    ids=["job", "queue", "limit", "token", "schedule"],
+)
+def test_what_comes_together_with_a_greeting_matters(
+    store: SqliteStore, clock: ManualClock, change: Callable[[Store], Coroutine[Any, Any, object]]
+) -> None:
+    async def both() -> None:
+        await store.greet([greeting("a")])
+        await change(store)
+
+    assert matters(store, both())
+    clock.advance(SECOND)
+    assert not matters(store, store.greet([greeting("a")]))
+
+
+def test_commit_of_another_kind_matters(store: SqliteStore) -> None:
+    """A program's own tables in the file, or a note of a running job: as ever."""
+    store._matters()
+    assert store._matters()
 
 
 def test_without_pipes_the_change_counter_is_enough(

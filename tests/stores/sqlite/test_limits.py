@@ -94,6 +94,19 @@ def test_cost_of_a_claim_does_not_grow_with_the_backlog(kind: str, tmp_path: Pat
     assert costs[1] <= 1.2 * costs[0] + 5, costs
 
 
+def test_cost_of_a_claim_by_tag_does_not_grow_with_a_tenants_backlog(tmp_path: Path) -> None:
+    costs = []
+    wanted = Claim(worker="w", limit=5, tags=("red", "blue"))
+    for n in (3_000, 30_000):
+        store = SqliteStore(tmp_path / f"{n}.db", system_clock)
+        backlog(store, n, NewJob(task="t", payload="{}", tenant="large", tags=("red", "blue")))
+        drive(store.add([NewJob(task="t", payload="{}", tenant="s", tags=("red",))], actor="p"))
+        drive(store.claim(wanted))
+        costs.append(instructions(store, lambda store=store: drive(store.claim(wanted))))  # type: ignore[misc]
+        drive(store.close())
+    assert costs[1] <= 1.2 * costs[0] + 5, costs
+
+
 def test_file_of_the_first_schema_is_brought_up_with_its_jobs(path: Path) -> None:
     connection = sqlite3.connect(path, isolation_level=None)
     for statement in statements(INITIAL[1]):
@@ -103,7 +116,8 @@ def test_file_of_the_first_schema_is_brought_up_with_its_jobs(path: Path) -> Non
     for job_id, tenant in ((1, "a"), (2, "a"), (3, "b"), (4, None)):
         connection.execute(
             "INSERT INTO penstock_job (id, stage, version, run_at, queue, task, priority, "
-            "enqueued_at, lease_time, tenant) VALUES (?, 0, ?, 0, 'q', 't', 5, 0, 1000000, ?)",
+            "enqueued_at, lease_time, tenant, tags) "
+            "VALUES (?, 0, ?, 0, 'q', 't', 5, 0, 1000000, ?, '[\"x\"]')",
             (job_id, job_id, tenant),
         )
         connection.execute("INSERT INTO penstock_payload VALUES (?, '{}')", (job_id,))
@@ -118,5 +132,6 @@ def test_file_of_the_first_schema_is_brought_up_with_its_jobs(path: Path) -> Non
     [queue] = drive(store.queues())
     assert (queue.max_pending, queue.concurrency, queue.rate) == (9, None, None)
     assert drive(store.backlog()) == (4, 4)
-    assert claim(store, 9) == [1, 3, 4, 2]
+    [first] = drive(store.claim(Claim(worker="w", limit=1, tags=("x",))))
+    assert [first.id, *claim(store, 9)] == [1, 3, 4, 2]
     drive(store.close())

@@ -23,8 +23,9 @@ SMALL = {
     "penstock_turn",
     "penstock_token",
     "penstock_counter",
+    "penstock_worker",
 }
-"""Tables with a few rows per queue, setting or token, which may be read whole."""
+"""Tables with a few rows per queue, setting, token or worker, which may be read whole."""
 
 
 @pytest.fixture
@@ -77,6 +78,7 @@ def used(steps: list[str]) -> set[str]:
         ("promote_due", {"penstock_job_scheduled"}),
         ("next_due", {"penstock_job_scheduled"}),
         ("expired", {"penstock_job_leased"}),
+        ("holdings", {"penstock_job_leased"}),
         ("prunable", {"penstock_job_finished"}),
         ("dedupe_holders", {"penstock_job_dedupe", "penstock_job_dedupe_running"}),
         ("held_keys", {"penstock_job_key"}),
@@ -115,6 +117,10 @@ def test_order_comes_from_the_index(connection: sqlite3.Connection, query: str) 
 def test_tagged_jobs_are_found_by_queue_and_tag(connection: sqlite3.Connection) -> None:
     steps = plan(connection, SQL["pick_tagged"])
     assert "SEARCH penstock_ready_tag USING PRIMARY KEY (queue=? AND tag=?)" in steps
+    for name in ("pick_level_tagged", "tenants_tagged"):
+        steps = plan(connection, SQL[name])
+        sought = "t USING PRIMARY KEY (queue=? AND tag=? AND priority=? AND tenant"
+        assert any(sought in step for step in steps), steps
 
 
 def test_held_jobs_are_sought_by_what_they_wait_for(connection: sqlite3.Connection) -> None:
@@ -137,6 +143,7 @@ def test_pick_begins_where_its_queue_does(connection: sqlite3.Connection) -> Non
 ALL_BUT = {
     "find": "built from its parts: see below",
     "find_tagged": "as find",
+    "holding": "asks for any row at all",
     "find_ids": "as find",
     "find_ids_tagged": "as find",
     "tally": "as find",
@@ -282,7 +289,7 @@ def test_ready_tags_are_found_without_a_look_at_their_jobs(connection: sqlite3.C
         connection.execute("DELETE FROM penstock_ready_tag")
         connection.execute("INSERT OR IGNORE INTO penstock_queue (name) VALUES ('q')")
         connection.executemany(
-            "INSERT INTO penstock_ready_tag VALUES ('q', ?, 5, 0, ?)",
+            "INSERT INTO penstock_ready_tag VALUES ('q', ?, 5, '', 0, ?)",
             [(tag, place) for place in range(jobs) for tag in "abc"],
         )
         done = [0]

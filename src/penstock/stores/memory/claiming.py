@@ -7,6 +7,7 @@ where they are: a claim passes them by.
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
+from heapq import merge
 from typing import Any
 
 from penstock.core.choosing import HIGHEST, NO_TENANT, Candidate, Stream, choose, stream_of
@@ -27,6 +28,9 @@ from penstock.stores.memory.shelves import Ranked, Ranking
 _NO_MORE: Ranked = ()
 
 Rankings = Mapping[tuple[str, str | None], Ranking]
+"""Ready jobs without a tenant by queue, and by queue and tag."""
+Shares = dict[tuple[int, str], Ranking]
+"""Ready jobs by priority and tenant."""
 
 
 class Claiming:
@@ -36,7 +40,7 @@ class Claiming:
         self._limits: dict[tuple[Any, str], int] = {}
         self._starts: dict[str, list[Start]] = {}
         self._turns: dict[str, dict[int, str]] = {}
-        self._shares: dict[str, dict[tuple[int, str], Ranking]] = {}
+        self._shares: dict[tuple[str, str | None], Shares] = {}
         self._throttled: set[JobId] = set()
 
     # What is ready
@@ -46,21 +50,23 @@ class Claiming:
         if job.throttle is not None:
             self._throttled.add(job.id)
         if job.tenant is not None:
-            shares = self._shares.setdefault(job.queue, {})
-            ranking = shares.setdefault((job.priority, job.tenant), Ranking())
-            ranking.put(job.id, -job.priority, job.run_at)
+            for tag in {None, *job.tags}:
+                shares = self._shares.setdefault((job.queue, tag), {})
+                ranking = shares.setdefault((job.priority, job.tenant), Ranking())
+                ranking.put(job.id, -job.priority, job.run_at)
 
     def leave(self, job: Job) -> None:
         """It is not ready any more."""
         self._throttled.discard(job.id)
         if job.tenant is not None:
-            shares = self._shares[job.queue]
             place = (job.priority, job.tenant)
-            shares[place].drop(job.id)
-            if not shares[place]:
-                del shares[place]
-            if not shares:
-                del self._shares[job.queue]
+            for tag in {None, *job.tags}:
+                shares = self._shares[job.queue, tag]
+                shares[place].drop(job.id)
+                if not shares[place]:
+                    del shares[place]
+                if not shares:
+                    del self._shares[job.queue, tag]
 
     # Limits
 
@@ -144,7 +150,7 @@ class Claiming:
                 queue.concurrency is not None
                 or queue.rate is not None
                 or queue.promote_after is not None
-                or queue.name in self._shares
+                or (queue.name, None) in self._shares
                 for queue in queues
             )
         )
@@ -162,16 +168,14 @@ class Claiming:
         places = self._places(queues, running, now)
         tags: set[str | None] = set(wanted.tags) or {None}
         streams = [
-            self._stream(queue, tag, ready, job_of, now)
+            self._stream(queue, tags, ready, job_of, now)
             for queue in queues
-            for tag in tags
             if places.queue_is_open(queue.name)
         ]
         taken = choose(streams, wanted.limit, places, patience=None).taken
-        if not wanted.tags:
-            for job in taken:
-                if job.queue in self._shares:
-                    self._turns.setdefault(job.queue, {})[job.level] = job.tenant or NO_TENANT
+        for job in taken:
+            if (job.queue, None) in self._shares:
+                self._turns.setdefault(job.queue, {})[job.level] = job.tenant or NO_TENANT
         counts = Counter(job.queue for job in taken)
         for queue in queues:
             if queue.rate is not None and (n := counts[queue.name]):
@@ -207,15 +211,17 @@ class Claiming:
     def _stream(
         self,
         queue: Queue,
-        tag: str | None,
+        tags: Iterable[str | None],
         ready: Rankings,
         job_of: Callable[[JobId], Job],
         now: datetime,
     ) -> Stream:
-        shares = {} if tag is not None else self._shares.get(queue.name, {})
-        source = _Ready(queue, ready.get((queue.name, tag), ()), shares, job_of, now)
+        places = [(queue.name, tag) for tag in tags]
+        shares = [self._shares[place] for place in places if place in self._shares]
+        # A job that has several of the tags comes up once for each, one after the other.
+        common = merge(*(ready[place] for place in places if place in ready))
         return stream_of(
-            source,
+            _Ready(queue, common, shares, job_of, now),
             fair=bool(shares),
             ages=queue.promote_after is not None,
             last=lambda: self._turns.get(queue.name, {}),
@@ -229,7 +235,7 @@ class _Ready:
         self,
         queue: Queue,
         ranking: Iterable[Ranked],
-        shares: Mapping[tuple[int, str], Ranking],
+        shares: Sequence[Shares],
         job_of: Callable[[JobId], Job],
         now: datetime,
     ) -> None:
@@ -242,12 +248,14 @@ class _Ready:
 
     def tenants(self, priority: int, after: str) -> list[str]:
         """Those with ready jobs of a priority, by name, behind `after`."""
-        return sorted(name for place, name in self._shares if place == priority and name > after)
+        places = {place for shares in self._shares for place in shares}
+        return sorted(name for place, name in places if place == priority and name > after)
 
     def jobs(self, priority: int, tenant: str) -> Iterator[Candidate]:
         """The jobs of a priority and tenant, in order."""
         if tenant != NO_TENANT:
-            for entry in self._shares.get((priority, tenant), ()):
+            place = (priority, tenant)
+            for entry in merge(*(shares[place] for shares in self._shares if place in shares)):
                 yield self._candidate(entry[-1])
             return
         # The common ranking has all priorities in one: what belongs to others is kept for them.

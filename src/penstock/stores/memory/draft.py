@@ -81,7 +81,12 @@ class Draft:
         """Who waits for whom, as far as the verb has changed that."""
         return [edge for edges in self._edges.values() for edge in edges.values()]
 
-    def add(self, new: NewJob, before: Sequence[tuple[JobId, bool]] = ()) -> tuple[JobId, bool]:
+    def add(
+        self,
+        new: NewJob,
+        before: Sequence[tuple[JobId, bool]] = (),
+        reason: str | None = None,
+    ) -> tuple[JobId, bool]:
         """The id of the new job, or of the one that holds its dedupe key and True.
 
         `before` are the answers for the jobs of the same call before it.
@@ -96,7 +101,7 @@ class Draft:
         self._write(
             Job(
                 id=job_id,
-                version=self._log(job_id, Event.ENQUEUED, State.PENDING),
+                version=self._log(job_id, Event.ENQUEUED, State.PENDING, reason=reason),
                 task=new.task,
                 payload=new.payload,
                 queue=new.queue,

@@ -45,7 +45,9 @@ from penstock.core.schedule import Due, Firing, Schedule
 from penstock.core.store import Clock
 from penstock.core.times import from_micros
 from penstock.core.token import Token
+from penstock.core.worker import WorkerInfo
 from penstock.stores.alarm import Alarm
+from penstock.stores.memory.attendance import Attendance
 from penstock.stores.memory.claiming import Claiming
 from penstock.stores.memory.draft import Batch, Draft
 from penstock.stores.memory.history import Sums
@@ -75,6 +77,7 @@ class MemoryStore:
         self._timetable = Timetable()
         self._tokens: dict[str, Token] = {}
         self._sums = Sums()
+        self._attendance = Attendance()
         # All below follows from the above.
         self._entries: dict[JobId, list[LogId]] = {}
         self._totals: Counter[tuple[str, State, Waiting | None]] = Counter()
@@ -100,6 +103,7 @@ class MemoryStore:
         actor: str,
         connection: Any = None,
         tail: Tail | None = None,
+        reason: str | None = None,
     ) -> list[Job]:
         if connection is not None:
             raise ConfigurationError("the in-memory store cannot join a database transaction")
@@ -109,7 +113,7 @@ class MemoryStore:
                 raise Overtaken(f"the pending jobs of key {jobs[0].key!r} have changed")
             places: list[tuple[JobId, bool]] = []
             for new in jobs:
-                places.append(draft.add(new, places))
+                places.append(draft.add(new, places, reason))
             if tail is not None and tail.job is not None and tail.replaces and not places[0][1]:
                 draft.replace(tail.job, places[0][0])
             self._check_limits(draft.jobs.values())
@@ -437,6 +441,18 @@ class MemoryStore:
             self._wake()
             return True
 
+    async def greet(self, workers: Sequence[WorkerInfo]) -> None:
+        with self._lock:
+            self._attendance.greet(workers, self._tick())
+
+    async def dismiss(self, names: Sequence[str]) -> None:
+        with self._lock:
+            self._attendance.dismiss(names)
+
+    async def workers(self) -> list[WorkerInfo]:
+        with self._lock:
+            return self._attendance.roster(map(self._jobs.__getitem__, self._leased.ids()))
+
     async def close(self) -> None:
         with self._lock:
             self._wake()
@@ -585,8 +601,8 @@ class MemoryStore:
         self._totals[job.queue, job.state, job.waiting] += 1
         if job.waiting is Waiting.READY:
             self._ages.setdefault(job.queue, Ranking()).put(job.id, job.run_at)
-            # Of jobs with a tenant, shares take the place of the common ranking.
-            for tag in {None, *job.tags} if job.tenant is None else set(job.tags):
+            # Of jobs with a tenant, shares take the place of the common rankings.
+            for tag in {None, *job.tags} if job.tenant is None else ():
                 ranking = self._ready.setdefault((job.queue, tag), Ranking())
                 ranking.put(job.id, -job.priority, job.run_at)
             if job.tenant is not None or job.throttle is not None:
@@ -604,7 +620,7 @@ class MemoryStore:
             self._ages[job.queue].drop(job.id)
             if not self._ages[job.queue]:
                 del self._ages[job.queue]
-            for tag in {None, *job.tags} if job.tenant is None else set(job.tags):
+            for tag in {None, *job.tags} if job.tenant is None else ():
                 ranking = self._ready[job.queue, tag]
                 ranking.drop(job.id)
                 if not ranking:

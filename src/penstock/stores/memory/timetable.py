@@ -65,15 +65,7 @@ class Timetable:
             or stored.next > now
         ):
             return None
-        places: list[tuple[JobId, bool]] = []
-        for new in firing.jobs:
-            entry = len(draft.entries)
-            place, duplicate = draft.add(new)
-            places.append((place, duplicate))
-            if not duplicate:
-                reason = stored.reason(new.run_at or now)
-                draft.entries[entry] = replace(draft.entries[entry], reason=reason)
-        return places
+        return [draft.add(new, reason=stored.reason(new.run_at or now)) for new in firing.jobs]
 
     def fired(self, firing: Firing, added: Iterable[Job]) -> Schedule:
         """The schedule behind a firing that has added these jobs."""

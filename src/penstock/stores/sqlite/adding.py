@@ -126,26 +126,14 @@ class Adding:
         """Write every job that was taken."""
         if not self._n:
             return
-        n = 0
+        first, ahead = self._first, self._first_log - self._first
         for options, payloads in self._groups:
-            ids = (self._first + n, self._first_log + n)
-            if len(payloads) == 1:
-                if options[rows.RARE] == rows.NONE_OF_THEM:
-                    self._tx.execute(
-                        SQL["add_plain_job"], (*ids, self._now, *options[: rows.RARE.start])
-                    )
-                else:
-                    self._tx.execute(SQL["add_job"], (*ids, self._now, *options))
-                self._tx.execute(SQL["add_payload"], (ids[0], payloads[0]))
-            else:
-                encoded_payloads = encoded(payloads)
-                self._tx.execute(SQL["add_jobs"], (encoded_payloads, *ids, self._now, *options))
-                self._tx.execute(SQL["add_payloads"], (encoded_payloads, ids[0]))
-            n += len(payloads)
+            self._write_group(first, ahead, options, payloads)
+            first += len(payloads)
         first = self._first
         for actor, group in groupby(self._actors, key=itemgetter(0)):
             n = sum(taken for _, taken in group)
-            self._tx.execute(SQL["log_added"], (actor, first, first + n - 1))
+            self._tx.execute(SQL["log_added"], (ahead, self._now, actor, first, first + n - 1))
             first += n
         if self._edges:
             self._tx.execute(SQL["add_edges"], (encoded(self._edges),))
@@ -153,6 +141,22 @@ class Adding:
             self._tx.execute(SQL["await"], (encoded(open_ends),))
         self._tx.add_totals(self._totals)
         self._tx.ring = self._tx.ring_others = True
+
+    def _write_group(
+        self, first: int, ahead: int, options: tuple[Any, ...], payloads: list[str]
+    ) -> None:
+        is_plain = options[rows.RARE] == rows.NONE_OF_THEM
+        if is_plain:
+            options = options[: rows.RARE.start]
+        if len(payloads) == 1:
+            query = SQL["add_plain_job" if is_plain else "add_job"]
+            self._tx.execute(query, (first, first + ahead, self._now, *options))
+            self._tx.execute(SQL["add_payload"], (first, payloads[0]))
+        else:
+            query = SQL["add_plain_jobs" if is_plain else "add_jobs"]
+            last = first + len(payloads) - 1
+            self._tx.execute(SQL["add_payloads"], (encoded(payloads), first))
+            self._tx.execute(query, (first, last, ahead, self._now, *options))
 
     def _look_up_needed(self, jobs: Sequence[NewJob]) -> dict[int, State]:
         """The states of the stored jobs that these wait for."""
@@ -287,3 +291,13 @@ class Following:
 
 def _overtaken(new: NewJob) -> Overtaken:
     return Overtaken(f"the pending jobs of key {new.key!r} have changed; nothing was stored")
+
+
+def is_new(job: Job) -> bool:
+    """Whether the newest entry about an added job is that it was enqueued."""
+    return not job.duplicate and job.state is State.PENDING
+
+
+def explain(tx: Transaction, reasons: Mapping[int, str]) -> None:
+    """Say in the log why jobs were enqueued, by the ids of the entries."""
+    tx.executemany(SQL["log_reason"], [(reason, entry) for entry, reason in reasons.items()])

@@ -31,10 +31,17 @@ _FRESH_NS = 50_000_000
 class Bell:
     """Rings in every process that listens to the same file."""
 
-    def __init__(self, path: Path, change_counter: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        change_counter: Callable[[], int],
+        matters: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """`matters` is asked whether anyone has to know of a commit that nobody rang for."""
         self._folder = path.with_name(path.name + "-bell")
         self._own = f"{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self._change_counter = change_counter
+        self._matters = matters
         self.generation = 1
         self._waiters: list[Alarm] = []
         self._lock = threading.Lock()
@@ -109,9 +116,11 @@ class Bell:
             os.mkfifo(self._folder / self._own, 0o600)
             # Also open for writing: no end of file when the last ringer goes.
             self._pipe = os.open(self._folder / self._own, os.O_RDWR | os.O_NONBLOCK)
+        counter = self._change_counter()
+        self._matters()  # what was before does not
         self._listener = threading.Thread(
             target=self._listen_forever,
-            args=(self._change_counter(),),
+            args=(counter,),
             name="penstock-bell",
             daemon=True,
         )
@@ -122,11 +131,12 @@ class Bell:
             rung = self._hear()
             try:
                 latest = self._change_counter()
+                tell = rung or (latest != counter and self._matters())
             except StoreError as error:
                 _log.warning("the store does not answer: %s", error)
                 time.sleep(_POLL)
                 continue
-            if rung or latest != counter:
+            if tell:
                 self._notify()
             counter = latest
 

@@ -8,6 +8,8 @@ leaves nothing behind that could be wrong.
 import sqlite3
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from heapq import merge
+from itertools import groupby
 from typing import Any
 
 import msgspec
@@ -65,29 +67,38 @@ class _Queue:
 
 
 class _Ready:
-    """The ready jobs of a queue, or those with a tag, read by portions as they are wanted."""
+    """The ready jobs of a queue, or those with any of some tags, read by portions as wanted."""
 
-    def __init__(self, tx: Transaction, queue: _Queue, tag: str | None, portion: int) -> None:
+    def __init__(self, tx: Transaction, queue: _Queue, tags: Sequence[str], portion: int) -> None:
         self._tx = tx
         self._queue = queue
-        self._tag = tag
+        self._tags = tags
         self._portion = portion
 
     def tenants(self, priority: int, after: str) -> Iterator[str]:
+        if not self._tags:
+            return self._tenants("tenants", priority, after)
+        tagged = (self._tenants("tenants_tagged", priority, after, tag) for tag in self._tags)
+        return (tenant for tenant, _ in groupby(merge(*tagged)))
+
+    def jobs(self, priority: int, tenant: str) -> Iterator[Candidate]:
+        if self._tags:  # a job that has several of them comes up once for each
+            name = "pick_level_tagged"
+            return merge(*(self._jobs(name, priority, tenant, tag, tenant) for tag in self._tags))
+        if tenant == NO_TENANT:
+            return self._jobs("pick_level", priority, tenant)
+        return self._jobs("pick_share", priority, tenant, tenant)
+
+    def _tenants(self, name: str, priority: int, after: str, *tag: str) -> Iterator[str]:
         while True:
-            parameters = (self._queue.name, priority, after, _TENANTS_AT_ONCE)
-            found = self._tx.execute(SQL["tenants"], parameters).fetchall()
+            parameters = (self._queue.name, priority, after, _TENANTS_AT_ONCE, *tag)
+            found = self._tx.execute(SQL[name], parameters).fetchall()
             yield from (tenant for (tenant,) in found)
             if len(found) < _TENANTS_AT_ONCE:
                 return
             after = found[-1][0]
 
-    def jobs(self, priority: int, tenant: str) -> Iterator[Candidate]:
-        name, more = "pick_level", tuple[str, ...]()
-        if self._tag is not None:
-            name, more = "pick_level_tagged", (self._tag,)
-        elif tenant != NO_TENANT:
-            name, more = "pick_share", (tenant,)
+    def _jobs(self, name: str, priority: int, tenant: str, *more: str) -> Iterator[Candidate]:
         run_at, job_id = -(2**63), 0
         queue, portion = self._queue, self._portion
         while True:
@@ -124,10 +135,7 @@ class Claiming:
         if not by_tag:
             self._release(places, queues)
         streams = [
-            self._stream(queue, tag)
-            for name, queue in queues.items()
-            for tag in self._wanted.tags or (None,)
-            if places.queue_is_open(name)
+            self._stream(queue) for name, queue in queues.items() if places.queue_is_open(name)
         ]
         # By tag, jobs are met also when they stand apart, and cannot be put out of the way.
         chosen = choose(streams, self._wanted.limit, places, None if by_tag else _PATIENCE)
@@ -136,11 +144,12 @@ class Claiming:
         self._note(chosen, queues)
         return chosen
 
-    def _stream(self, queue: _Queue, tag: str | None) -> Stream:
+    def _stream(self, queue: _Queue) -> Stream:
         portion = max(1, min(self._wanted.limit, 100))
         return stream_of(
-            _Ready(self._tx, queue, tag, portion),
-            fair=queue.fair and tag is None,
+            _Ready(self._tx, queue, self._wanted.tags, portion),
+            # By tag, held jobs are met as well, whose tenants the queue does not count.
+            fair=queue.fair or bool(self._wanted.tags),
             ages=queue.promote_after is not None,
             last=lambda: dict(self._tx.execute(SQL["turns"], (queue.name,)).fetchall()),
         )
@@ -178,7 +187,7 @@ class Claiming:
         turns = {
             (job.queue, job.level): job.tenant or NO_TENANT
             for job in chosen.taken
-            if queues[job.queue].fair and not self._wanted.tags
+            if queues[job.queue].fair
         }
         for (name, level), tenant in turns.items():
             self._tx.execute(SQL["note_turn"], (name, level, tenant))

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from penstock.core.errors import TransitionRefused
 from penstock.core.job import Change, Job, JobId, OnFailure, kept_error, moved_fields
-from penstock.core.lifecycle import Event, Move, State, abandon, frees, give_way
+from penstock.core.lifecycle import Event, Move, State, abandon, frees, give_way, undetailed
 from penstock.core.times import from_micros, span_to_micros
 from penstock.stores.sqlite import edges, noting, rows
 from penstock.stores.sqlite.rows import BLOCKED, READY, RUNNING, SCHEDULED, STAGES, encoded
@@ -160,24 +160,29 @@ class Moving:
         return self._tx.dedupe_holder(dedupe, job.scope, but=over)
 
     def _take(self, job: Job, move: Move, actor: str) -> Taken:
-        error, group = kept_error(job, move), self._last
+        detail, error, group = move.detail, kept_error(job, move), self._last
+        if detail is not None:
+            move = undetailed(move)
         # Comparing with the last is cheaper than looking for the group.
         if (
             group is None
             or move is not group.move
+            or (detail is None) is bool(group.details)
             or error != group.error
             or actor != group.actor
             or job.key is not None
             or job.needs
         ):
-            group = self._group(job, move, error, actor)
+            group = self._group(job, move, error, actor, detailed=detail is not None)
             self._last = group if job.key is None and not job.needs else None
         group.jobs.append(job)
-        if move.detail is not None:
-            group.details.append(move.detail)
+        if detail is not None:
+            group.details.append(detail)
         return job, group
 
-    def _group(self, job: Job, move: Move, error: str | None, actor: str) -> _Group:
+    def _group(
+        self, job: Job, move: Move, error: str | None, actor: str, *, detailed: bool
+    ) -> _Group:
         stage, run_at = self._target(job, move)
         if stage is not None and job.key is not None:
             self._keys.add(job.key)
@@ -185,9 +190,6 @@ class Moving:
                 self._reset_keys.add(job.key)
         if move.event is Event.CANCEL_REQUESTED or stage in (READY, SCHEDULED):
             self._tx.ring_others = True
-        detailed = move.detail is not None
-        if detailed:
-            move = replace(move, detail=None)
         alike = (stage, run_at, actor, move, error, detailed)
         if alike not in self._groups:
             self._groups[alike] = _Group(move, error, actor, stage, run_at)

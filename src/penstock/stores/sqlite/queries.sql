@@ -48,6 +48,10 @@ INSERT INTO penstock_payload (job_id, body) VALUES (?, ?);
 
 -- Jobs that differ only in their arguments are written together: one step for a whole batch,
 -- twice as fast as binding every row. For a single job it would be half as fast.
+-- name: add_payloads
+INSERT INTO penstock_payload (job_id, body) SELECT ?2 + p.key, p.value FROM json_each(?1) AS p;
+
+-- Walks the arguments that were just written, because reading their JSON again costs more.
 -- name: add_jobs
 INSERT INTO penstock_job (
     id, version, enqueued_at,
@@ -55,17 +59,22 @@ INSERT INTO penstock_job (
     correlation, tenant, parent, throttle, needs
 )
 SELECT
-    ?2 + p.key, ?3 + p.key, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18,
+    p.job_id, ?3 + p.job_id, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18,
     ?19, ?20, ifnull(?21, 0)
-FROM json_each(?1) AS p;
+FROM penstock_payload AS p WHERE p.job_id BETWEEN ?1 AND ?2;
 
--- name: add_payloads
-INSERT INTO penstock_payload (job_id, body) SELECT ?2 + p.key, p.value FROM json_each(?1) AS p;
+-- name: add_plain_jobs
+INSERT INTO penstock_job (
+    id, version, enqueued_at, stage, run_at, queue, task, priority, lease_time
+)
+SELECT p.job_id, ?3 + p.job_id, ?4, ?5, ?6, ?7, ?8, ?9, ?10
+FROM penstock_payload AS p WHERE p.job_id BETWEEN ?1 AND ?2;
 
+-- Of new jobs nothing but the id is read: the rest is known, and columns far back cost most.
 -- name: log_added
 INSERT INTO penstock_log (id, job_id, at, event, state, actor)
-SELECT version, id, enqueued_at, 'enqueued', 'pending', ?
-FROM penstock_job WHERE id BETWEEN ? AND ?;
+SELECT ?1 + job_id, job_id, ?2, 'enqueued', 'pending', ?3
+FROM penstock_payload WHERE job_id BETWEEN ?4 AND ?5;
 
 -- name: add_totals
 INSERT INTO penstock_total (queue, stage, n) VALUES (?, ?, ?)
@@ -107,11 +116,12 @@ SELECT json_group_array(json_array(-priority, run_at, id)) FROM (
     ORDER BY priority DESC, run_at, id LIMIT ? OFFSET ?
 );
 
+-- Only for queues that have no ready jobs of tenants: the tenant is the same for all.
 -- name: pick_tagged
 SELECT json_group_array(json_array(-priority, run_at, job_id)) FROM (
     SELECT priority, run_at, job_id FROM penstock_ready_tag
     WHERE queue = ? AND tag = ?
-    ORDER BY priority DESC, run_at, job_id LIMIT ? OFFSET ?
+    ORDER BY priority DESC, tenant, run_at, job_id LIMIT ? OFFSET ?
 );
 
 -- The queries of a claim where limits, tenants or ages have a say.
@@ -237,6 +247,20 @@ WITH RECURSIVE turn (tenant) AS (
 )
 SELECT tenant FROM turn WHERE tenant IS NOT NULL;
 
+-- name: tenants_tagged
+WITH RECURSIVE turn (tenant) AS (
+    SELECT min(tenant) FROM penstock_ready_tag
+    WHERE queue = ?1 AND tag = ?5 AND priority = ?2 AND tenant > ?3
+    UNION ALL
+    SELECT (
+        SELECT min(t.tenant) FROM penstock_ready_tag AS t
+        WHERE t.queue = ?1 AND t.tag = ?5 AND t.priority = ?2 AND t.tenant > turn.tenant
+    )
+    FROM turn WHERE turn.tenant IS NOT NULL
+    LIMIT ?4
+)
+SELECT tenant FROM turn WHERE tenant IS NOT NULL;
+
 -- name: pick_level
 SELECT json_group_array(json_array(run_at, id, task, throttle)) FROM (
     SELECT run_at, id, task, throttle FROM penstock_job
@@ -258,7 +282,8 @@ SELECT json_group_array(json_array(run_at, id, task, throttle)) FROM (
 SELECT json_group_array(json_array(run_at, job_id, task, throttle)) FROM (
     SELECT t.run_at, t.job_id, j.task, j.throttle FROM penstock_ready_tag AS t
     CROSS JOIN penstock_job AS j ON j.id = t.job_id
-    WHERE t.queue = ?1 AND t.tag = ?6 AND t.priority = ?2 AND (t.run_at, t.job_id) > (?3, ?4)
+    WHERE t.queue = ?1 AND t.tag = ?6 AND t.priority = ?2 AND t.tenant = ?7
+    AND (t.run_at, t.job_id) > (?3, ?4)
     ORDER BY t.run_at, t.job_id LIMIT ?5
 );
 
@@ -951,3 +976,37 @@ ON CONFLICT DO NOTHING RETURNING name;
 
 -- name: drop_token
 DELETE FROM penstock_token WHERE name = ? RETURNING name;
+
+-- name: greet
+INSERT OR REPLACE INTO penstock_worker (
+    name, host, pid, queues, tags, concurrency, started_at, seen_at
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: dismiss
+DELETE FROM penstock_worker WHERE name IN (SELECT value FROM json_each(?)) RETURNING name;
+
+-- name: workers
+SELECT name, host, pid, queues, tags, concurrency, started_at, seen_at FROM penstock_worker;
+
+-- A lease was claimed at its start, or renewed a whole lease before its end.
+-- name: holdings
+SELECT
+    worker, count(*), min(started_at), min(expires_at),
+    max(max(started_at, expires_at - lease_time))
+FROM penstock_job WHERE stage = 3 GROUP BY worker;
+
+-- The greetings, and what else anyone may wait for: jobs by their log, and settings.
+-- name: marks
+SELECT
+    (SELECT json_group_array(json_array(name, seen_at)) FROM penstock_worker),
+    json_array(
+        (SELECT max(id) FROM penstock_log),
+        (SELECT value FROM penstock_meta WHERE name = 'last_schedule'),
+        (
+            SELECT json_group_array(json_array(
+                name, paused, max_pending, concurrency, rate, rate_window, promote_after
+            )) FROM penstock_queue
+        ),
+        (SELECT json_group_array(json_array(kind, name, concurrency)) FROM penstock_limit),
+        (SELECT json_group_array(digest) FROM penstock_token)
+    );

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from penstock.core.job import Job, NewJob
 from penstock.core.schedule import Due, Firing, Missed, Rhythm, Schedule
 from penstock.core.times import from_micros, span_from_micros, span_to_micros, to_micros
-from penstock.stores.sqlite.adding import Adding
+from penstock.stores.sqlite.adding import Adding, explain, is_new
 from penstock.stores.sqlite.rows import encoded
 from penstock.stores.sqlite.transaction import SQL, Transaction
 
@@ -78,7 +78,8 @@ def fire(
     adding.write()
     for (firing, _), answer in zip(calls, answers, strict=True):
         if isinstance(answer, list):
-            _explain(tx, firing.schedule, answer)
+            reason = firing.schedule.reason
+            explain(tx, {job.version: reason(job.run_at) for job in answer if is_new(job)})
     return answers
 
 
@@ -108,13 +109,6 @@ def _fire_one(
     )
     tx.written = True
     return jobs
-
-
-def _explain(tx: Transaction, schedule: Schedule, jobs: Sequence[Job]) -> None:
-    tx.executemany(
-        SQL["log_reason"],
-        [(schedule.reason(job.run_at), job.version) for job in jobs if not job.duplicate],
-    )
 
 
 def _next_version(tx: Transaction) -> int:

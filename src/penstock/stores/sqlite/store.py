@@ -43,8 +43,9 @@ from penstock.core.schedule import Due, Firing, Schedule
 from penstock.core.store import Clock
 from penstock.core.times import from_micros, span_to_micros
 from penstock.core.token import Token
-from penstock.stores.sqlite import history, noting, rows, schedules, tokens
-from penstock.stores.sqlite.adding import Adding, Addition, Following
+from penstock.core.worker import WorkerInfo
+from penstock.stores.sqlite import attendance, history, noting, rows, schedules, tokens
+from penstock.stores.sqlite.adding import Adding, Addition, Following, explain, is_new
 from penstock.stores.sqlite.bell import Bell
 from penstock.stores.sqlite.claiming import (
     Claiming,
@@ -82,7 +83,8 @@ class SqliteStore:
             self._readers: deque[sqlite3.Connection] = deque([prepared(self._path, create=create)])
             self._watcher = connect(self._path)
             self._writer = Writer(self._path, self._committed)
-        self._bell = Bell(self._path, self._change_counter)
+        self._bell = Bell(self._path, self._change_counter, self._matters)
+        self._marks: tuple[str, str] | None = None
         self._noting = noting.Noting()
         self._threads = ThreadPoolExecutor(_READER_THREADS, "penstock-reader")
         self._announced = 0
@@ -98,8 +100,11 @@ class SqliteStore:
         actor: str,
         connection: Any = None,
         tail: Tail | None = None,
+        reason: str | None = None,
     ) -> list[Job]:
         """See `Store.add`."""
+        if reason is not None:
+            return await self._writer.run(self._add_explained, (jobs, actor, reason))
         if connection is None:
             return await self._writer.run(self._add, (jobs, actor, tail))
         return self._add_within(connection, (jobs, actor, tail))
@@ -392,6 +397,18 @@ class SqliteStore:
         """See `Store.drop_token`."""
         return await self._writer.run(self._drop_tokens, name)
 
+    async def greet(self, workers: Sequence[WorkerInfo]) -> None:
+        """See `Store.greet`."""
+        await self._writer.run(self._greet, workers)
+
+    async def dismiss(self, names: Sequence[str]) -> None:
+        """See `Store.dismiss`."""
+        await self._writer.run(self._dismiss, names)
+
+    async def workers(self) -> list[WorkerInfo]:
+        """See `Store.workers`."""
+        return await self._read(attendance.find)
+
     def _next_change(self, connection: sqlite3.Connection) -> int | None:
         """When the next job falls due, or may start by its queue's rate."""
         (due,) = connection.execute(SQL["next_due"], (self._announced,)).fetchone()
@@ -449,6 +466,15 @@ class SqliteStore:
         with translated(self._path):
             return int(self._watcher.execute("PRAGMA data_version").fetchone()[0])
 
+    def _matters(self) -> bool:
+        """Whether there was more than greetings since the last time; those come all day long."""
+        before = self._marks
+        with translated(self._path):
+            self._marks = self._watcher.execute(SQL["marks"]).fetchone()
+        if before is None or self._marks is None:
+            return True
+        return before[0] == self._marks[0] or before[1] != self._marks[1]
+
     # Adding
 
     def _add_within(self, connection: sqlite3.Connection, call: Addition) -> list[Job]:
@@ -495,6 +521,15 @@ class SqliteStore:
         adding.write()
         if adding.abandoned or following is not None:
             return (following or Following(tx, now, adding)).write(calls, answers)
+        return answers
+
+    def _add_explained(
+        self, tx: Transaction, calls: Sequence[tuple[Sequence[NewJob], str, str]]
+    ) -> list[list[Job] | Exception]:
+        answers = self._add(tx, [(jobs, actor, None) for jobs, actor, _ in calls])
+        for (_, _, reason), answer in zip(calls, answers, strict=True):
+            if not isinstance(answer, Exception):
+                explain(tx, {job.version: reason for job in answer if is_new(job)})
         return answers
 
     # Claiming
@@ -677,6 +712,18 @@ class SqliteStore:
 
     def _drop_tokens(self, tx: Transaction, calls: Sequence[str]) -> list[bool]:
         return [tokens.drop(tx, name) for name in calls]
+
+    # Workers
+
+    def _greet(self, tx: Transaction, calls: Sequence[Sequence[WorkerInfo]]) -> list[None]:
+        for workers in calls:
+            attendance.greet(tx, workers, self._clock())
+        return [None] * len(calls)
+
+    def _dismiss(self, tx: Transaction, calls: Sequence[Sequence[str]]) -> list[None]:
+        for names in calls:
+            attendance.dismiss(tx, names)
+        return [None] * len(calls)
 
 
 def _ready(tx: Transaction, queue: str, tag: str | None, portion: int) -> Iterator[Pick]:

@@ -1,0 +1,77 @@
+"""The command `workers`: who works on the store, busy or idle."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+from penstock.cli.output import Column, emit, plain, show_table, when
+from penstock.cli.store import on_store, opened
+from penstock.core.worker import WorkerInfo
+from penstock.engine import run_sync
+
+
+@click.command("workers")
+@on_store
+def list_workers(*, store: str, as_json: bool) -> None:
+    """List the workers of the store, busy or idle, and when each was last heard of.
+
+    One that was not heard of for over a minute is marked as silent: it was killed, or cannot reach
+    the store. It stays in the list for a day.
+    """
+    with opened(store) as app:
+        workers = run_sync(app.workers())
+    now = datetime.now(UTC)
+    if as_json:
+        emit({"workers": [_fields(worker, now) for worker in workers]})
+    elif workers:
+        _print_workers(workers, now)
+    else:
+        click.echo("No worker is there; to start one: penstock worker MODULE:APP")
+
+
+def _fields(worker: WorkerInfo, now: datetime) -> dict[str, Any]:
+    return {**plain(worker), "silent": worker.is_silent(now)}
+
+
+def _print_workers(workers: Sequence[WorkerInfo], now: datetime) -> None:
+    columns = [
+        Column("name", bends=True),
+        Column(""),
+        Column("running", right=True),
+        Column("heard of"),
+        Column("started"),
+        Column("host", bends=True),
+        Column("queues", bends=True),
+        Column("tags", bends=True),
+    ]
+    rows = [
+        [
+            worker.name,
+            "silent" if worker.is_silent(now) else "",
+            _running(worker),
+            when(worker.seen_at, now),
+            when(worker.started_at, now),
+            worker.host or "",
+            _queues(worker),
+            ", ".join(worker.tags),
+        ]
+        for worker in workers
+    ]
+    show_table(columns, rows)
+
+
+def _running(worker: WorkerInfo) -> str:
+    if worker.concurrency is None:  # it never said
+        return f"{worker.running:,}"
+    return f"{worker.running:,} of {worker.concurrency:,}"
+
+
+def _queues(worker: WorkerInfo) -> str:
+    if worker.queues is not None:
+        return ", ".join(worker.queues)
+    return "" if worker.host is None else "all"
+
+
+COMMANDS: Sequence[click.Command] = (list_workers,)

@@ -1,0 +1,71 @@
+"""Who works on the store, in the file: what the verbs about it do."""
+
+import sqlite3
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from penstock.core.times import from_micros, to_micros
+from penstock.core.worker import Holding, WorkerInfo, roster
+from penstock.stores.sqlite.rows import encoded
+from penstock.stores.sqlite.transaction import SQL, Transaction
+
+_names = msgspec.json.Decoder(tuple[str, ...])
+
+
+def find(connection: sqlite3.Connection) -> list[WorkerInfo]:
+    """Every worker that greeted or holds a lease."""
+    greeted = [_worker(row) for row in connection.execute(SQL["workers"])]
+    return roster(greeted, [_holding(row) for row in connection.execute(SQL["holdings"])])
+
+
+def greet(tx: Transaction, workers: Iterable[WorkerInfo], now: int) -> None:
+    """Write what workers say of themselves; nobody is woken."""
+    for worker in workers:
+        tx.execute(SQL["greet"], _columns(worker, now))
+        tx.written = True
+
+
+def dismiss(tx: Transaction, names: Collection[str]) -> None:
+    """Forget workers; nobody is woken."""
+    if tx.execute(SQL["dismiss"], (encoded(list(names)),)).fetchall():
+        tx.written = True
+
+
+def _columns(worker: WorkerInfo, now: int) -> tuple[Any, ...]:
+    return (
+        worker.name,
+        worker.host,
+        worker.pid,
+        None if worker.queues is None else encoded(worker.queues),
+        encoded(worker.tags),
+        worker.concurrency,
+        None if worker.started_at is None else to_micros(worker.started_at),
+        now,
+    )
+
+
+def _worker(row: Sequence[Any]) -> WorkerInfo:
+    name, host, pid, queues, tags, concurrency, started_at, seen_at = row
+    return WorkerInfo(
+        name=name,
+        host=host,
+        pid=pid,
+        queues=None if queues is None else _names.decode(queues),
+        tags=_names.decode(tags),
+        concurrency=concurrency,
+        started_at=None if started_at is None else from_micros(started_at),
+        seen_at=from_micros(seen_at),
+    )
+
+
+def _holding(row: Sequence[Any]) -> Holding:
+    worker, running, oldest_start, expires_at, seen_at = row
+    return Holding(
+        worker=worker,
+        running=running,
+        oldest_start=from_micros(oldest_start),
+        expires_at=from_micros(expires_at),
+        seen_at=from_micros(seen_at),
+    )

@@ -1,0 +1,178 @@
+from datetime import timedelta
+
+import pytest
+from msgspec.structs import replace
+
+from penstock.core.lifecycle import Done
+from penstock.core.store import Store
+from penstock.core.worker import WorkerInfo
+from penstock.stores import open_store
+from tests.contract.support import (
+    HOUR,
+    SECOND,
+    ManualClock,
+    add,
+    add_one,
+    new,
+    settle,
+    take,
+    take_one,
+)
+
+
+def worker(clock: ManualClock, name: str = "w") -> WorkerInfo:
+    """What a worker says of itself that takes everything."""
+    return WorkerInfo(
+        name=name, host="h", pid=7, concurrency=20, started_at=clock.now, seen_at=clock.now
+    )
+
+
+async def test_idle_worker_is_listed_as_it_greeted(store: Store, clock: ManualClock) -> None:
+    picky = replace(worker(clock, "b ö"), queues=("q", "r"), tags=("x",))
+    assert await store.workers() == []
+    await store.greet([picky, worker(clock, "a")])
+    assert await store.workers() == [worker(clock, "a"), picky]
+
+
+async def test_clock_of_the_store_says_when_a_worker_was_seen(
+    store: Store, clock: ManualClock
+) -> None:
+    first = worker(clock)
+    await store.greet([replace(first, seen_at=clock.now - HOUR)])
+    assert await store.workers() == [first]
+    clock.advance(SECOND)
+    assert await store.workers() == [first]
+    await store.greet([first])
+    assert await store.workers() == [replace(first, seen_at=clock.now)]
+
+
+async def test_last_greeting_of_a_name_counts(store: Store, clock: ManualClock) -> None:
+    """As of a worker with a fixed name that was restarted, perhaps elsewhere."""
+    await store.greet([replace(worker(clock), queues=("q",), tags=("x",))])
+    clock.advance(HOUR)
+    again = replace(worker(clock), host="other", pid=8)
+    await store.greet([again])
+    assert await store.workers() == [again]
+
+
+async def test_dismissed_worker_is_gone(store: Store, clock: ManualClock) -> None:
+    await store.greet([worker(clock, name) for name in ("a", "b", "c")])
+    await store.dismiss(["a", "c", "unknown"])
+    assert await store.workers() == [worker(clock, "b")]
+    await store.dismiss([])
+    await store.greet([])
+    assert await store.workers() == [worker(clock, "b")]
+    await store.greet([worker(clock, "a")])
+    assert len(await store.workers()) == 2
+
+
+async def test_leases_of_a_worker_are_counted(store: Store, clock: ManualClock) -> None:
+    await store.greet([worker(clock), worker(clock, "idle")])
+    await add(store, new(lease=60 * SECOND), new(lease=20 * SECOND), new(), new())
+    started = clock.now
+    [one, _] = await take(store, limit=2)
+    clock.advance(SECOND)
+    await take(store, limit=1)
+    idle, busy = await store.workers()
+    assert (idle.running, idle.oldest_start, idle.expires_at) == (0, None, None)
+    assert (busy.running, busy.oldest_start) == (3, started)
+    assert busy.expires_at == started + 20 * SECOND
+    await settle(store, one, Done())
+    assert (await store.workers())[1].running == 2
+
+
+async def test_worker_that_never_greeted_is_known_by_its_leases(
+    store: Store, clock: ManualClock
+) -> None:
+    job = await add_one(store, lease=20 * SECOND)
+    running = await take_one(store, worker="foreign")
+    listed = WorkerInfo(
+        name="foreign",
+        seen_at=clock.now,
+        running=1,
+        oldest_start=clock.now,
+        expires_at=clock.now + 20 * SECOND,
+    )
+    assert await store.workers() == [listed]
+    clock.advance(15 * SECOND)
+    assert await store.workers() == [listed]
+    await store.renew([running.lease])
+    renewed = replace(listed, seen_at=clock.now, expires_at=clock.now + job.lease_time)
+    assert await store.workers() == [renewed]
+    await settle(store, running, Done())
+    assert await store.workers() == []
+
+
+async def test_newest_of_several_leases_says_when_a_worker_was_seen(
+    store: Store, clock: ManualClock
+) -> None:
+    await add(store, new(lease=HOUR), new(lease=SECOND))
+    await take_one(store)
+    clock.advance(SECOND)
+    await take_one(store)
+    [seen] = await store.workers()
+    assert (seen.running, seen.seen_at) == (2, clock.now)
+    assert (seen.oldest_start, seen.expires_at) == (clock.now - SECOND, clock.now + SECOND)
+
+
+async def test_renewal_counts_as_being_seen(store: Store, clock: ManualClock) -> None:
+    """A handler that blocks the event loop keeps a worker from greeting, not from renewing."""
+    greeted = worker(clock)
+    await store.greet([greeted])
+    await add_one(store)
+    running = await take_one(store)
+    clock.advance(10 * SECOND)
+    await store.renew([running.lease])
+    [seen] = await store.workers()
+    assert seen.seen_at == clock.now
+    clock.advance(10 * SECOND)
+    await store.greet([greeted])
+    [seen] = await store.workers()
+    assert seen.seen_at == clock.now
+
+
+async def test_killed_worker_stays_listed_and_grows_old(store: Store, clock: ManualClock) -> None:
+    await store.greet([worker(clock)])
+    await add_one(store)
+    await take_one(store)
+    died = clock.now
+    clock.advance(48 * HOUR)
+    [killed] = await store.workers()
+    assert (killed.seen_at, killed.running) == (died, 1)
+    assert killed.expires_at is not None
+    assert killed.expires_at < clock.now
+
+
+@pytest.mark.parametrize("verb", ["greet", "dismiss"])
+async def test_greeting_wakes_nobody(store: Store, clock: ManualClock, verb: str) -> None:
+    await store.greet([worker(clock)])
+    seen = await store.wait(-1, 0)
+    clock.advance(SECOND)
+    await (store.greet([worker(clock)]) if verb == "greet" else store.dismiss(["w"]))
+    assert await store.wait(seen, 0) == seen
+
+
+async def test_greetings_are_there_for_other_openers(shared_url: str, clock: ManualClock) -> None:
+    one, other = open_store(shared_url, clock=clock), open_store(shared_url, clock=clock)
+    await one.greet([worker(clock)])
+    assert await other.workers() == [worker(clock)]
+    await other.dismiss(["w"])
+    assert await one.workers() == []
+    await one.close()
+    await other.close()
+
+
+def test_worker_is_silent_after_a_minute(clock: ManualClock) -> None:
+    heard = worker(clock)
+    assert not heard.is_silent(clock.now + timedelta(minutes=1))
+    assert heard.is_silent(clock.now + timedelta(minutes=1, microseconds=1))
+
+
+def test_worker_that_never_greeted_is_silent_when_its_lease_is_over(clock: ManualClock) -> None:
+    leased = WorkerInfo(name="w", seen_at=clock.now, running=1, expires_at=clock.now + HOUR)
+    assert not leased.is_silent(clock.now + HOUR - SECOND)
+    assert leased.is_silent(clock.now + HOUR)
+    brief = replace(leased, expires_at=clock.now + SECOND)
+    assert not brief.is_silent(clock.now + SECOND)
+    assert brief.is_silent(clock.now + HOUR)
+    assert replace(leased, host="h").is_silent(clock.now + HOUR - SECOND)
