@@ -1,4 +1,4 @@
-"""The server's own part of what is served: jobs, queues, schedules, history, the log, health."""
+"""What every server serves: jobs, queues, workers, schedules, history, the log, health."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -14,6 +14,7 @@ from penstock.server.jobs import JobRoutes
 from penstock.server.queues import QueueRoutes
 from penstock.server.schedules import ScheduleRoutes
 from penstock.server.stream import StreamRoutes
+from penstock.server.workers import WorkerRoutes
 
 
 def install(penstock: Penstock, stopping: asyncio.Event) -> Application:
@@ -24,6 +25,7 @@ def install(penstock: Penstock, stopping: asyncio.Event) -> Application:
         JobRoutes(penstock),
         BulkRoutes(penstock),
         QueueRoutes(penstock, stopping),
+        WorkerRoutes(penstock),
         ScheduleRoutes(penstock),
         HistoryRoutes(penstock),
         stream,
@@ -37,7 +39,7 @@ def install(penstock: Penstock, stopping: asyncio.Event) -> Application:
 
     return Application(
         "server",
-        "Jobs, queues, schedules, history, the log, health.",
+        "Jobs, queues, workers, schedules, history, the log, health.",
         [route for owner in owners for route in routes_of(owner)],
         running,
     )
