@@ -1,7 +1,7 @@
 """What may be asked for: every argument is checked before anything is stored."""
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 import msgspec
 
@@ -23,6 +23,9 @@ _REMEMBERED_NAMES = 1_000
 _JSON_OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _UNFINISHED = Scope.UNFINISHED
 _SHORTEST = timedelta(milliseconds=1)
+# Far from where the calendar ends, in whatever time zone.
+_FIRST = datetime(1900, 1, 1, tzinfo=UTC)
+_LAST = datetime(9000, 1, 1, tzinfo=UTC)
 
 
 class JobChecker:
@@ -35,8 +38,7 @@ class JobChecker:
     def check(self, job: NewJob) -> None:
         """Raise `InvalidJob` for a job that cannot be stored as asked for."""
         self._check_payload(job)
-        if type(job.priority) is not int or not 0 <= job.priority <= MAX_PRIORITY:
-            raise InvalidJob(f"priority is a whole number from 0 to {MAX_PRIORITY}")
+        check_priority(job.priority)
         if job.task not in self._names or job.queue not in self._names:
             check_name("task", job.task)
             check_name("queue", job.queue)
@@ -74,6 +76,12 @@ def check_jobs(jobs: object) -> None:
     for job in jobs:
         if not isinstance(job, NewJob):
             raise InvalidJob(f"a job is a NewJob, as Task.new makes it, not {job!r:.80}")
+
+
+def check_priority(priority: object) -> None:
+    """How soon a job is claimed."""
+    if type(priority) is not int or not 0 <= priority <= MAX_PRIORITY:
+        raise InvalidJob(f"priority is a whole number from 0 to {MAX_PRIORITY}")
 
 
 def check_concurrency(n: object) -> None:
@@ -171,6 +179,8 @@ def check_times(job: NewJob) -> None:
             raise InvalidJob("give delay or run_at, not both")
         if job.run_at.tzinfo is None:
             raise InvalidJob("run_at needs a time zone: datetime.now(UTC) + …")
+        if not _FIRST <= job.run_at <= _LAST:
+            raise InvalidJob(f"run_at is in the years from {_FIRST.year} to {_LAST.year - 1}")
 
 
 def _check_options(job: NewJob) -> None:

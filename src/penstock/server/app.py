@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from importlib.metadata import version
+from typing import get_args
 
 from fastapi import FastAPI
 from starlette.routing import Route as StarletteRoute
@@ -13,6 +14,7 @@ from penstock.engine import Penstock
 from penstock.http.bodies import Receive, Scope, Send
 from penstock.http.openapi import describe
 from penstock.http.routes import Gate, Route
+from penstock.server import api
 
 TITLE = "Penstock"
 
@@ -24,9 +26,9 @@ class Service:
         self, penstock: Penstock, applications: Sequence[Application], routes: Iterable[Route] = ()
     ) -> None:
         self.penstock = penstock
-        self.applications = applications
-        self.routes = [*(route for one in applications for route in one.routes), *routes]
         self.stopping = asyncio.Event()  # set when those who wait should go
+        self.applications = [*applications, api.install(penstock, self.stopping)]
+        self.routes = [*(route for one in self.applications for route in one.routes), *routes]
         self._app = _fastapi(self.routes)
         self._find = Directory(self.routes).find
 
@@ -121,7 +123,7 @@ def _fastapi(routes: Sequence[Route]) -> FastAPI:
     for route in sorted(routes, key=lambda route: "{" in route.declared.path):
         declared = route.declared
         app.router.routes.append(
-            StarletteRoute(declared.path, endpoint=route, methods=[declared.method])
+            StarletteRoute(_pattern(route), endpoint=route, methods=[declared.method])
         )
     document = describe(
         routes,
@@ -131,3 +133,12 @@ def _fastapi(routes: Sequence[Route]) -> FastAPI:
     )
     app.openapi = lambda: document  # type: ignore[method-assign] # as FastAPI documents it
     return app
+
+
+def _pattern(route: Route) -> str:
+    """The path as the router reads it: names of queues and the like may have slashes in them."""
+    path = route.declared.path
+    for name, kind in route.path_types.items():
+        if get_args(kind)[:1] == (str,):
+            path = path.replace(f"{{{name}}}", f"{{{name}:path}}")
+    return path

@@ -1,0 +1,131 @@
+"""The route for the history: how much went through the queues, and how long it took."""
+
+from datetime import datetime, timedelta
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from penstock.core.history import KEPT, Interval, Spread
+from penstock.core.times import from_micros
+from penstock.core.token import Access
+from penstock.engine import Penstock
+from penstock.http.problems import Problem
+from penstock.http.routes import route
+from penstock.server.shapes import Instant, Name, seconds
+
+_MOST_STEPS = 1_500
+_MINUTE = 60
+_UNASKED = timedelta(hours=1)
+
+
+class HistoryQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which time to look at, in steps of how many seconds."""
+
+    since: Annotated[Instant, Meta(description="By default an hour ago.")] | None = None
+    until: Annotated[Instant, Meta(description="By default now.")] | None = None
+    queue: Name | None = None
+    step: Annotated[int, Meta(ge=_MINUTE, le=86_400, multiple_of=_MINUTE)] = _MINUTE
+
+
+class Times(msgspec.Struct, frozen=True, kw_only=True):
+    """How long something took, in seconds; the quantiles are estimates, null without any."""
+
+    count: int
+    total: float
+    p50: float | None
+    p95: float | None
+    p99: float | None
+
+
+class IntervalShape(msgspec.Struct, frozen=True, kw_only=True):
+    """What has happened in a queue in one step.
+
+    `rates` are per second. `wait` is how long claimed jobs had been due, `run` how long the runs
+    took that ended.
+    """
+
+    at: datetime
+    queue: str
+    counts: dict[str, int]
+    rates: dict[str, float]
+    wait: Times
+    run: Times
+
+
+class HistoryAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """What has happened, by time and queue. Steps in which nothing did are left out."""
+
+    since: datetime
+    until: datetime
+    step: int
+    intervals: list[IntervalShape]
+
+
+class HistoryRoutes:
+    """What the server serves of the history."""
+
+    def __init__(self, penstock: Penstock) -> None:
+        self._penstock = penstock
+
+    @route(
+        "GET",
+        "/api/v1/history",
+        Access.READ,
+        "See what went through",
+        answers={200: HistoryAnswer},
+        examples={
+            "200": {
+                "since": "2030-01-01T12:00:00Z",
+                "until": "2030-01-01T13:00:00Z",
+                "step": 3600,
+                "intervals": [
+                    {
+                        "at": "2030-01-01T12:00:00Z",
+                        "queue": "mail",
+                        "counts": {"enqueued": 3600, "claimed": 1800, "done": 1800},
+                        "rates": {"enqueued": 1.0, "claimed": 0.5, "done": 0.5},
+                        "wait": {"count": 1800, "total": 90.0, "p50": 0.04, "p95": 0.1, "p99": 0.2},
+                        "run": {"count": 1800, "total": 36.0, "p50": 0.02, "p95": 0.03, "p99": 0.1},
+                    }
+                ],
+            }
+        },
+    )
+    async def history(self, query: HistoryQuery) -> HistoryAnswer:
+        """Rates and times per queue and step, for the last 8 days at most."""
+        now = from_micros(self._penstock.clock())
+        since = max(query.since or now - _UNASKED, now - KEPT)
+        until = min(query.until or now, now)
+        step = timedelta(seconds=query.step)
+        if (until - since) / step > _MOST_STEPS:
+            raise Problem(
+                422, f"step: more than {_MOST_STEPS:,} steps; choose a longer one", field="step"
+            )
+        await self._penstock.digest()
+        found = await self._penstock.history(since, until, query.queue, step)
+        return HistoryAnswer(
+            since=since,
+            until=until,
+            step=query.step,
+            intervals=[
+                _shape(one, min(step, max(now - one.at, timedelta(seconds=1)))) for one in found
+            ],
+        )
+
+
+def _shape(interval: Interval, length: timedelta) -> IntervalShape:
+    counts = {event.value: n for event, n in interval.counts.items()}
+    return IntervalShape(
+        at=interval.at,
+        queue=interval.queue,
+        counts=counts,
+        rates={event: n / length.total_seconds() for event, n in counts.items()},
+        wait=_times(interval.wait),
+        run=_times(interval.run),
+    )
+
+
+def _times(spread: Spread) -> Times:
+    p50, p95, p99 = (seconds(spread.quantile(part)) for part in (0.5, 0.95, 0.99))
+    return Times(count=spread.count, total=spread.total.total_seconds(), p50=p50, p95=p95, p99=p99)

@@ -1,0 +1,134 @@
+"""The route for workers: who works on the store, and what each holds."""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+import msgspec
+
+from penstock.core.job import Job, JobQuery
+from penstock.core.lifecycle import State
+from penstock.core.times import from_micros
+from penstock.core.token import Access
+from penstock.core.worker import WorkerInfo
+from penstock.engine import Penstock
+from penstock.http.routes import route
+
+_LEASES = 1_000
+
+
+class LeaseShape(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker's hold on a job."""
+
+    job_id: int
+    token: int
+    queue: str
+    task: str
+    attempt: int
+    started_at: datetime | None
+    expires_at: datetime | None
+    cancel_requested: bool
+
+
+class WorkerShape(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker, busy or idle. `heartbeat_age` is for how many seconds it was not heard of.
+
+    `queues` are all where it is null; of a worker that never greeted, only its leases are known.
+    """
+
+    name: str
+    host: str | None
+    pid: int | None
+    queues: tuple[str, ...] | None
+    tags: tuple[str, ...]
+    concurrency: int | None
+    started_at: datetime | None
+    seen_at: datetime
+    heartbeat_age: float
+    silent: bool
+    running: int
+    oldest_start: datetime | None
+    expires_at: datetime | None
+    leases: list[LeaseShape]
+
+
+class WorkerList(msgspec.Struct, frozen=True):
+    """Every worker, by name; the leases of all of them are the first 1,000 at most."""
+
+    workers: list[WorkerShape]
+
+
+_EXAMPLE = {
+    "name": "host:42",
+    "host": "host",
+    "pid": 42,
+    "queues": ["mail"],
+    "tags": [],
+    "concurrency": 10,
+    "started_at": "2030-01-01T12:00:00Z",
+    "seen_at": "2030-01-01T12:30:00Z",
+    "heartbeat_age": 2.5,
+    "silent": False,
+    "running": 1,
+    "oldest_start": "2030-01-01T12:29:59Z",
+    "expires_at": "2030-01-01T12:30:29Z",
+    "leases": [
+        {
+            "job_id": 1,
+            "token": 2,
+            "queue": "mail",
+            "task": "mail.send",
+            "attempt": 1,
+            "started_at": "2030-01-01T12:29:59Z",
+            "expires_at": "2030-01-01T12:30:29Z",
+            "cancel_requested": False,
+        }
+    ],
+}
+
+
+class WorkerRoutes:
+    """What the server serves of workers."""
+
+    def __init__(self, penstock: Penstock) -> None:
+        self._penstock = penstock
+
+    @route(
+        "GET",
+        "/api/v1/workers",
+        Access.READ,
+        "List workers",
+        answers={200: WorkerList},
+        examples={"200": {"workers": [_EXAMPLE]}},
+    )
+    async def page(self) -> WorkerList:
+        """Every worker on the store, when it was last heard of, and the leases that it holds."""
+        workers = await self._penstock.workers()
+        running = JobQuery(states=frozenset({State.RUNNING}), newest_first=False, limit=_LEASES)
+        held: dict[str | None, list[Job]] = {}
+        for job in await self._penstock.find(running):
+            held.setdefault(job.worker, []).append(job)
+        now = from_micros(self._penstock.clock())
+        return WorkerList([_shape(one, held.get(one.name, ()), now) for one in workers])
+
+
+def _shape(worker: WorkerInfo, held: Sequence[Job], now: datetime) -> WorkerShape:
+    fields = {name: getattr(worker, name) for name in worker.__struct_fields__}
+    return WorkerShape(
+        **fields,
+        heartbeat_age=max(0.0, (now - worker.seen_at).total_seconds()),
+        silent=worker.is_silent(now),
+        leases=[_lease(job) for job in held],
+    )
+
+
+def _lease(job: Job) -> LeaseShape:
+    return LeaseShape(
+        job_id=job.id,
+        token=job.token,
+        queue=job.queue,
+        task=job.task,
+        attempt=job.attempt,
+        started_at=job.started_at,
+        expires_at=job.expires_at,
+        cancel_requested=job.cancel_requested,
+    )

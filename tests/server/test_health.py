@@ -1,0 +1,135 @@
+"""Liveness and readiness: answered from memory, without a token."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from importlib.metadata import version
+from typing import Any
+
+import httpx
+import pytest
+
+from penstock import Access, Penstock, StoreUnavailable
+from penstock.server import health
+from penstock.server.app import Service
+from penstock.server.gate import Gatekeeper
+from penstock.testing import faulty
+from tests.contract.support import SOON, ManualClock
+from tests.server.conftest import Api
+
+
+@pytest.fixture(autouse=True)
+def seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store is looked at when the service starts, and not again."""
+    monkeypatch.setattr(health, "CHECK_EVERY", 3600)
+
+
+async def test_health_has_the_version_that_old_clients_compare_and_its_own(api: Api) -> None:
+    for path in ("/health", "/health/"):
+        assert await api("GET", path) == {
+            "status": "healthy",
+            "version": "10.7.0",
+            "penstock": version("penstock"),
+        }
+
+
+async def test_ready_while_the_store_answers(api: Api) -> None:
+    for path in ("/health/ready", "/health/ready/"):
+        found = await api("GET", path)
+        assert (found["status"], found["detail"]) == ("ready", None)
+        assert 0 <= found["store_seconds"] < health.PATIENCE
+
+
+async def test_not_ready_when_the_service_stops(api: Api, service: Service) -> None:
+    service.let_go()
+    assert (await api("GET", "/health/ready", status=503))["status"] == "not ready"
+    await api("GET", "/health")
+
+
+async def test_no_question_to_the_store_is_asked_for_an_answer(
+    app: Penstock, service: Service, api: Api
+) -> None:
+    with faulty(app) as faults:
+        await api("GET", "/health")
+        await api("GET", "/health/ready")
+        assert not faults.calls
+
+
+@pytest.fixture
+async def impatient(
+    monkeypatch: pytest.MonkeyPatch, clock: ManualClock
+) -> AsyncIterator[tuple[Service, Api]]:
+    """A service that looks at its store all the time."""
+    monkeypatch.setattr(health, "CHECK_EVERY", 0.01)
+    monkeypatch.setattr(health, "PATIENCE", 0.05)
+    app = Penstock("memory://", clock=clock)
+    service = Service(app, [])
+    transport = httpx.ASGITransport(app=service)
+    async with service.running(), httpx.AsyncClient(transport=transport, base_url="http://x") as c:
+        yield service, Api(c)
+
+
+async def until_ready_is(api: Api, status: int) -> dict[str, str]:
+    async with asyncio.timeout(SOON):
+        while (  # noqa: ASYNC110 - the service has no event for it
+            answer := await api.client.get("/health/ready")
+        ).status_code != status:
+            await asyncio.sleep(0)
+    found: dict[str, str] = answer.json()
+    return found
+
+
+async def test_store_that_fails_makes_it_not_ready_until_it_answers_again(
+    impatient: tuple[Service, Api],
+) -> None:
+    service, api = impatient
+    await until_ready_is(api, 200)
+    with faulty(service.penstock) as faults:
+        faults.fail("newest_log", every=1, error=StoreUnavailable("/secret/place is locked"))
+        found = await until_ready_is(api, 503)
+        assert found["detail"] == "the store does not answer"
+        await api("GET", "/health")
+    await until_ready_is(api, 200)
+
+
+async def test_store_that_hangs_is_asked_once_and_makes_it_not_ready(
+    impatient: tuple[Service, Api], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service, api = impatient
+    [route] = [one for one in service.routes if one.declared.path == "/health/ready"]
+    found: list[Any] = []
+    asked, answer = [0], asyncio.Event()
+
+    async def hang() -> int:
+        asked[0] += 1
+        await answer.wait()
+        return 0
+
+    monkeypatch.setattr(service.penstock, "newest_log", hang)
+    assert "did not answer within" in (await until_ready_is(api, 503))["detail"]
+    async with asyncio.timeout(SOON):
+        while len(found) < 4:  # each look leaves another verdict
+            verdict = route.handler.__self__._found  # type: ignore[attr-defined]
+            if not any(verdict is one for one in found):
+                found.append(verdict)
+            await asyncio.sleep(0.001)
+    assert asked == [1]
+    answer.set()
+    await until_ready_is(api, 200)
+
+
+async def test_health_needs_no_token_and_all_else_does(app: Penstock, service: Service) -> None:
+    gate = Gatekeeper(app, open_without_tokens=False)
+    service.guard(gate)
+    await app.create_token("t", {Access.PUBLISH})
+    await gate.refresh()
+    transport = httpx.ASGITransport(app=service)
+    async with httpx.AsyncClient(transport=transport, base_url="http://x") as client:
+        for path in ("/health", "/health/", "/health/ready", "/health/ready/"):
+            assert (await client.get(path)).status_code == 200
+        for path in ("/health/x", "//health", "/health//"):
+            assert (await client.get(path)).status_code in (401, 404), path
+        for route in service.routes:
+            if not route.declared.path.startswith("/health"):
+                path = route.declared.path.replace("{job_id}", "1")
+                answer = await client.request(route.declared.method, path)
+                assert answer.status_code == 401, route

@@ -1,0 +1,82 @@
+"""The history over HTTP: rates and times per step."""
+
+from datetime import timedelta
+
+import pytest
+
+from penstock import Done, Failed, NewJob, Penstock
+from tests.contract.support import SECOND, ManualClock
+from tests.server.conftest import Api
+
+
+@pytest.fixture
+async def worked(app: Penstock, clock: ManualClock) -> None:
+    """Sixty jobs of one queue, claimed after 2 seconds, run in 5; one of another, failed."""
+    mail = NewJob(task="t", payload="{}", queue="mail")
+    await app.enqueue_many([mail] * 60)
+    clock.advance(2 * SECOND)
+    jobs = await app.claim(worker="w", limit=60)
+    clock.advance(5 * SECOND)
+    await app.settle([(job, Done()) for job in jobs])
+    clock.advance(timedelta(minutes=1))
+    await app.enqueue_many([NewJob(task="t", payload="{}", queue="other")])
+    await app.settle([(job, Failed("no")) for job in await app.claim(worker="w")])
+    clock.advance(timedelta(minutes=10))
+
+
+@pytest.mark.usefixtures("worked")
+async def test_rates_and_times_come_per_queue_and_step(api: Api) -> None:
+    found = await api("GET", "/history")
+    mail, other = found["intervals"]
+    assert (mail["queue"], mail["at"]) == ("mail", "2030-01-01T00:00:00Z")
+    assert mail["counts"] == {"enqueued": 60, "claimed": 60, "done": 60}
+    assert mail["rates"] == {"enqueued": 1.0, "claimed": 1.0, "done": 1.0}
+    assert (mail["wait"]["count"], mail["wait"]["total"]) == (60, 120.0)
+    assert 1 <= mail["wait"]["p50"] <= mail["wait"]["p95"] <= mail["wait"]["p99"] <= 2.5
+    assert 2.5 <= mail["run"]["p50"] <= mail["run"]["p99"] <= 5
+    assert (other["queue"], other["at"]) == ("other", "2030-01-01T00:01:00Z")
+    assert other["counts"]["failed"] == 1
+
+
+@pytest.mark.usefixtures("worked")
+async def test_step_that_is_under_way_is_measured_by_its_own_length(
+    api: Api, app: Penstock, clock: ManualClock
+) -> None:
+    [last] = (await api("GET", "/history?step=86400&queue=mail"))["intervals"]
+    seconds = clock.now.timestamp() % 86400
+    assert last["rates"]["done"] == 60 / seconds
+
+
+@pytest.mark.usefixtures("worked")
+async def test_time_and_queue_narrow_it(api: Api) -> None:
+    async def queues(**wanted: str) -> list[str]:
+        found = await api("GET", "/history", params=wanted)
+        return [one["queue"] for one in found["intervals"]]
+
+    assert await queues() == ["mail", "other"]
+    assert await queues(queue="other") == ["other"]
+    assert await queues(queue="none") == []
+    assert await queues(since="2030-01-01T00:01:00Z") == ["other"]
+    assert await queues(until="2030-01-01T00:01:00Z") == ["mail"]
+    assert await queues(since="2030-01-01T00:00:00+00:00", step="3600") == ["mail", "other"]
+    assert await queues(since="2029-01-01T00:00:00Z", step="600") == ["mail", "other"]
+
+
+@pytest.mark.parametrize(
+    ("query", "field"),
+    [
+        ("since=2030-01-01T00:00:00", "since"),
+        ("since=soon", "since"),
+        ("until=x", "until"),
+        ("queue=", "queue"),
+        ("step=59", "step"),
+        ("step=90", "step"),
+        ("step=0", "step"),
+        ("step=86460", "step"),
+        ("step=x", "step"),
+        ("since=2020-01-01T00:00:00Z", "step"),
+        ("interval=60", "interval"),
+    ],
+)
+async def test_wrong_parameter_is_named(api: Api, query: str, field: str) -> None:
+    assert await api.refused("GET", f"/history?{query}") == field

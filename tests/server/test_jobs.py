@@ -1,0 +1,495 @@
+"""Jobs over HTTP: enqueueing, looking, steering."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from penstock import Done, Failed, Job, NewJob, Note, Penstock, Progress, Snoozed, State
+from penstock.cli.output import plain
+from penstock.core.note import Line
+from penstock.server import jobs as job_routes
+from tests.contract.support import SECOND, ManualClock
+from tests.server.conftest import Api
+
+WHOLE = {
+    "task": "mail.send",
+    "args": {"to": ["a", {"b": None}], "n": 12345678901234567890, "ü": 0.1},
+    "queue": "mail",
+    "priority": 9,
+    "delay": 1.5,
+    "key": "k",
+    "dedupe": "d",
+    "scope": "pending",
+    "tags": ["x", "y"],
+    "retry": {"attempts": 7, "delay": 1, "factor": 1, "max_delay": 2, "jitter": 0},
+    "timeout": 10,
+    "lease": 20,
+    "correlation": "c",
+    "tenant": "t",
+    "throttle": "th",
+    "on_failure": "run",
+}
+
+
+async def add(app: Penstock, n: int = 1, **options: Any) -> list[Job]:
+    new = NewJob(**{"task": "t", "payload": "{}", **options})
+    return await app.enqueue_many([new] * n)
+
+
+async def claim(app: Penstock, worker: str = "w") -> Job:
+    [job] = await app.claim(worker=worker)
+    return job
+
+
+# Enqueueing
+
+
+async def test_job_is_stored_with_all_its_options(api: Api, app: Penstock) -> None:
+    answer = await api("POST", "/jobs", WHOLE, status=201)
+    job = await app.get(answer["id"])
+    assert {**answer, "duplicate": None} == {**_plain(job), "duplicate": None}
+    assert answer["duplicate"] is False
+    assert job.args == WHOLE["args"]
+    assert (job.queue, job.priority, job.key, job.dedupe) == ("mail", 9, "k", "d")
+    assert (job.tags, job.correlation, job.tenant, job.throttle) == (("x", "y"), "c", "t", "th")
+    assert job.run_at - job.enqueued_at == 1.5 * SECOND
+    assert (job.timeout, job.lease_time) == (10 * SECOND, 20 * SECOND)
+    assert (job.retry.attempts, job.retry.delay, job.retry.jitter) == (7, SECOND, 0)
+
+
+def _plain(job: Job) -> dict[str, Any]:
+    """As the command prints it: the same names, the same values."""
+    told = plain(job)
+    for name in ("enqueued_at", "run_at", "started_at", "finished_at", "expires_at"):
+        if told[name] is not None and told[name].endswith(".000000Z"):
+            told[name] = told[name].replace(".000000", "")
+    return told  # type: ignore[no-any-return]
+
+
+async def test_task_alone_is_enough(api: Api, app: Penstock) -> None:
+    answer = await api("POST", "/jobs", {"task": "anything"}, status=201)
+    job = await app.get(answer["id"])
+    plain_job = NewJob(task="anything", payload="{}")
+    assert (job.args, job.queue, job.retry) == ({}, plain_job.queue, plain_job.retry)
+    assert (job.lease_time, job.priority) == (plain_job.lease, plain_job.priority)
+
+
+async def test_duplicate_is_answered_with_the_job_that_is_there(api: Api) -> None:
+    first = await api("POST", "/jobs", {"task": "t", "dedupe": "d"}, status=201)
+    again = await api("POST", "/jobs", {"task": "t", "dedupe": "d"}, status=200)
+    assert (again["id"], again["duplicate"]) == (first["id"], True)
+
+
+async def test_superseding_job_replaces_the_pending_one(api: Api, app: Penstock) -> None:
+    old = await api("POST", "/jobs", {"task": "t", "key": "k"}, status=201)
+    await api("POST", "/jobs", {"task": "t", "key": "k", "supersede": True}, status=201)
+    assert (await app.get(old["id"])).state is State.SUPERSEDED
+
+
+async def test_full_queue_is_answered_with_429(api: Api, app: Penstock) -> None:
+    await app.limit("default", 0)
+    answer = await api.client.post("/api/v1/jobs", json={"task": "t"})
+    assert (answer.status_code, answer.headers["retry-after"]) == (429, "1")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("task", ""),
+        ("task", "x" * 201),
+        ("task", 5),
+        ("args", [1]),
+        ("args", "text"),
+        ("args", None),
+        ("queue", ""),
+        ("priority", 11),
+        ("priority", -1),
+        ("priority", 5.5),
+        ("delay", -1),
+        ("delay", 1e12),
+        ("delay", "soon"),
+        ("run_at", "2030-01-01T00:00:00"),
+        ("run_at", "tomorrow"),
+        ("key", ""),
+        ("key", "k" * 1001),
+        ("dedupe", 1),
+        ("scope", "all"),
+        ("tags", ["x"] * 51),
+        ("tags", "x"),
+        ("timeout", 0),
+        ("lease", 0),
+        ("correlation", ""),
+        ("tenant", ""),
+        ("parent", 0),
+        ("parent", 2**63),
+        ("after", [0]),
+        ("after", [99]),
+        ("on_failure", "ignore"),
+        ("supersede", "yes"),
+        ("throttle", ""),
+        ("unknown", 1),
+    ],
+)
+async def test_wrong_field_of_a_new_job_is_named(
+    api: Api, app: Penstock, field: str, value: Any
+) -> None:
+    named = await api.refused("POST", "/jobs", {"task": "t", field: value})
+    assert named.startswith(field)
+    assert await app.find() == []
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        ({}, 422),
+        ({"task": "t", "delay": 1, "run_at": "2030-01-01T00:00:00Z"}, 422),
+        ({"task": "t", "supersede": True}, 422),
+        ({"task": "t", "retry": {"attempts": 0}}, 422),
+        ({"task": "t", "retry": {"pause": 1}}, 422),
+        ({"task": "a\nb"}, 422),
+        ({"task": "t", "args": {"a": "x" * 1_000_001}}, 413),
+        ([], 422),
+    ],
+)
+async def test_what_cannot_be_stored_is_refused(
+    api: Api, app: Penstock, body: Any, status: int
+) -> None:
+    await api.refused("POST", "/jobs", body, status)
+    assert await app.find() == []
+
+
+@pytest.mark.parametrize("at", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00"])
+async def test_times_at_the_ends_of_the_calendar_do_no_harm(api: Api, at: str) -> None:
+    answer = await api.client.post("/api/v1/jobs", json={"task": "t", "run_at": at})
+    assert answer.status_code == 422, answer.text
+    await api("GET", "/jobs", params={"before": at})
+    await api("GET", "/history", params={"since": at, "step": 3600})
+    await api("GET", "/history", params={"until": at})
+
+
+# Batches
+
+
+async def test_batch_is_stored_whole_and_has_a_status(api: Api, app: Penstock) -> None:
+    answer = await api(
+        "POST",
+        "/jobs/batch",
+        {"jobs": [{"task": "a"}, {"task": "b"}], "correlation": "team/1", "ordered": True},
+        status=201,
+    )
+    assert [job["task"] for job in answer["jobs"]] == ["a", "b"]
+    assert answer["correlation"] == "team/1"
+    assert (await claim(app)).id == answer["jobs"][0]["id"]
+    assert await app.claim(worker="w") == []  # the second waits for the first
+    status = await api("GET", "/batches/team/1")
+    assert (status["status"], status["total"]) == ("running", 2)
+    assert (status["states"]["running"], status["states"]["pending"]) == (1, 1)
+    await api.refused("GET", "/batches/other", status=404)
+
+
+async def test_jobs_of_a_call_follow_each_other_by_place(api: Api) -> None:
+    jobs = [{"task": "a", "correlation": "own"}, {"task": "b", "follows": [0]}]
+    answer = await api("POST", "/jobs/batch", {"jobs": jobs}, status=201)
+    first, second = answer["jobs"]
+    assert (first["correlation"], second["correlation"]) == ("own", None)
+    assert second["needs"] == 1
+    detail = await api("GET", f"/jobs/{second['id']}")
+    assert detail["waits_for"] == [first["id"]]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"jobs": []},
+        {"jobs": [{"task": "t"}] * 1001},
+        {"jobs": [{"task": "t"}, {"task": ""}]},
+        {"jobs": [{"task": "t"}, {"task": "t", "follows": [1]}]},
+        {"jobs": [{"task": "t"}, {"task": "t", "after": [99]}]},
+        {"jobs": [{"task": "t"}, {"task": "t", "args": 5}]},
+        {"jobs": [{"task": "t", "correlation": "a"}], "correlation": "b"},
+        {"jobs": [{"task": "t"}], "correlation": ""},
+        {"jobs": [{"task": "t"}], "ordered": 1},
+        {"jobs": [{"task": "t"}], "more": 1},
+    ],
+)
+async def test_batch_with_anything_wrong_stores_nothing(api: Api, app: Penstock, body: Any) -> None:
+    await api.refused("POST", "/jobs/batch", body)
+    assert await app.find() == []
+
+
+# Listing
+
+
+async def test_filters_narrow_the_list(api: Api, app: Penstock, clock: ManualClock) -> None:
+    [parent] = await add(app, queue="q")
+    await app.settle([(await claim(app), Failed("no such host", permanent=True))])
+    clock.advance(SECOND)
+    middle = clock.now
+    clock.advance(SECOND)
+    options: dict[str, Any] = {"key": "k", "tags": ("a", "b"), "correlation": "c", "tenant": "n"}
+    [child] = await add(app, task="other", parent=parent.id, **options)
+
+    async def ids(**wanted: Any) -> list[int]:
+        page = await api("GET", "/jobs", params=wanted)
+        return [job["id"] for job in page["jobs"]]
+
+    assert await ids() == [child.id, parent.id]
+    assert await ids(newest_first="false") == [parent.id, child.id]
+    assert await ids(state="failed") == [parent.id]
+    assert await ids(state="failed,pending") == [child.id, parent.id]
+    assert await ids(state="done") == []
+    assert await ids(queue="q") == [parent.id]
+    assert await ids(task="other") == [child.id]
+    assert await ids(key="k") == [child.id]
+    assert await ids(tags="b,z") == [child.id]
+    assert await ids(correlation="c") == [child.id]
+    assert await ids(tenant="n") == [child.id]
+    assert await ids(parent=parent.id) == [child.id]
+    assert await ids(error="such host") == [parent.id]
+    assert await ids(before=middle.isoformat()) == [parent.id]
+    assert await ids(cancel_requested="true") == []
+    assert await ids(key="null") == []
+    await claim(app)
+    await app.cancel(child.id)
+    assert await ids(cancel_requested="true") == [child.id]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("state", "late"),
+        ("state", ","),
+        ("queue", ""),
+        ("queue", "x" * 201),
+        ("task", ""),
+        ("key", ""),
+        ("tags", ","),
+        ("correlation", ""),
+        ("tenant", ""),
+        ("parent", "x"),
+        ("parent", "0"),
+        ("cancel_requested", "maybe"),
+        ("error", ""),
+        ("before", "2030-01-01T00:00:00"),
+        ("before", "yesterday"),
+        ("after", "0"),
+        ("after", str(2**63)),
+        ("newest_first", "perhaps"),
+        ("limit", "0"),
+        ("limit", "1001"),
+        ("limit", "many"),
+        ("order", "asc"),
+    ],
+)
+async def test_wrong_parameter_of_a_list_is_named(api: Api, name: str, value: str) -> None:
+    answer = await api.client.get("/api/v1/jobs", params={name: value})
+    assert answer.status_code == 422, answer.text
+    assert answer.json()["field"] == name
+
+
+async def pages(api: Api, **wanted: Any) -> list[list[int]]:
+    found: list[list[int]] = []
+    after = None
+    while True:
+        params = wanted | ({} if after is None else {"after": after})
+        page = await api("GET", "/jobs", params=params)
+        found.append([job["id"] for job in page["jobs"]])
+        if (after := page["after"]) is None:
+            return found
+
+
+@pytest.mark.parametrize("newest_first", [True, False])
+async def test_pages_hold_every_job_once(api: Api, app: Penstock, newest_first: bool) -> None:
+    jobs = [job.id for job in await add(app, 130)]
+    wanted = jobs[::-1] if newest_first else jobs
+    for limit in (1, 7, 50, 65, 130, 1000):
+        found = await pages(api, limit=limit, newest_first=str(newest_first).lower())
+        assert [job for page in found for job in page] == wanted
+        assert len(found) == -(-130 // limit)
+
+
+async def test_no_job_is_left_out_or_doubled_while_others_come_and_go(
+    api: Api, app: Penstock
+) -> None:
+    there = [job.id for job in await add(app, 60)]
+    doomed = there[5::10]
+    for job_id in doomed:
+        await app.cancel(job_id)
+    seen: list[int] = []
+    after: int | None = there[-1] + 1
+    while after is not None:
+        page = await api("GET", "/jobs", params={"limit": 9, "after": after})
+        seen += [job["id"] for job in page["jobs"]]
+        after = page["after"]
+        await add(app, 3)  # in front of what is read
+        if doomed:
+            await app.delete(doomed.pop())  # where it will be read, or was read
+    assert len(seen) == len(set(seen))
+    assert set(there) - set(there[5::10]) <= set(seen) <= set(there)
+
+
+async def test_page_of_large_jobs_ends_early(
+    api: Api, app: Penstock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_routes, "_PAGE_BYTES", 100_000)
+    monkeypatch.setattr(job_routes, "_AT_ONCE", 2)
+    payload = f'{{"text":"{"x" * 40_000}"}}'
+    jobs = [job.id for job in await add(app, 9, payload=payload)]
+    assert await pages(api, limit=8) == [jobs[:-5:-1], jobs[-5:-9:-1], jobs[:1]]
+
+
+# Looking
+
+
+async def test_job_is_shown_with_all_that_is_known(
+    api: Api, app: Penstock, clock: ManualClock
+) -> None:
+    [job] = await add(app, payload='{"a":1}')
+    await add(app, parent=job.id)
+    first = await claim(app, "one")
+    await app.start([first])
+    clock.advance(SECOND)
+    await app.settle([(first, Failed("boom"))])
+    clock.advance(timedelta(hours=1))
+    await app.set_priority(job.id, 9)
+    second = await claim(app, "two")
+    at = clock.now
+    lines = tuple(Line(0, at, "INFO", f"line {n}", 2) for n in range(150))
+    progress = Progress(1, 4, "a.png", at, at)
+    await app.note([Note(lease=second.lease, progress=progress, lines=lines)])
+    found = await api("GET", f"/jobs/{job.id}")
+    assert (found["state"], found["args"], found["worker"]) == ("running", {"a": 1}, "two")
+    assert found["explanation"]["reason"] == "running"
+    assert found["progress"]["fraction"] == 0.25
+    assert [entry["event"] for entry in found["log"]] == [
+        *("enqueued", "claimed", "started", "failed", "reprioritised", "claimed")
+    ]
+    one, two = found["attempts"]
+    assert (one["worker"], one["outcome"], one["duration"], one["error"]) == (
+        *("one", "failed", 1.0, "boom"),
+    )
+    assert (two["worker"], two["outcome"], two["token"]) == ("two", None, second.token)
+    assert [line["text"] for line in found["lines"]] == [f"line {n}" for n in range(50, 150)]
+    assert found["children"]["pending"] == 1
+    assert found["waits_for"] == []
+
+
+async def test_result_and_detail_are_shown_as_they_are(api: Api, app: Penstock) -> None:
+    [job] = await add(app)
+    await app.settle([(await claim(app), Done('{"n":[1]}', detail='{"code":200}'))])
+    found = await api("GET", f"/jobs/{job.id}")
+    assert found["result"] == {"n": [1]}
+    assert found["log"][-1]["detail"] == {"code": 200}
+    assert found["attempts"][0]["outcome"] == "done"
+
+
+async def test_log_and_lines_come_in_pages(api: Api, app: Penstock) -> None:
+    [job] = await add(app)
+    for _ in range(3):
+        await app.settle([(await claim(app), Snoozed())])
+    held = await claim(app)
+    lines = tuple(Line(0, datetime(2030, 1, 1, tzinfo=UTC), "INFO", str(n), 1) for n in range(5))
+    await app.note([Note(lease=held.lease, lines=lines)])
+    for path, name, whole in (("log", "log", 8), ("lines", "lines", 5)):
+        seen: list[int] = []
+        after: int | None = 0
+        while after is not None:
+            page = await api("GET", f"/jobs/{job.id}/{path}?limit=3&after={after}")
+            seen += [one["id"] for one in page[name]]
+            after = page["after"]
+        assert seen == sorted(set(seen))
+        assert len(seen) == whole
+
+
+async def test_explanation_says_why_a_job_is_not_running(api: Api, app: Penstock) -> None:
+    first, second = await add(app, 2, key="k")
+    found = await api("GET", f"/jobs/{second.id}/explain")
+    assert (found["reason"], found["blocked_by"]) == ("blocked", first.id)
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", ""),
+        ("GET", "/log"),
+        ("GET", "/lines"),
+        ("GET", "/explain"),
+        ("POST", "/cancel"),
+        ("POST", "/retry"),
+        ("POST", "/reset"),
+        ("POST", "/reprioritise?priority=1"),
+        ("DELETE", ""),
+    ],
+)
+async def test_unknown_job_is_not_found_and_a_wrong_id_refused(
+    api: Api, method: str, path: str
+) -> None:
+    await api.refused(method, f"/jobs/99{path}", status=404)
+    for wrong in ("0", "-1", "x", "1.5", str(2**63), "9" * 5000):
+        assert await api.refused(method, f"/jobs/{wrong}{path}") == "job_id"
+
+
+@pytest.mark.parametrize(
+    ("path", "field"),
+    [
+        ("log?after=-1", "after"),
+        ("log?limit=0", "limit"),
+        ("log?limit=1001", "limit"),
+        ("lines?after=x", "after"),
+        ("lines?limit=x", "limit"),
+        ("lines?more=1", "more"),
+    ],
+)
+async def test_wrong_page_is_refused(api: Api, app: Penstock, path: str, field: str) -> None:
+    [job] = await add(app)
+    assert await api.refused("GET", f"/jobs/{job.id}/{path}") == field
+
+
+# Steering
+
+
+async def test_job_is_cancelled_and_run_again(api: Api, app: Penstock) -> None:
+    [job] = await add(app)
+    answer = await api("POST", f"/jobs/{job.id}/cancel?reason=not+needed")
+    assert answer["state"] == "cancelled"
+    assert (await app.log(job.id))[-1].reason == "not needed"
+    assert await api.refused("POST", f"/jobs/{job.id}/cancel", status=409) is None
+    answer = await api("POST", f"/jobs/{job.id}/retry?reason=after+all")
+    assert answer["state"] == "pending"
+    assert (await app.log(job.id))[-1].reason == "after all"
+
+
+async def test_running_job_is_taken_from_its_worker(api: Api, app: Penstock) -> None:
+    [job] = await add(app)
+    held = await claim(app)
+    await api.refused("POST", f"/jobs/{job.id}/retry", status=409)
+    assert (await api("POST", f"/jobs/{job.id}/reset"))["state"] == "pending"
+    assert await app.settle_held([(held, Done())]) == [None]
+
+
+async def test_job_gets_another_priority(api: Api, app: Penstock) -> None:
+    first, second = await add(app, 2)
+    answer = await api("POST", f"/jobs/{second.id}/reprioritise?priority=9&reason=urgent")
+    assert answer["priority"] == 9
+    assert (await claim(app)).id == second.id
+    await api.refused("POST", f"/jobs/{second.id}/reprioritise?priority=1", status=409)
+    for wrong in ("", "?priority=11", "?priority=x", "?priority=1.5"):
+        path = f"/jobs/{first.id}/reprioritise{wrong}"
+        assert await api.refused("POST", path) == "priority"
+
+
+async def test_only_a_finished_job_is_removed(api: Api, app: Penstock) -> None:
+    [job] = await add(app)
+    await api.refused("DELETE", f"/jobs/{job.id}", status=409)
+    await app.cancel(job.id)
+    assert (await api("DELETE", f"/jobs/{job.id}"))["id"] == job.id
+    await api.refused("GET", f"/jobs/{job.id}", status=404)
+
+
+@pytest.mark.parametrize("verb", ["cancel", "retry", "reset"])
+async def test_wrong_reason_is_refused(api: Api, app: Penstock, verb: str) -> None:
+    [job] = await add(app)
+    for wrong in ("reason=", f"reason={'x' * 1001}"):
+        assert await api.refused("POST", f"/jobs/{job.id}/{verb}?{wrong}") == "reason"
+    assert await api.refused("POST", f"/jobs/{job.id}/{verb}?why=1") == "why"

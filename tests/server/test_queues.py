@@ -1,0 +1,150 @@
+"""Queues over HTTP: counts, limits, pause, resume, drain."""
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from penstock import Done, NewJob, Penstock
+from penstock.server.app import Service
+from tests.contract.support import HOUR, SECOND, SOON, ManualClock
+from tests.server.conftest import Api
+
+NONE = dict.fromkeys(("pending", "running", "done", "failed", "cancelled", "superseded"), 0)
+
+
+async def add(app: Penstock, **options: Any) -> None:
+    await app.enqueue_many([NewJob(**{"task": "t", "payload": "{}", **options})])
+
+
+async def test_queue_tells_how_many_jobs_it_has_and_how_old_they_are(
+    api: Api, app: Penstock, clock: ManualClock
+) -> None:
+    assert await api("GET", "/queues") == {"queues": []}
+    await add(app, queue="mail")
+    clock.advance(1.5 * SECOND)
+    await add(app, queue="mail", key="k")
+    await add(app, queue="mail", key="k")
+    await add(app, queue="mail", delay=HOUR)
+    await add(app, queue="other", delay=HOUR)
+    found = await api("GET", "/queues")
+    assert [queue["name"] for queue in found["queues"]] == ["mail", "other"]
+    mail = await api("GET", "/queues/mail")
+    assert mail == found["queues"][0]
+    assert mail == {
+        "name": "mail",
+        "paused": False,
+        "max_pending": None,
+        "concurrency": None,
+        "rate": None,
+        "promote_after": None,
+        "states": {**NONE, "pending": 4},
+        "waiting": {"ready": 2, "scheduled": 1, "blocked": 1},
+        "oldest_ready_age": 1.5,
+    }
+    assert found["queues"][1]["oldest_ready_age"] is None
+
+
+async def test_unknown_queue_is_not_found(api: Api) -> None:
+    await api.refused("GET", "/queues/mail", status=404)
+
+
+@pytest.mark.parametrize("name", ["a/b", "a b", "ü", "a%b", "pause", "x/pause"])
+async def test_name_may_have_anything_printable_in_it(api: Api, app: Penstock, name: str) -> None:
+    await add(app, queue=name)
+    path = f"/queues/{quote(name, safe='')}"
+    assert (await api("GET", path))["name"] == name
+    assert (await api("POST", f"{path}/pause"))["paused"] is True
+    assert (await api("PATCH", path, {"concurrency": 2}))["concurrency"] == 2
+    assert (await api("POST", f"{path}/drain"))["status"] == "paused"
+    assert [queue.name for queue in await app.queues()] == [name]
+
+
+async def test_limits_are_set_kept_and_lifted(api: Api, app: Penstock) -> None:
+    limits = {
+        "max_pending": 10,
+        "concurrency": 2,
+        "rate": {"count": 5, "seconds": 1.5},
+        "promote_after": 60.0,
+    }
+    found = await api("PATCH", "/queues/mail", limits)
+    assert {name: found[name] for name in limits} == limits
+    [queue] = await app.queues()
+    assert queue.rate == (5, timedelta(seconds=1.5))
+    assert queue.promote_after == timedelta(minutes=1)
+    found = await api("PATCH", "/queues/mail", {"concurrency": None, "promote_after": 5})
+    assert {name: found[name] for name in limits} == {
+        **limits,
+        "concurrency": None,
+        "promote_after": 5.0,
+    }
+    found = await api("PATCH", "/queues/mail", dict.fromkeys(limits))
+    assert {found[name] for name in limits} == {None}
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({}, None),
+        ({"max_pending": -1}, "max_pending"),
+        ({"max_pending": "x"}, "max_pending"),
+        ({"concurrency": 0}, "concurrency"),
+        ({"concurrency": 1.5}, "concurrency"),
+        ({"rate": 5}, "rate"),
+        ({"rate": {"count": 0, "seconds": 1}}, "rate.count"),
+        ({"rate": {"count": 1, "seconds": 0}}, "rate.seconds"),
+        ({"rate": {"count": 1}}, "rate"),
+        ({"promote_after": 0}, "promote_after"),
+        ({"promote_after": 1e12}, "promote_after"),
+        ({"paused": True}, "paused"),
+    ],
+)
+async def test_wrong_limit_is_named(api: Api, app: Penstock, body: Any, field: str | None) -> None:
+    assert await api.refused("PATCH", "/queues/mail", body) == field
+    assert await app.queues() == []
+
+
+async def test_wrong_name_is_refused(api: Api, app: Penstock) -> None:
+    for name in ("x" * 201, "a%1Fb"):
+        for method, path, body in (
+            ("POST", "/pause", None),
+            ("POST", "/resume", None),
+            ("PATCH", "", {"concurrency": 1}),
+        ):
+            await api.refused(method, f"/queues/{name}{path}", body)
+    assert await app.queues() == []
+
+
+async def test_paused_queue_starts_nothing_until_it_is_resumed(api: Api, app: Penstock) -> None:
+    await add(app)
+    assert (await api("POST", "/queues/default/pause"))["paused"] is True
+    assert await app.claim(worker="w") == []
+    assert (await api("POST", "/queues/default/resume"))["paused"] is False
+    assert len(await app.claim(worker="w")) == 1
+
+
+async def test_drain_waits_for_what_is_there(api: Api, app: Penstock) -> None:
+    await add(app)
+    [job] = await app.claim(worker="w")
+    draining = asyncio.create_task(api("POST", "/queues/default/drain"))
+    await app.settle([(job, Done())])
+    answer = await asyncio.wait_for(draining, SOON)
+    assert (answer["status"], answer["remaining"]) == ("drained", 0)
+
+
+async def test_drain_ends_with_its_time(api: Api, app: Penstock) -> None:
+    await add(app)
+    answer = await api("POST", "/queues/default/drain?timeout=0")
+    assert (answer["status"], answer["remaining"]) == ("timeout", 1)
+    for wrong in ("-1", "3601", "x", ""):
+        path = f"/queues/default/drain?timeout={wrong}"
+        assert await api.refused("POST", path) == "timeout"
+
+
+async def test_drain_ends_when_the_server_stops(api: Api, app: Penstock, service: Service) -> None:
+    await add(app)
+    draining = asyncio.create_task(api("POST", "/queues/default/drain", status=503))
+    service.let_go()
+    assert "stops" in (await asyncio.wait_for(draining, SOON))["detail"]

@@ -1,0 +1,40 @@
+"""Workers over HTTP: who is there, since when each was not heard of, and what it holds."""
+
+from datetime import timedelta
+
+from penstock import NewJob, Penstock, WorkerInfo
+from tests.contract.support import SECOND, ManualClock
+from tests.server.conftest import Api
+
+
+async def test_workers_are_listed_with_their_leases(
+    api: Api, app: Penstock, clock: ManualClock
+) -> None:
+    assert await api("GET", "/workers") == {"workers": []}
+    idle = WorkerInfo(
+        name="idle", host="h", pid=7, queues=("q",), tags=("x",), concurrency=3, seen_at=clock.now
+    )
+    await app.store.greet([idle])
+    clock.advance(2 * SECOND)
+    await app.enqueue_many([NewJob(task="t", payload="{}", queue="q")] * 3)
+    jobs = await app.claim(worker="busy", limit=2)
+    clock.advance(SECOND)
+    busy, found = (await api("GET", "/workers"))["workers"]
+    assert (found["name"], found["host"], found["pid"], found["queues"]) == ("idle", "h", 7, ["q"])
+    assert (found["heartbeat_age"], found["running"], found["leases"]) == (3.0, 0, [])
+    assert (busy["name"], busy["heartbeat_age"], busy["running"]) == ("busy", 1.0, 2)
+    assert [(one["job_id"], one["token"]) for one in busy["leases"]] == [
+        (job.id, job.token) for job in jobs
+    ]
+    assert {(one["task"], one["queue"], one["attempt"]) for one in busy["leases"]} == {
+        ("t", "q", 1)
+    }
+
+
+async def test_worker_that_fell_silent_is_marked(
+    api: Api, app: Penstock, clock: ManualClock
+) -> None:
+    await app.store.greet([WorkerInfo(name="w", host="h", seen_at=clock.now)])
+    assert [one["silent"] for one in (await api("GET", "/workers"))["workers"]] == [False]
+    clock.advance(timedelta(minutes=2))
+    assert [one["silent"] for one in (await api("GET", "/workers"))["workers"]] == [True]
