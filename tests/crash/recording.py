@@ -200,8 +200,10 @@ class Recorded(Penstock):
             self.recorder.note(Claimed, runs=[(job.id, job.token) for job in jobs])
         return jobs
 
-    async def settle_held(self, results: Sequence[tuple[Job | Lease, Outcome]]) -> list[Job | None]:
-        answers = await super().settle_held(results)
+    async def settle_held(
+        self, results: Sequence[tuple[Job | Lease, Outcome]], *, refuse: bool = True
+    ) -> list[Job | None]:
+        answers = await super().settle_held(results, refuse=refuse)
         leases = [job.lease if isinstance(job, Job) else job for job, _ in results]
         self.recorder.note(
             Settled,
