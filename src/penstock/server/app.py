@@ -6,6 +6,10 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from importlib.metadata import version
 
 from fastapi import FastAPI
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Match
 from starlette.routing import Route as StarletteRoute
 
 from penstock.apps import Application
@@ -21,13 +25,25 @@ class Service:
     """A Penstock and its applications as one ASGI application, and what runs beside them."""
 
     def __init__(
-        self, penstock: Penstock, applications: Sequence[Application], routes: Iterable[Route] = ()
+        self,
+        penstock: Penstock,
+        applications: Sequence[Application],
+        routes: Iterable[Route] = (),
+        *,
+        cors_origins: Sequence[str] = (),
     ) -> None:
         self.penstock = penstock
         self.applications = applications
         self.routes = [*(route for one in applications for route in one.routes), *routes]
         self.stopping = asyncio.Event()  # set when those who wait should go
         self._app = _fastapi(self.routes)
+        if cors_origins:
+            self._app.add_middleware(
+                CORSMiddleware,
+                allow_origins=cors_origins,
+                allow_methods=["GET", "POST", "PUT", "PATCH", "DELETE"],
+                allow_headers=["Authorization", "Content-Type"],
+            )
 
     def guard(self, gate: Gate) -> None:
         """Let nobody in whom this gate refuses."""
@@ -77,8 +93,24 @@ def _fastapi(routes: Sequence[Route]) -> FastAPI:
         version=version("penstock"),
         summary="A durable job queue: events, jobs, queues and workers over HTTP.",
     )
+    app.add_exception_handler(405, _wrong_method)
     app.openapi = lambda: document  # type: ignore[method-assign] # as FastAPI documents it
     return app
+
+
+async def _wrong_method(request: Request, _: Exception) -> Response:
+    """The methods that a path has, of all its routes; asking for them is no mistake."""
+    methods = {
+        method
+        for route in request.app.router.routes
+        if isinstance(route, StarletteRoute) and route.matches(request.scope)[0] is not Match.NONE
+        for method in route.methods or ()
+    }
+    headers = {"Allow": ", ".join(sorted(methods))}
+    if request.method == "OPTIONS":
+        return Response(status_code=204, headers=headers)
+    detail = f"{request.method} is no method of this path; it has {headers['Allow']}"
+    return JSONResponse({"detail": detail}, 405, headers)
 
 
 def _precedence(route: Route) -> tuple[int, int]:
