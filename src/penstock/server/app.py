@@ -69,7 +69,8 @@ class Service:
         """Serve one request; a path means the same with and without its last slash."""
         if scope["type"] == "http":
             path: str = scope["path"]
-            if len(path) > 1 and path.endswith("/"):
+            # An escaped slash is no last slash: /health%2f is another path than /health/.
+            if len(path) > 1 and path.endswith("/") and scope.get("raw_path", b"/")[-1:] == b"/":
                 scope["path"] = path[:-1]
         await self._app(scope, receive, send)
 
