@@ -231,7 +231,9 @@ class Recorded(Penstock):
 
 
 def mark_of(payload: str) -> str:
-    return str(msgspec.json.decode(payload)["mark"])
+    """The mark of a job; an event has it in its own payload."""
+    arguments = msgspec.json.decode(payload)
+    return str(arguments["mark"] if "mark" in arguments else arguments["payload"]["mark"])
 
 
 class Fence:
