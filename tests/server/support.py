@@ -17,6 +17,7 @@ from penstock import Penstock
 from penstock.apps.events import Settings, install
 from penstock.server.app import Service
 from penstock.server.gate import Gatekeeper
+from penstock.server.wire import BoundedProtocol
 
 SOON = 60.0
 """Seconds after which a test gives up; nothing comes near unless it is broken."""
@@ -46,7 +47,14 @@ class Listener(uvicorn.Server):
         self.url = f"http://127.0.0.1:{self.port}"
         self.service = service
         super().__init__(
-            uvicorn.Config(service, lifespan="off", access_log=False, log_level="error")
+            uvicorn.Config(
+                service,
+                http=BoundedProtocol,
+                ws="none",
+                lifespan="off",
+                access_log=False,
+                log_level="error",
+            )
         )
 
     async def listen(self) -> None:

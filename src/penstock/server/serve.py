@@ -20,6 +20,7 @@ from penstock.engine import Penstock
 from penstock.server.app import Service
 from penstock.server.gate import Gatekeeper
 from penstock.server.site import Site, is_loopback
+from penstock.server.wire import BoundedProtocol
 from penstock.worker.upkeep import run_upkeep
 from penstock.worker.worker import Worker
 
@@ -120,6 +121,8 @@ async def serve(settings: Server, sources: Sources) -> None:
         service,
         host=settings.host,
         port=settings.port,
+        http=BoundedProtocol,
+        ws="none",
         lifespan="off",
         access_log=False,
         log_level="warning",
