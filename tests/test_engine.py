@@ -645,6 +645,16 @@ async def test_token_of_another_claim_cannot_settle(app: Penstock) -> None:
     assert (await app.get(job.id)).state is State.RUNNING
 
 
+async def test_what_may_be_a_repetition_leaves_no_entry(app: Penstock) -> None:
+    await app.enqueue_many([new(), new()])
+    one, other = await app.claim(worker="w", limit=2)
+    await app.settle([(one, Done())])
+    before = await app.log()
+    settled = await app.settle_held([(one, Done()), (other, Done())], refuse=False)
+    assert [job and job.id for job in settled] == [None, other.id]
+    assert len(await app.log()) == len(before) + 1
+
+
 async def test_what_is_still_held_is_settled_beside_what_is_lost(
     app: Penstock, clock: ManualClock
 ) -> None:

@@ -478,15 +478,25 @@ class Penstock(AccessTokens, Administration, History, Periodic):
                 raise LeaseLost(lease.job_id, lease.token)
         return [answer for answer in settled if answer is not None]
 
-    async def settle_held(self, results: Sequence[tuple[Job | Lease, Outcome]]) -> list[Job | None]:
-        """As `settle`, with None in the place of a job that is not held any more."""
+    async def settle_held(
+        self, results: Sequence[tuple[Job | Lease, Outcome]], *, refuse: bool = True
+    ) -> list[Job | None]:
+        """As `settle`, with None in the place of a job that is not held any more.
+
+        Unless `refuse`, the log notes nothing of those: they may be repetitions of what it has.
+        """
         return await self._write_held(
             [held for held, _ in results],
             lambda n, job: lifecycle.advance(job, results[n][1], random.random()),  # noqa: S311 - jitter
+            refuse=refuse,
         )
 
     async def _write_held(
-        self, holds: Sequence[Job | Lease], decide: Callable[[int, Job], Move]
+        self,
+        holds: Sequence[Job | Lease],
+        decide: Callable[[int, Job], Move],
+        *,
+        refuse: bool = True,
     ) -> list[Job | None]:
         """Write a move for each that is still held, decided by its place and the job as it is.
 
@@ -500,6 +510,8 @@ class Penstock(AccessTokens, Administration, History, Periodic):
             if len(known) < len(left):
                 unknown = {n: _lease(holds[n]).job_id for n in left if n not in known}
                 known = dict(sorted({**known, **await self._known(unknown)}.items()))
+            if not refuse:
+                known = {n: job for n, job in known.items() if _holds(holds[n], job)}
             if not known:
                 return written
             changes = [

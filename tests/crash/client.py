@@ -76,9 +76,11 @@ class Client(Recorded):
             self.point.step("claimed")
         return jobs
 
-    async def settle_held(self, results: Sequence[tuple[Job | Lease, Outcome]]) -> list[Job | None]:
+    async def settle_held(
+        self, results: Sequence[tuple[Job | Lease, Outcome]], *, refuse: bool = True
+    ) -> list[Job | None]:
         self.point.step("handled")
-        answers = await super().settle_held(results)
+        answers = await super().settle_held(results, refuse=refuse)
         self.point.step("settled")
         return answers
 

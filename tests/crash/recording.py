@@ -200,8 +200,10 @@ class Recorded(Penstock):
             self.recorder.note(Claimed, runs=[(job.id, job.token) for job in jobs])
         return jobs
 
-    async def settle_held(self, results: Sequence[tuple[Job | Lease, Outcome]]) -> list[Job | None]:
-        answers = await super().settle_held(results)
+    async def settle_held(
+        self, results: Sequence[tuple[Job | Lease, Outcome]], *, refuse: bool = True
+    ) -> list[Job | None]:
+        answers = await super().settle_held(results, refuse=refuse)
         leases = [job.lease if isinstance(job, Job) else job for job, _ in results]
         self.recorder.note(
             Settled,
@@ -229,7 +231,9 @@ class Recorded(Penstock):
 
 
 def mark_of(payload: str) -> str:
-    return str(msgspec.json.decode(payload)["mark"])
+    """The mark of a job; an event has it in its own payload."""
+    arguments = msgspec.json.decode(payload)
+    return str(arguments["mark"] if "mark" in arguments else arguments["payload"]["mark"])
 
 
 class Fence:

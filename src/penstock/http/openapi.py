@@ -135,11 +135,14 @@ def _responses(route: Route, known: Mapping[Any, Any]) -> dict[str, Any]:
             }
         responses[str(status)] = answer
     for status in _possible(route):
-        if status not in declared.answers:
-            responses[str(status)] = {
-                "description": _PROBLEMS[status],
-                "content": {"application/json": {"schema": known[ProblemBody]}},
-            }
+        problem = {
+            "description": _PROBLEMS[status],
+            "content": {"application/json": {"schema": known[ProblemBody]}},
+        }
+        answer = responses.setdefault(str(status), problem)
+        if answer is not problem:  # the route answers so as well, with another body
+            content = answer["content"]["application/json"]
+            content["schema"] = {"anyOf": [content["schema"], known[ProblemBody]]}
     return responses
 
 

@@ -7,6 +7,10 @@ from importlib.metadata import version
 from typing import get_args
 
 from fastapi import FastAPI
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Match
 from starlette.routing import Route as StarletteRoute
 
 from penstock.apps import Application
@@ -23,14 +27,27 @@ class Service:
     """A Penstock and its applications as one ASGI application, and what runs beside them."""
 
     def __init__(
-        self, penstock: Penstock, applications: Sequence[Application], routes: Iterable[Route] = ()
+        self,
+        penstock: Penstock,
+        applications: Sequence[Application],
+        routes: Iterable[Route] = (),
+        *,
+        cors_origins: Sequence[str] = (),
     ) -> None:
         self.penstock = penstock
         self.stopping = asyncio.Event()  # set when those who wait should go
         self.applications = [*applications, api.install(penstock, self.stopping)]
         self.routes = [*(route for one in self.applications for route in one.routes), *routes]
         self._app = _fastapi(self.routes)
-        self._find = Directory(self.routes).find
+        # Web pages of other sites have their questions answered by the middleware.
+        self._find = None if cors_origins else Directory(self.routes).find
+        if cors_origins:
+            self._app.add_middleware(
+                CORSMiddleware,
+                allow_origins=cors_origins,
+                allow_methods=["GET", "POST", "PUT", "PATCH", "DELETE"],
+                allow_headers=["Authorization", "Content-Type"],
+            )
 
     def guard(self, gate: Gate) -> None:
         """Let nobody in whom this gate refuses."""
@@ -60,10 +77,10 @@ class Service:
         """
         if scope["type"] == "http":
             path: str = scope["path"]
-            if len(path) > 1 and path.endswith("/"):
+            # An escaped slash is no last slash: /health%2f is another path than /health/.
+            if len(path) > 1 and path.endswith("/") and scope.get("raw_path", b"/")[-1:] == b"/":
                 scope["path"] = path = path[:-1]
-            route = self._find(scope["method"], path, scope)
-            if route is not None:
+            if self._find and (route := self._find(scope["method"], path, scope)):
                 await route(scope, receive, send)
                 return
         await self._app(scope, receive, send)
@@ -131,6 +148,7 @@ def _fastapi(routes: Sequence[Route]) -> FastAPI:
         version=version("penstock"),
         summary="A durable job queue: events, jobs, queues and workers over HTTP.",
     )
+    app.add_exception_handler(405, _wrong_method)
     app.openapi = lambda: document  # type: ignore[method-assign] # as FastAPI documents it
     return app
 
@@ -142,3 +160,18 @@ def _pattern(route: Route) -> str:
         if get_args(kind)[:1] == (str,):
             path = path.replace(f"{{{name}}}", f"{{{name}:path}}")
     return path
+
+
+async def _wrong_method(request: Request, _: Exception) -> Response:
+    """The methods that a path has, of all its routes; asking for them is no mistake."""
+    methods = {
+        method
+        for route in request.app.router.routes
+        if isinstance(route, StarletteRoute) and route.matches(request.scope)[0] is not Match.NONE
+        for method in route.methods or ()
+    }
+    headers = {"Allow": ", ".join(sorted(methods))}
+    if request.method == "OPTIONS":
+        return Response(status_code=204, headers=headers)
+    detail = f"{request.method} is no method of this path; it has {headers['Allow']}"
+    return JSONResponse({"detail": detail}, 405, headers)

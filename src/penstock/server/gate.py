@@ -12,6 +12,7 @@ from penstock.core.token import Access, Token, digest_of
 from penstock.engine import Penstock
 from penstock.http.bodies import Scope, header
 from penstock.http.problems import Problem
+from penstock.server.site import Site
 
 _log = logging.getLogger(__name__)
 
@@ -23,9 +24,12 @@ _PAUSE = 1.0
 class Gatekeeper:
     """Lets callers in by their tokens. Without any token it stands open, where that is allowed."""
 
-    def __init__(self, penstock: Penstock, *, open_without_tokens: bool) -> None:
+    def __init__(
+        self, penstock: Penstock, *, open_without_tokens: bool, site: Site | None = None
+    ) -> None:
         self._penstock = penstock
         self._open_without_tokens = open_without_tokens
+        self._site = site or Site()
         self._tokens: Mapping[str, Token] = {}
 
     async def refresh(self) -> None:
@@ -34,7 +38,7 @@ class Gatekeeper:
 
     @property
     def is_open(self) -> bool:
-        """Whether everybody may call everything."""
+        """Whether everybody on this machine may call everything; foreign web pages may not."""
         return self._open_without_tokens and not self._tokens
 
     @asynccontextmanager
@@ -62,6 +66,7 @@ class Gatekeeper:
     def __call__(self, scope: Scope, access: Access) -> str:
         """The name of who calls; raises the `Problem` why they may not."""
         if self.is_open:
+            self._site.check(scope)
             return ""
         kind, _, secret = (header(scope, b"authorization") or b"").partition(b" ")
         if kind.lower() != b"bearer" or not secret:

@@ -2,11 +2,10 @@
 
 import asyncio
 import importlib
-import ipaddress
 import logging
 import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -16,9 +15,13 @@ import uvicorn
 from penstock.apps import Application
 from penstock.config import Found, Server, Sources
 from penstock.core.errors import ConfigurationError
+from penstock.core.job import Retention
 from penstock.engine import Penstock
 from penstock.server.app import Service
 from penstock.server.gate import Gatekeeper
+from penstock.server.site import Site, is_loopback
+from penstock.server.wire import BoundedProtocol
+from penstock.worker.upkeep import run_upkeep
 from penstock.worker.worker import Worker
 
 _log = logging.getLogger(__name__)
@@ -26,6 +29,7 @@ _log = logging.getLogger(__name__)
 APPS = ("events",)
 # An event's payload has 1 MB; its title, description and the like come on top.
 _PAYLOAD_LIMIT = 1_200_000
+_SWEEP = timedelta(seconds=1)
 
 
 def store_url(settings: Server) -> str:
@@ -38,16 +42,6 @@ def store_url(settings: Server) -> str:
     except OSError as error:
         raise ConfigurationError(f"the data folder {folder} cannot be made: {error}") from error
     return f"sqlite:///{folder / 'penstock.db'}"
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach an address."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def install_apps(
@@ -89,9 +83,18 @@ class _Listener(uvicorn.Server):
 
 @asynccontextmanager
 async def working(penstock: Penstock, concurrency: int, grace: timedelta) -> AsyncIterator[None]:
-    """Run jobs of the applications, inside the block; at its end they get their grace."""
+    """Run jobs of the applications, inside the block; at its end they get their grace.
+
+    Where none run, leases of outside workers are still swept.
+    """
     if concurrency == 0 or not penstock.tasks:
-        yield
+        upkeep = asyncio.create_task(run_upkeep(penstock, _SWEEP, Retention()))
+        try:
+            yield
+        finally:
+            upkeep.cancel()
+            with suppress(asyncio.CancelledError):
+                await upkeep
         return
     worker = Worker(penstock, concurrency=concurrency, grace=grace)
     running = asyncio.create_task(worker.run())
@@ -106,14 +109,20 @@ async def serve(settings: Server, sources: Sources) -> None:
     """Serve until a signal."""
     penstock = Penstock(store_url(settings), payload_limit=_PAYLOAD_LIMIT)
     applications, _ = install_apps(penstock, settings, sources)
-    service = Service(penstock, applications)
+    service = Service(penstock, applications, cors_origins=settings.cors_origins)
     grace = timedelta(seconds=settings.grace)
-    gate = Gatekeeper(penstock, open_without_tokens=is_loopback(settings.host))
+    gate = Gatekeeper(
+        penstock,
+        open_without_tokens=is_loopback(settings.host),
+        site=Site(settings.host, settings.cors_origins),
+    )
     service.guard(gate)
     config = uvicorn.Config(
         service,
         host=settings.host,
         port=settings.port,
+        http=BoundedProtocol,
+        ws="none",
         lifespan="off",
         access_log=False,
         log_level="warning",

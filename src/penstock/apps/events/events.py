@@ -131,7 +131,8 @@ class Events:
         if unknown:
             answers = await self._look_up(worker, reports, held, unknown)
         todo = [n for n in range(len(reports)) if n not in answers]
-        settled = await self._penstock.settle_held([(held[n], reports[n].outcome) for n in todo])
+        results = [(held[n], reports[n].outcome) for n in todo]
+        settled = await self._penstock.settle_held(results, refuse=False)
         lost = []
         for n, job in zip(todo, settled, strict=True):
             self._held.pop(reports[n].event_id, None)
@@ -139,11 +140,24 @@ class Events:
                 lost.append(n)
             else:
                 answers[n] = _answer(worker, reports[n], job)
-        for n, record in (await self._records(reports, lost)).items():
-            answers[n] = _replay(worker, reports[n], record) or _not_held(
-                reports[n].event_id, worker
-            )
+        if lost:
+            answers |= await self._refuse(worker, reports, lost)
         return [answers[n] for n in range(len(reports))]
+
+    async def _refuse(
+        self, worker: str, reports: Sequence[Report], lost: Sequence[int]
+    ) -> dict[int, Answer | Problem]:
+        """Answer what is not held: as before what was reported before; the log notes the others."""
+        answers: dict[int, Answer | Problem] = {}
+        late: list[tuple[Job | Lease, Outcome]] = []
+        for n, record in (await self._records(reports, lost)).items():
+            one = reports[n]
+            replay = _replay(worker, one, record)
+            if replay is None:
+                late.append((Lease(JobId(one.event_id), one.token or 0, worker), one.outcome))
+            answers[n] = replay or _not_held(one.event_id, worker)
+        await self._penstock.settle_held(late)
+        return answers
 
     async def _look_up(
         self,
@@ -248,8 +262,13 @@ def _replay(worker: str, report: Report, record: Record | Problem) -> Answer | P
     if isinstance(record, Problem):
         return record
     wanted = Event.DONE if isinstance(report.outcome, Done) else Event.FAILED
+    token = report.token
     for entry in reversed(record.log):
-        if entry.event is wanted and entry.actor == worker and report.token in (None, entry.token):
+        if entry.actor != worker:
+            continue
+        if token is None and entry.event is Event.CLAIMED:  # without one, it means its last hold
+            token = entry.token
+        if entry.event is wanted and token in (None, entry.token):
             return shapes.replayed(entry, record.job)
     return None
 

@@ -21,7 +21,6 @@ _STATES = {
     "COMPLETED": State.DONE,
     "FAILED": State.FAILED,
 }
-EventId = Annotated[int, Meta(ge=1, le=2**63 - 1)]
 
 
 class Look(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -96,6 +95,8 @@ class EventRoutes:
 
         With `wait`, the answer comes as soon as there is one; with `limit`, it is a batch.
         """
+        if call.scope["method"] == "HEAD":  # would pick an event and show it to nobody
+            raise Problem(405, "HEAD is no method of this path", headers={"Allow": "GET, POST"})
         return await self._subscribe(query, call.receive)
 
     @route(
@@ -130,7 +131,7 @@ class EventRoutes:
         "Say that work has begun",
         answers={200: shapes.Recorded},
     )
-    async def start(self, event_id: EventId, body: shapes.Holding) -> shapes.Recorded:
+    async def start(self, event_id: shapes.EventId, body: shapes.Holding) -> shapes.Recorded:
         """Note STARTED in the log; the lease goes on from now."""
         job = await self._events.start(event_id, body.worker_id, body.token)
         # The lease goes on from the moment of the entry.
@@ -144,7 +145,7 @@ class EventRoutes:
         "Keep an event",
         answers={200: shapes.Renewed},
     )
-    async def heartbeat(self, event_id: EventId, body: shapes.Holding) -> shapes.Renewed:
+    async def heartbeat(self, event_id: shapes.EventId, body: shapes.Holding) -> shapes.Renewed:
         """Let the lease go on from now. `cancel_requested` asks the worker to stop."""
         job = await self._events.heartbeat(event_id, body.worker_id, body.token)
         return shapes.renewed(job)
@@ -156,7 +157,7 @@ class EventRoutes:
         "Give an event back",
         answers={200: shapes.Released},
     )
-    async def release(self, event_id: EventId, body: shapes.Holding) -> shapes.Released:
+    async def release(self, event_id: shapes.EventId, body: shapes.Holding) -> shapes.Released:
         """Make an event pending again at once, without using up an attempt."""
         job = await self._events.release(event_id, body.worker_id, body.token)
         return shapes.Released(
@@ -170,7 +171,7 @@ class EventRoutes:
         "Report success",
         answers={200: shapes.Recorded},
     )
-    async def complete(self, event_id: EventId, body: shapes.Completion) -> Answer:
+    async def complete(self, event_id: shapes.EventId, body: shapes.Completion) -> Answer:
         """Mark an event as completed. Repeating the call gives the same answer."""
         (answer,) = await self._events.report(body.worker_id, [_completion(event_id, body)])
         return _answered(answer)
@@ -182,7 +183,7 @@ class EventRoutes:
         "Report a failure",
         answers={200: shapes.Recorded, 400: shapes.Exhausted},
     )
-    async def fail(self, event_id: EventId, body: shapes.Failure) -> Answer:
+    async def fail(self, event_id: shapes.EventId, body: shapes.Failure) -> Answer:
         """Note a failed attempt and schedule the next, or mark the event as failed.
 
         The last failure is recorded, then answered with 400. Repeating the call gives the same
@@ -235,7 +236,7 @@ class EventRoutes:
         "Reset an event",
         answers={200: shapes.Published},
     )
-    async def reset(self, event_id: EventId, query: Why) -> shapes.Published:
+    async def reset(self, event_id: shapes.EventId, query: Why) -> shapes.Published:
         """Make an event pending with all its attempts, also when a worker holds it."""
         job = await self._events.reset(event_id, query.reason)
         return shapes.published(job, job.run_at)
@@ -247,7 +248,7 @@ class EventRoutes:
         "Look at an event",
         answers={200: shapes.Published},
     )
-    async def get(self, event_id: EventId, query: Look) -> shapes.Published:
+    async def get(self, event_id: shapes.EventId, query: Look) -> shapes.Published:
         """An event as it is now, with its log if asked for."""
         record = await self._events.get(event_id)
         logs = list(shapes.log_lines(record.log)) if query.include_logs else msgspec.UNSET

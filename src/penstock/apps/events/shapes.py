@@ -4,6 +4,7 @@ An event is a job without a handler here: its arguments hold the title, the desc
 payload, and outside workers claim it by its tags.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from functools import lru_cache
@@ -18,12 +19,26 @@ from penstock.http.problems import Problem
 QUEUE = "events"
 TASK = "events.event"
 PAYLOAD_LIMIT = 1_000_000
+DEPTH_LIMIT = 200
+"""Levels that a payload may be nested: whoever reads it later needs room on the stack for them."""
+TAG_LIMIT = 200
+TAGS_LIMIT = 50
 
 Name = Annotated[str, Meta(min_length=1, max_length=200)]
 Tags = Annotated[str, Meta(max_length=10_100)] | Annotated[list[Name], Meta(max_length=50)]
+_NO_NUL = r"^[^\x00]*$"
+Key = Annotated[str, Meta(min_length=1, max_length=1_000, pattern=_NO_NUL)]
 WorkerId = Annotated[
-    str, Meta(min_length=1, max_length=200, description="Who works: `{hostname}:{pid}`.")
+    str,
+    Meta(
+        min_length=1,
+        max_length=200,
+        pattern=_NO_NUL,
+        description="Who works: `{hostname}:{pid}`.",
+    ),
 ]
+EventId = Annotated[int, Meta(ge=1, le=2**63 - 1)]
+Token = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Millis = Annotated[int, Meta(ge=0, le=10**15)]
 StatusCode = Annotated[int, Meta(ge=-(10**9), le=10**9)]
 
@@ -41,6 +56,8 @@ ACTIONS = {
     Event.SNOOZED: "RELEASED",
 }
 
+_TEXTS = re.compile(rb'"(?:[^"\\]|\\.)*"')
+_BRACKETS = re.compile(rb"[\[\]{}]")
 _REPORTED = frozenset({Event.CLAIMED, Event.STARTED, Event.DONE, Event.FAILED})
 
 
@@ -61,20 +78,8 @@ class NewEvent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         Annotated[float, Meta(ge=0, le=86_400 * 365, description="Seconds until it may be picked.")]
         | None
     ) = None
-    key: (
-        Annotated[
-            str,
-            Meta(min_length=1, max_length=1_000, description="One at a time, in order, per key."),
-        ]
-        | None
-    ) = None
-    dedupe: (
-        Annotated[
-            str,
-            Meta(min_length=1, max_length=1_000, description="While one is unfinished, no second."),
-        ]
-        | None
-    ) = None
+    key: Annotated[Key, Meta(description="One at a time, in order, per key.")] | None = None
+    dedupe: Annotated[Key, Meta(description="While one is unfinished, no second.")] | None = None
 
 
 class NewEvents(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -184,7 +189,7 @@ class Holding(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Who holds the event. With the token, a report about an earlier hold is told apart."""
 
     worker_id: WorkerId
-    token: int | None = None
+    token: Token | None = None
 
 
 class Completion(Holding, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -201,8 +206,8 @@ class Failure(Completion, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class _OneOf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    id: int
-    token: int | None = None
+    id: EventId
+    token: Token | None = None
     execution_time_ms: Millis | None = None
     status_code: StatusCode | None = None
 
@@ -308,8 +313,12 @@ def tags_of(given: str | Sequence[str]) -> tuple[str, ...]:
     else:
         parts = given.split(",")
     tags = tuple(dict.fromkeys(tag for part in parts if (tag := part.strip())))
-    if not tags:
-        raise Problem(422, "tags: name at least one tag", field="tags")
+    if not 1 <= len(tags) <= TAGS_LIMIT:
+        raise Problem(422, f"tags: name one to {TAGS_LIMIT} tags", field="tags")
+    for tag in tags:
+        if len(tag) > TAG_LIMIT or not tag.isprintable():
+            detail = f"tags: a tag is up to {TAG_LIMIT} printable characters"
+            raise Problem(422, detail, field="tags")
     return tags
 
 
@@ -321,14 +330,10 @@ def _retry(attempts: int, seconds: float) -> RetryPolicy:
 
 def job_of(event: NewEvent, retry_delay: float, lease: timedelta) -> NewJob:
     """The job that an event is kept as."""
-    payload = Raw(b"null") if event.payload is UNSET else event.payload
-    if len(payload) > PAYLOAD_LIMIT:
-        raise Problem(413, f"payload: more than {PAYLOAD_LIMIT:,} bytes", field="payload")
     seconds = retry_delay if event.retry_delay is None else event.retry_delay
-    arguments = encode(Content(event.title, event.description, payload))
     return NewJob(
         task=TASK,
-        payload=arguments.decode(),
+        payload=_arguments(event),
         queue=QUEUE,
         priority=event.priority,
         delay=None if event.delay is None else timedelta(seconds=event.delay),
@@ -338,6 +343,31 @@ def job_of(event: NewEvent, retry_delay: float, lease: timedelta) -> NewJob:
         retry=_retry(event.max_retries, seconds),
         lease=lease,
     )
+
+
+def _arguments(event: NewEvent) -> str:
+    payload = Raw(b"null") if event.payload is UNSET else event.payload
+    size = len(payload)
+    if size > PAYLOAD_LIMIT:
+        raise Problem(413, f"payload: more than {PAYLOAD_LIMIT:,} bytes", field="payload")
+    if size > DEPTH_LIMIT and _depth(bytes(payload)) > DEPTH_LIMIT:
+        raise Problem(422, f"payload: nested more than {DEPTH_LIMIT} levels deep", field="payload")
+    try:
+        return encode(Content(event.title, event.description, payload)).decode()
+    except UnicodeDecodeError as error:  # a payload is stored as it came, so nobody looked yet
+        raise Problem(400, f"the body is not JSON: {error}") from error
+
+
+def _depth(payload: bytes) -> int:
+    """How deeply a payload is nested; for nearly all, no more than it has brackets."""
+    brackets = payload.count(b"[") + payload.count(b"{")
+    if brackets <= DEPTH_LIMIT:
+        return brackets
+    depth = deepest = 0
+    for bracket in _BRACKETS.findall(_TEXTS.sub(b"", payload)):
+        depth += 1 if bracket in b"[{" else -1
+        deepest = max(deepest, depth)
+    return deepest
 
 
 def stamp(instant: datetime) -> str:

@@ -77,7 +77,11 @@ class Subscribers:
                 (waiter.answer, leaving), timeout=timeout, return_when=asyncio.FIRST_COMPLETED
             )
             # From here on nothing is claimed for it; what was claimed has arrived.
-            return waiter.answer.result() if waiter.answer.done() else []
+            jobs = waiter.answer.result() if waiter.answer.done() else []
+            if jobs and leaving.done():
+                await self._give_back(jobs)
+                return []
+            return jobs
         finally:
             self._waiters.pop(waiter, None)
             waiter.answer.cancel()
@@ -128,11 +132,14 @@ class Subscribers:
             tags=sorted(waiter.tags),
         )
         if jobs and not _tell(waiter, jobs):  # it went away meanwhile
-            back = Snoozed(reason="the subscriber went away")
-            await self._penstock.settle_held([(job, back) for job in jobs])
+            await self._give_back(jobs)
         if jobs:
             self._waiters.pop(waiter, None)
         return bool(jobs)
+
+    async def _give_back(self, jobs: Sequence[Job]) -> None:
+        back = Snoozed(reason="the subscriber went away")
+        await self._penstock.settle_held([(job, back) for job in jobs])
 
 
 def _tell(waiter: _Waiter, jobs: list[Job]) -> bool:

@@ -1,0 +1,219 @@
+"""Every route with every kind of token, and with none."""
+
+import asyncio
+import logging
+import re
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from penstock import Access, Penstock, run_sync
+from penstock.http.routes import Route
+from penstock.server.app import Service
+from tests.server.support import SOON, guarded, serving, whole_service
+
+ROUTES = whole_service(Penstock("memory://")).routes
+SHUT = [route for route in ROUTES if route.declared.access is not None]
+
+
+def label(route: Route) -> str:
+    return f"{route.declared.method} {route.declared.path}"
+
+
+def path_of(route: Route) -> str:
+    return re.sub(r"{\w+}", "1", route.declared.path)
+
+
+class Door:
+    """A guarded service with a token of each scope."""
+
+    def __init__(self, service: Service, app: Penstock, secrets: dict[str, str]) -> None:
+        self.service = service
+        self.app = app
+        self.secrets = secrets
+
+    async def knock(self, method: str, path: str, *tokens: str) -> tuple[int, dict[bytes, bytes]]:
+        """How an answer begins; a stream need not end."""
+        started: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        sent = False
+
+        async def receive() -> dict[str, Any]:
+            nonlocal sent
+            if sent:
+                await asyncio.Event().wait()
+            sent = True
+            return {"type": "http.request", "body": b"{}", "more_body": False}
+
+        async def send(message: Any) -> None:
+            if message["type"] == "http.response.start" and not started.done():
+                started.set_result((message["status"], dict(message["headers"])))
+
+        scope = {
+            "type": "http",
+            "http_version": "1.1",
+            "asgi": {"version": "3.0"},
+            "method": method,
+            "scheme": "http",
+            "path": path.replace("%2f", "/"),
+            "raw_path": path.encode(),
+            "root_path": "",
+            "query_string": b"",
+            "server": ("127.0.0.1", 8000),
+            "client": ("127.0.0.1", 1),
+            "headers": [
+                (b"host", b"queue.example"),
+                (b"content-type", b"application/json"),
+                *((b"authorization", token.encode("latin-1")) for token in tokens),
+            ],
+        }
+        task = asyncio.create_task(self.service(scope, receive, send))
+        await asyncio.wait([task, started], timeout=SOON, return_when=asyncio.FIRST_COMPLETED)
+        task.cancel()
+        await asyncio.wait([task])
+        status, headers = started.result()
+        return status, headers
+
+    async def knock_at(self, route: Route, *tokens: str) -> int:
+        status, headers = await self.knock(route.declared.method, path_of(route), *tokens)
+        assert (b"www-authenticate" in headers) is (status == 401)
+        return status
+
+
+@pytest.fixture
+async def door() -> AsyncIterator[Door]:
+    app = Penstock("memory://")
+    service = whole_service(app)
+    secrets = {str(scope): await app.create_token(scope, [scope]) for scope in Access}
+    secrets["expired"] = await app.create_token("expired", list(Access), timedelta(milliseconds=1))
+    secrets["revoked"] = await app.create_token("revoked", list(Access))
+    await app.revoke_token("revoked")
+    async with guarded(service):
+        yield Door(service, app, secrets)
+
+
+@pytest.mark.parametrize("route", SHUT, ids=label)
+async def test_only_a_good_token_of_the_right_scope_opens(
+    route: Route, door: Door, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    assert route.declared.access is not None
+    right = door.secrets[route.declared.access]
+    for token in (
+        "",
+        "Bearer",
+        "Bearer ",
+        "Bearer x",
+        f"Basic {right}",
+        right,
+        f"Bearer {right}x",
+        f"Bearer {right[:-1]}",
+        f"Bearer {right.upper()}",
+        f"Bearer {right}, Bearer {right}",
+        "Bearer \xff\xfe",
+        f"Bearer {door.secrets['expired']}",
+        f"Bearer {door.secrets['revoked']}",
+    ):
+        assert await door.knock_at(route, *([token] if token else [])) == 401, token
+    for scope in Access:
+        status = await door.knock_at(route, f"Bearer {door.secrets[scope]}")
+        if scope is route.declared.access:
+            assert status not in (401, 403)
+        else:
+            assert status == 403, scope
+    assert await door.knock_at(route, f"bearer  {right} ") not in (401, 403)
+    written = "".join(record.getMessage() for record in caplog.records)
+    assert not [secret for secret in door.secrets.values() if secret in written]
+
+
+async def test_open_routes_are_about_health(door: Door) -> None:
+    for route in ROUTES:
+        if route.declared.access is None:
+            assert route.declared.path in ("/health", "/health/ready", "/metrics")
+            status, _ = await door.knock(route.declared.method, path_of(route))
+            assert status in (200, 503)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/health/x",
+        "//health",
+        "/health%2f",
+        "/health//",
+        "/health/../events",
+        "/healthx",
+        "/Health",
+    ],
+)
+async def test_health_is_open_by_its_exact_path_alone(door: Door, path: str) -> None:
+    status, _ = await door.knock("GET", path)
+    assert status in (401, 404)
+
+
+async def test_two_tokens_open_no_more_than_the_first(door: Door) -> None:
+    tokens = [f"Bearer {door.secrets[scope]}" for scope in ("read", "admin")]
+    status, _ = await door.knock("POST", "/events/1/reset", *tokens)
+    assert status == 403
+
+
+async def test_token_that_expires_opens_no_longer(tmp_path: Path) -> None:
+    """Its end is looked at with every call."""
+    app = Penstock("memory://")
+    secret = await app.create_token("short", ["read"], timedelta(seconds=60))
+    now = app.clock()
+    async with guarded(whole_service(app)) as gate:
+        scope = {"headers": [(b"authorization", f"Bearer {secret}".encode())]}
+        assert gate(scope, Access.READ) == "short"
+        app._clock = lambda: now + 61_000_000
+        with pytest.raises(Exception, match="expired"):
+            gate(scope, Access.READ)
+
+
+def test_running_server_hears_of_a_revoked_token_and_writes_no_secret(tmp_path: Path) -> None:
+    app = Penstock(f"sqlite:///{tmp_path}/jobs.db")
+    secret = run_sync(app.create_token("t", ["read"]))
+    keeps = run_sync(app.create_token("other", ["admin"]))
+    with serving(tmp_path) as server:
+        headers = {"Authorization": f"Bearer {secret}"}
+
+        def status(**given: str) -> int:
+            return httpx.get(f"{server.url}/events", headers=given, timeout=30).status_code
+
+        assert status() == 401
+        assert status(**headers) == 200
+        assert status(Authorization=f"Bearer {keeps}") == 403
+        run_sync(app.revoke_token("t"))
+        deadline = time.monotonic() + SOON
+        while status(**headers) != 401:
+            assert time.monotonic() < deadline, "a revoked token still opens"
+        later = run_sync(app.create_token("later", ["read"]))
+        while status(Authorization=f"Bearer {later}") != 200:
+            assert time.monotonic() < deadline, "a new token does not open"
+        run_sync(app.revoke_token("later"))
+        run_sync(app.revoke_token("other"))
+        server.stop()
+    written = server.output.read_text()
+    assert not [one for one in (secret, keeps, later) if one in written]
+    run_sync(app.close())
+
+
+def test_public_address_needs_a_token(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "penstock.cli.main", "serve", "--data", str(tmp_path)]
+    refused = subprocess.run(
+        [*command, "--host", "0.0.0.0", "--port", "0"],  # noqa: S104 - is what is refused
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=SOON,
+        check=False,
+    )
+    assert refused.returncode != 0
+    assert "there is no token" in refused.stderr
+    assert "Traceback" not in refused.stderr
