@@ -906,6 +906,40 @@ async def test_reset_takes_a_running_job_from_its_worker(app: Penstock) -> None:
     assert (await claim_one(app)).token > held.token
 
 
+async def test_one_job_gets_another_priority(app: Penstock) -> None:
+    await add_one(app)
+    late = await add_one(app)
+    moved = await app.set_priority(late.id, 9, "urgent")
+    assert moved.priority == 9
+    assert (await app.log(late.id))[-1].reason == "urgent"
+    assert (await claim_one(app)).id == late.id
+    with pytest.raises(TransitionRefused, match="running"):
+        await app.set_priority(late.id, 1)
+    with pytest.raises(InvalidJob, match="from 0 to 10"):
+        await app.set_priority(late.id, 11)
+    with pytest.raises(JobNotFound):
+        await app.set_priority(99, 1)
+
+
+async def test_finished_job_is_removed_with_its_log(app: Penstock) -> None:
+    await add_one(app)
+    [job] = await app.settle([(await claim_one(app), Done())])
+    assert await app.delete(job.id) == job
+    for call in (app.get, app.log, app.delete):
+        with pytest.raises(JobNotFound):
+            await call(job.id)
+
+
+async def test_unfinished_job_is_not_removed(app: Penstock) -> None:
+    job = await add_one(app)
+    with pytest.raises(TransitionRefused, match=f"job {job.id} is pending"):
+        await app.delete(job.id)
+    await claim_one(app)
+    with pytest.raises(TransitionRefused, match=f"job {job.id} is running"):
+        await app.delete(job.id)
+    assert (await app.get(job.id)).state is State.RUNNING
+
+
 async def test_scheduled_job_is_made_to_run_now(app: Penstock) -> None:
     job = await add_one(app, delay=HOUR)
     assert (await app.retry(job.id)).waiting is Waiting.READY

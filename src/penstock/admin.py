@@ -12,9 +12,9 @@ import msgspec
 from msgspec.structs import replace
 
 from penstock import archive as files
-from penstock.checks import MAX_PRIORITY
+from penstock.checks import check_priority
 from penstock.core import lifecycle
-from penstock.core.errors import ConfigurationError, InvalidJob, TransitionRefused
+from penstock.core.errors import ConfigurationError, TransitionRefused
 from penstock.core.job import (
     Change,
     Job,
@@ -139,8 +139,7 @@ class Administration:
 
         Those that have it already are skipped. `dry_run` only counts.
         """
-        if type(priority) is not int or not 0 <= priority <= MAX_PRIORITY:
-            raise InvalidJob(f"priority is a whole number from 0 to {MAX_PRIORITY}")
+        check_priority(priority)
         pending = frozenset({State.PENDING})
         query = _about(query, pending, pending, "reprioritise", "pending")
         if dry_run:

@@ -35,8 +35,7 @@ class JobChecker:
     def check(self, job: NewJob) -> None:
         """Raise `InvalidJob` for a job that cannot be stored as asked for."""
         self._check_payload(job)
-        if type(job.priority) is not int or not 0 <= job.priority <= MAX_PRIORITY:
-            raise InvalidJob(f"priority is a whole number from 0 to {MAX_PRIORITY}")
+        check_priority(job.priority)
         if job.task not in self._names or job.queue not in self._names:
             check_name("task", job.task)
             check_name("queue", job.queue)
@@ -74,6 +73,12 @@ def check_jobs(jobs: object) -> None:
     for job in jobs:
         if not isinstance(job, NewJob):
             raise InvalidJob(f"a job is a NewJob, as Task.new makes it, not {job!r:.80}")
+
+
+def check_priority(priority: object) -> None:
+    """How soon a job is claimed."""
+    if type(priority) is not int or not 0 <= priority <= MAX_PRIORITY:
+        raise InvalidJob(f"priority is a whole number from 0 to {MAX_PRIORITY}")
 
 
 def check_concurrency(n: object) -> None:

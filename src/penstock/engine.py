@@ -27,6 +27,7 @@ from penstock.checks import (
     check_limit,
     check_name,
     check_places,
+    check_priority,
     check_queue_limits,
 )
 from penstock.compose import chain
@@ -39,6 +40,7 @@ from penstock.core.errors import (
     Overtaken,
     PenstockError,
     StoreError,
+    TransitionRefused,
     UnknownTask,
 )
 from penstock.core.job import (
@@ -574,6 +576,14 @@ class Penstock(AccessTokens, Administration, History, Periodic):
         check_limit(limit)
         return await self.store.ready_tags(queue, limit)
 
+    async def oldest_ready(self) -> Mapping[str, datetime]:
+        """Since when the job of each queue that is ready for the longest has been due.
+
+        Also where a pause or a limit holds it; queues without a ready job are left out. The
+        cost does not grow with the jobs.
+        """
+        return await self.store.oldest_ready()
+
     async def records(self, job_ids: Sequence[int]) -> list[Record]:
         """These jobs, each with its whole log and what it waits for, as they were at one moment.
 
@@ -725,6 +735,22 @@ class Penstock(AccessTokens, Administration, History, Periodic):
     async def reset(self, job_id: int, reason: str | None = None) -> Job:
         """As `retry`; a running job is taken from its worker, which is refused from then on."""
         return await self._decide(job_id, lambda job: lifecycle.reset(job, reason, forced=True))
+
+    async def set_priority(self, job_id: int, priority: int, reason: str | None = None) -> Job:
+        """Give a pending job another priority; claims follow it at once."""
+        check_priority(priority)
+        return await self._decide(job_id, lambda job: lifecycle.reprioritise(job, priority, reason))
+
+    async def delete(self, job_id: int) -> Job:
+        """Remove a finished job with its log, and return it as it was.
+
+        Raises `TransitionRefused` for an unfinished one.
+        """
+        job = await self.get(job_id)
+        if job.state.final and await self.store.delete([job]):
+            return job
+        job = await self.get(job_id)
+        raise TransitionRefused(f"job {job_id} is {job.state}; only finished jobs are removed")
 
     async def _decide(self, job_id: int, decide: Callable[[Job], Move]) -> Job:
         for _ in range(_DECISIONS):

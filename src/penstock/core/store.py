@@ -152,6 +152,15 @@ class Store(Protocol):
         """
         ...
 
+    async def oldest_ready(self) -> Mapping[str, datetime]:
+        """Since when the job of each queue that is ready for the longest has been due.
+
+        Jobs that have fallen due count, and those that a pause or a limit keeps from starting.
+        A queue without a ready job is left out. The cost grows with the queues, the tenants
+        and the limits that hold jobs, not with the jobs.
+        """
+        ...
+
     async def backlog(
         self, queue: str | None = None, until: JobId | None = None
     ) -> tuple[int, JobId]:

@@ -67,6 +67,9 @@ def used(steps: list[str]) -> set[str]:
         ("holders", {"penstock_job_held"}),
         ("held_places", {"penstock_job_held"}),
         ("release", {"penstock_job_held"}),
+        ("oldest_ready", {"penstock_job_ready"}),
+        ("oldest_of_tenants", {"penstock_job_share"}),
+        ("oldest_held", {"penstock_job_held"}),
         (
             "queues_with_ready",
             {"penstock_job_share", "penstock_job_throttled", "penstock_job_held"},
@@ -101,6 +104,7 @@ def test_question_is_answered_by_its_own_index(
         "pick_level_tagged",
         "held_places",
         "release",
+        "oldest_held",
         "promote_due",
         "expired",
     ],
@@ -248,6 +252,32 @@ def test_cost_does_not_grow_with_the_blocked_jobs_of_a_key(
         return done[0]
 
     assert steps(blocked=1000) <= steps(blocked=10) + 5
+
+
+@pytest.mark.parametrize(("query", "tenant"), [("oldest_ready", None), ("oldest_of_tenants", "a")])
+def test_oldest_ready_job_is_found_without_a_look_at_the_others(
+    connection: sqlite3.Connection, query: str, tenant: str | None
+) -> None:
+    def steps(jobs: int) -> int:
+        connection.execute("DELETE FROM penstock_job")
+        connection.execute("INSERT OR IGNORE INTO penstock_queue (name) VALUES ('q')")
+        connection.executemany(
+            "INSERT INTO penstock_job (id, stage, version, run_at, queue, task, priority,"
+            " enqueued_at, lease_time, tenant) VALUES (?1, 0, 1, ?1, 'q', 't', ?1 % 11, 0, 1, ?2)",
+            [(place, tenant) for place in range(1, jobs + 1)],
+        )
+        done = [0]
+
+        def count() -> int:
+            done[0] += 1
+            return 0
+
+        connection.set_progress_handler(count, 1)
+        assert connection.execute(SQL[query]).fetchall() == [("q", 1)]
+        connection.set_progress_handler(None, 1)
+        return done[0]
+
+    assert steps(jobs=2000) <= steps(jobs=20) + 5
 
 
 def test_ready_tags_are_found_without_a_look_at_their_jobs(connection: sqlite3.Connection) -> None:

@@ -83,6 +83,7 @@ class MemoryStore:
         self._totals: Counter[tuple[str, State, Waiting | None]] = Counter()
         self._unfinished: dict[str, set[JobId]] = {}
         self._ready: dict[tuple[str, str | None], Ranking] = {}
+        self._ages: dict[str, Ranking] = {}
         self._scheduled = Ranking()
         self._leased = Ranking()
         self._ended = {state: Ranking() for state in FINAL}
@@ -209,6 +210,11 @@ class MemoryStore:
                 return []
             found = sorted(tag for name, tag in self._ready if name == queue and tag is not None)
             return found[:limit]
+
+    async def oldest_ready(self) -> dict[str, datetime]:
+        with self._lock:
+            self._tick()
+            return {queue: ages.first()[0] for queue, ages in self._ages.items()}  # type: ignore[index] # none is empty
 
     async def backlog(
         self, queue: str | None = None, until: JobId | None = None
@@ -594,6 +600,7 @@ class MemoryStore:
     def _enter(self, job: Job) -> None:
         self._totals[job.queue, job.state, job.waiting] += 1
         if job.waiting is Waiting.READY:
+            self._ages.setdefault(job.queue, Ranking()).put(job.id, job.run_at)
             # Of jobs with a tenant, shares take the place of the common ranking.
             for tag in {None, *job.tags} if job.tenant is None else set(job.tags):
                 ranking = self._ready.setdefault((job.queue, tag), Ranking())
@@ -610,6 +617,9 @@ class MemoryStore:
     def _leave(self, job: Job) -> None:
         self._totals[job.queue, job.state, job.waiting] -= 1
         if job.waiting is Waiting.READY:
+            self._ages[job.queue].drop(job.id)
+            if not self._ages[job.queue]:
+                del self._ages[job.queue]
             for tag in {None, *job.tags} if job.tenant is None else set(job.tags):
                 ranking = self._ready[job.queue, tag]
                 ranking.drop(job.id)

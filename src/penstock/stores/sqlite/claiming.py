@@ -273,6 +273,20 @@ def ready_tags(execute: Execute, queue: str, limit: int, now: int) -> list[str]:
     return names.decode(execute(SQL["ready_tags"], (queue, limit)).fetchone()[0])
 
 
+def oldest_ready(execute: Execute) -> dict[str, int]:
+    """See `Store.oldest_ready`; of the jobs that are ready already."""
+    found = [*execute(SQL["oldest_ready"]), *execute(SQL["oldest_of_tenants"])]
+    for (held,) in execute(SQL["holders"]).fetchall():
+        for tenant, queue, priority in execute(SQL["held_places"], (held,)).fetchall():
+            place = (held, tenant, queue, priority)
+            found.append((queue, *execute(SQL["oldest_held"], place).fetchone()))
+    oldest: dict[str, int] = {}
+    for queue, at in found:
+        if at is not None:
+            oldest[queue] = min(at, oldest.get(queue, at))
+    return oldest
+
+
 def next_start(execute: Execute, after: int) -> int | None:
     """When a rate that holds ready jobs lets the next one start, behind an instant."""
     instants = [

@@ -534,6 +534,49 @@ WITH RECURSIVE ready (tag) AS (
 SELECT json_group_array(tag) FROM ready
 WHERE tag IS NOT NULL AND NOT (SELECT paused FROM penstock_queue WHERE name = ?1);
 
+-- Each priority of a queue has its oldest job at the beginning of its part of the index, and so
+-- has each tenant; what limits hold is asked for place by place.
+-- name: oldest_ready
+SELECT q.name, min((
+    SELECT run_at FROM penstock_job
+    WHERE queue = q.name AND priority = p.value AND stage = 0 AND tenant IS NULL AND held IS NULL
+    ORDER BY run_at LIMIT 1
+))
+FROM penstock_queue AS q CROSS JOIN json_each('[0,1,2,3,4,5,6,7,8,9,10]') AS p
+GROUP BY q.name;
+
+-- name: oldest_of_tenants
+WITH RECURSIVE share (queue, priority, tenant) AS (
+    SELECT q.name, p.value, (
+        SELECT tenant FROM penstock_job
+        WHERE queue = q.name AND priority = p.value
+        AND stage = 0 AND tenant IS NOT NULL AND held IS NULL
+        ORDER BY tenant LIMIT 1
+    )
+    FROM penstock_queue AS q CROSS JOIN json_each('[0,1,2,3,4,5,6,7,8,9,10]') AS p
+    UNION ALL
+    SELECT s.queue, s.priority, (
+        SELECT tenant FROM penstock_job
+        WHERE queue = s.queue AND priority = s.priority AND tenant > s.tenant
+        AND stage = 0 AND tenant IS NOT NULL AND held IS NULL
+        ORDER BY tenant LIMIT 1
+    )
+    FROM share AS s WHERE s.tenant IS NOT NULL
+)
+SELECT s.queue, min((
+    SELECT run_at FROM penstock_job
+    WHERE queue = s.queue AND priority = s.priority AND tenant = s.tenant
+    AND stage = 0 AND tenant IS NOT NULL AND held IS NULL
+    ORDER BY run_at LIMIT 1
+))
+FROM share AS s WHERE s.tenant IS NOT NULL GROUP BY s.queue;
+
+-- name: oldest_held
+SELECT run_at FROM penstock_job
+WHERE stage = 0 AND held = ?1 AND held IS NOT NULL
+AND ifnull(tenant, '') = ?2 AND queue = ?3 AND priority = ?4
+ORDER BY run_at LIMIT 1;
+
 -- The plus sign keeps SQLite from walking all jobs by their ids.
 -- name: backlog
 SELECT count(*), max(id) FROM (

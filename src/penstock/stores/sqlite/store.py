@@ -41,7 +41,7 @@ from penstock.core.limits import Held, Limit
 from penstock.core.note import Line, Note, Progress
 from penstock.core.schedule import Due, Firing, Schedule
 from penstock.core.store import Clock
-from penstock.core.times import span_to_micros
+from penstock.core.times import from_micros, span_to_micros
 from penstock.core.token import Token
 from penstock.core.worker import WorkerInfo
 from penstock.stores.sqlite import attendance, history, noting, rows, schedules, tokens
@@ -51,6 +51,7 @@ from penstock.stores.sqlite.claiming import (
     Claiming,
     held_by,
     next_start,
+    oldest_ready,
     ready_tags,
     room_is_wanted,
 )
@@ -226,6 +227,23 @@ class SqliteStore:
         while (found := await self._read(read)) is None:
             await self._writer.run(self._let_in, now)
         return found
+
+    async def oldest_ready(self) -> dict[str, datetime]:
+        """See `Store.oldest_ready`."""
+        now = self._clock()
+
+        def read(connection: sqlite3.Connection) -> dict[str, int] | None:
+            if connection.execute(SQL["any_due"], (now,)).fetchone():
+                return None
+            connection.execute("BEGIN")  # of one moment
+            try:
+                return oldest_ready(connection.execute)
+            finally:
+                connection.execute("COMMIT")
+
+        while (found := await self._read(read)) is None:
+            await self._writer.run(self._let_in, now)
+        return {queue: from_micros(at) for queue, at in found.items()}
 
     async def backlog(
         self, queue: str | None = None, until: JobId | None = None
