@@ -148,8 +148,8 @@ class Penstock(AccessTokens, Administration, History, Periodic):
     """A queue of jobs in one store, and the tasks that this program knows.
 
     The store is opened by the first call that needs it, and created if it is not there, unless
-    `create` is false. All methods are coroutines; from
-    synchronous code, wrap a call in `run_sync`.
+    `create` is false; `opener` opens it, for who wants to stand between. All methods are
+    coroutines; from synchronous code, wrap a call in `run_sync`.
     """
 
     def __init__(
@@ -160,6 +160,7 @@ class Penstock(AccessTokens, Administration, History, Periodic):
         payload_limit: int = PAYLOAD_LIMIT,
         clock: Clock = system_clock,
         create: bool = True,
+        opener: Callable[..., Store] = open_store,
     ) -> None:
         self.url = url
         self.actor = actor or f"{socket.gethostname()}:{os.getpid()}"
@@ -170,7 +171,7 @@ class Penstock(AccessTokens, Administration, History, Periodic):
         self._task_limits: dict[str, int] = {}
         self._clock = clock
         self._create = create
-        self._open: Callable[..., Store] = open_store
+        self._open = opener
         self._store: Store | None = None
         self._pid = 0
         self._opening = threading.Lock()

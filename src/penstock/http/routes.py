@@ -182,11 +182,9 @@ async def respond(send: Send, answer: Answer) -> None:
         start = [*headers]
     else:
         body = value if isinstance(value, bytes) else _encode(value)
-        start = [
-            (b"content-type", _JSON),
-            (b"content-length", str(len(body)).encode()),
-            *headers,
-        ]
+        start = [(b"content-length", str(len(body)).encode()), *headers]
+        if not any(name == b"content-type" for name, _ in headers):
+            start.append((b"content-type", _JSON))
     await send({"type": "http.response.start", "status": status, "headers": start})
     await send({"type": "http.response.body", "body": body})
 

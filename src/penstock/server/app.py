@@ -13,6 +13,7 @@ from penstock.engine import Penstock
 from penstock.http.bodies import Receive, Scope, Send
 from penstock.http.openapi import describe
 from penstock.http.routes import Gate, Route
+from penstock.server.meter import Meter
 
 TITLE = "Penstock"
 
@@ -21,9 +22,14 @@ class Service:
     """A Penstock and its applications as one ASGI application, and what runs beside them."""
 
     def __init__(
-        self, penstock: Penstock, applications: Sequence[Application], routes: Iterable[Route] = ()
+        self,
+        penstock: Penstock,
+        applications: Sequence[Application],
+        routes: Iterable[Route] = (),
+        meter: Meter | None = None,
     ) -> None:
         self.penstock = penstock
+        self._meter = meter or Meter()
         self.applications = applications
         self.routes = [*(route for one in applications for route in one.routes), *routes]
         self.stopping = asyncio.Event()  # set when those who wait should go
@@ -55,7 +61,9 @@ class Service:
             path: str = scope["path"]
             if len(path) > 1 and path.endswith("/"):
                 scope["path"] = path[:-1]
-        await self._app(scope, receive, send)
+            await self._meter.measure(self._app, scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
 
 
 def _fastapi(routes: Sequence[Route]) -> FastAPI:
