@@ -76,6 +76,7 @@ from penstock.periodic import Periodic, TaskOptions, recurrence_of
 from penstock.results import Ends, outcome_of
 from penstock.stores import open_store, system_clock
 from penstock.task import Merge, Options, Task, Verdict
+from penstock.tracing import current_trace
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -330,6 +331,8 @@ class Penstock(AccessTokens, Administration, History, Periodic):
 
     async def enqueue_many(self, jobs: Sequence[NewJob], *, connection: Any = None) -> list[Job]:
         """Store these jobs in one transaction, all or none; the answer has their order."""
+        if (trace := current_trace()) is not None:
+            jobs = [replace(job, trace=job.trace or trace) for job in jobs]
         try:
             for job in jobs:
                 self.check(job)

@@ -18,6 +18,7 @@ from penstock.core.errors import PenstockError
 from penstock.core.token import Access
 from penstock.http.bodies import Disconnected, Receive, Scope, Send, header, read_body
 from penstock.http.problems import Problem, problem_of, wrong_shape
+from penstock.tracing import tracing_request
 
 F = TypeVar("F", bound=Callable[..., Awaitable[Any]])
 
@@ -119,6 +120,11 @@ class Route:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
+        declared = self.declared
+        with tracing_request(declared.method, declared.path, scope["headers"]):
+            await self._serve(scope, receive, send)
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             answer = await self._answer(scope, receive)
         except Disconnected:

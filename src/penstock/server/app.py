@@ -73,6 +73,8 @@ def _fastapi(routes: Sequence[Route]) -> FastAPI:
         docs_url=None,  # its page would load scripts from elsewhere
         redoc_url=None,
         redirect_slashes=False,
+        # Newer versions trace by themselves; ours is there with all of them, see `tracing.py`.
+        telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
     )
     for route in sorted(routes, key=_precedence):
         declared = route.declared
