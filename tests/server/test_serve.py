@@ -50,7 +50,8 @@ def test_stop_cuts_no_request_off_and_answers_those_who_wait(
     processes: str, tmp_path: Path
 ) -> None:
     os.mkfifo(tmp_path / "pipe")
-    command = (*PROBE_SERVE, "--processes", processes)
+    # With so much grace nothing ends by itself: whatever does was answered.
+    command = (*PROBE_SERVE, "--grace", "600", "--processes", processes)
     with (
         ThreadPoolExecutor() as threads,
         served(tmp_path, command=command) as (server, url),
