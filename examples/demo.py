@@ -1,62 +1,130 @@
-"""A short tour: enqueue a few jobs, work them off, look at what happened."""
+"""A server with lively sample work, until Ctrl-C: ./dev run --demo [options of penstock serve].
+
+Events are published and worked over HTTP by a few workers that fail now and then; jobs with
+progress run in several queues, one of which is paused. A few things happen each second, no more.
+"""
 
 import asyncio
-import tempfile
+import random
+import signal
+import sys
+from asyncio.subprocess import PIPE
+from contextlib import suppress
 from datetime import timedelta
-from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
+import httpx
 
 from penstock import Penstock, RetryPolicy, Worker, context
 
+DATA = "penstock-demo"
+SUBJECTS = {
+    "orders": ("Order received", "Order paid", "Order shipped"),
+    "users": ("User signed up", "User changed the address"),
+    "files": ("File uploaded", "File scanned"),
+}
+WORKERS = {"packer": "orders", "greeter": "users", "all-rounder": "orders,users,files"}
+QUICK = RetryPolicy(attempts=3, delay=timedelta(seconds=5))
 
-async def main() -> None:
-    """Run the tour on a store of its own, in a temporary folder."""
-    with tempfile.TemporaryDirectory() as folder:
-        async with Penstock(f"sqlite:///{Path(folder) / 'jobs.db'}") as app:
-            await tour(app, Console())
+
+async def main() -> int:
+    """Start the server, keep it busy until a signal, and stop it."""
+    server = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "penstock", "serve", "--data", DATA, *sys.argv[1:]),
+        stdout=PIPE,
+        process_group=0,  # Ctrl-C is for this program, which tells the server
+    )
+    assert server.stdout is not None  # noqa: S101 - a pipe, as asked for
+    address = (await server.stdout.readline()).decode().split()
+    if address:
+        print(*address, "with sample work; Ctrl-C stops it", flush=True)
+        busy = asyncio.create_task(keep_busy(address[-1]))
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, busy.cancel)
+        with suppress(asyncio.CancelledError):
+            await busy
+        server.terminate()
+    return await server.wait()
 
 
-async def tour(app: Penstock, console: Console) -> None:
-    """Show keys, priorities, retries and the audit log."""
-    quick = RetryPolicy(attempts=3, delay=timedelta(milliseconds=20))
+async def keep_busy(url: str) -> None:
+    """Publish and work events over HTTP, enqueue and run jobs beside it."""
+    app = Penstock(f"sqlite:///{DATA}/penstock.db")
+    add_tasks(app)
+    async with app, httpx.AsyncClient(base_url=url, timeout=60) as http:
+        await app.pause("reports")
+        async with asyncio.TaskGroup() as group:
+            group.create_task(Worker(app, queues=["mail", "images", "reports"]).run())
+            group.create_task(enqueue_jobs(app))
+            group.create_task(publish_events(http))
+            for name, tags in WORKERS.items():
+                group.create_task(work_events(http, name, tags))
 
-    @app.task(retry=quick)
-    async def greet(name: str) -> str:
-        return f"Hello, {name}!"
 
-    @app.task(retry=quick)
-    def flaky() -> str:
-        if context().attempt == 1:
-            raise ConnectionError("the line is dead")
-        return "the second try worked"
+def add_tasks(app: Penstock) -> None:
+    """The jobs of the demo: some are slow, some fail, some wait for the end of a pause."""
 
-    await greet.enqueue("Ada")
-    await greet.using(priority=9).enqueue("Grace")
-    for step in ("open", "write", "close"):  # one key: one at a time, in this order
-        await greet.using(key="notes.md").enqueue(step)
-    failing = await flaky.enqueue()
+    @app.task(queue="images", retry=QUICK)
+    async def resize(count: int) -> str:
+        for n in range(count):
+            await asyncio.sleep(random.uniform(0.2, 0.6))
+            context().progress(n + 1, count, f"image {n + 1}")
+        return f"{count} images"
 
-    console.print("Six jobs are enqueued. Job 5 waits:", (await app.explain(5)).text, style="dim")
-    worker = Worker(app, concurrency=4)
-    async with asyncio.TaskGroup() as group:
-        group.create_task(worker.run())
-        await app.drain(timeout=timedelta(seconds=20))
-        worker.stop()
+    @app.task(queue="mail", retry=QUICK)
+    async def send(to: str) -> None:
+        await asyncio.sleep(random.uniform(0.05, 0.5))
+        if random.random() < 0.2:
+            raise ConnectionError(f"the mailbox of {to} does not answer")
 
-    jobs = Table("id", "task", "key", "state", "attempts", "result", title="Jobs")
-    for job in reversed(await app.find()):
-        jobs.add_row(
-            str(job.id), job.task, job.key or "", job.state, str(job.attempt), str(job.returned)
-        )
-    console.print(jobs)
+    @app.task(queue="reports")
+    async def report(month: int) -> int:
+        return month
 
-    log = Table("event", "leads to", "by", "error", title=f"The log of job {failing.id}")
-    for entry in await app.log(failing.id):
-        log.add_row(entry.event, entry.state, entry.actor, (entry.error or "").split("\n")[-1])
-    console.print(log)
+
+async def enqueue_jobs(app: Penstock) -> None:
+    """About one job a second."""
+    while True:
+        await app.enqueue("send", {"to": random.choice(("ada", "grace", "edsger"))})
+        if random.random() < 0.3:
+            await app.enqueue("resize", {"count": random.randint(3, 20)})
+        if random.random() < 0.05:
+            await app.enqueue("report", {"month": random.randint(1, 12)})
+        await asyncio.sleep(random.uniform(0.5, 1.5))
+
+
+async def publish_events(http: httpx.AsyncClient) -> None:
+    """About two events a second."""
+    while True:
+        tag = random.choice(list(SUBJECTS))
+        event = {"title": random.choice(SUBJECTS[tag]), "tags": tag, "retry_delay": 5}
+        with suppress(httpx.HTTPError):  # the server may be stopping
+            await http.post("/events", json=event)
+        await asyncio.sleep(random.uniform(0.2, 0.8))
+
+
+async def work_events(http: httpx.AsyncClient, name: str, tags: str) -> None:
+    """Pick an event, take a while, report success or, now and then, a failure."""
+    query = {"tags": tags, "worker_id": name, "wait": "20"}
+    while True:
+        try:
+            picked = await http.get("/events/subscribe", params=query)
+            if picked.status_code == httpx.codes.OK:
+                await work(http, name, picked.json()["id"])
+        except httpx.HTTPError:
+            await asyncio.sleep(1)
+
+
+async def work(http: httpx.AsyncClient, name: str, event_id: int) -> None:
+    """Work one event."""
+    seconds = random.uniform(0.1, 1.5)
+    await asyncio.sleep(seconds)
+    said = {"worker_id": name, "execution_time_ms": round(seconds * 1000)}
+    if random.random() < 0.15:
+        said |= {"error_message": "the warehouse does not answer", "status_code": 503}
+        await http.post(f"/events/{event_id}/fail", json=said)
+    else:
+        await http.post(f"/events/{event_id}/complete", json={**said, "status_code": 200})
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    sys.exit(asyncio.run(main()))

@@ -3,9 +3,11 @@
 import gzip
 import json
 import os
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -35,7 +37,6 @@ from penstock import admin as administration
 from penstock.admin import Bulk
 from penstock.archive import Archive, Header
 from penstock.core.job import JobId
-from penstock.stores.sqlite import connection
 from tests.contract.support import HOUR, SECOND, STEADY, STORES, ManualClock, ids, new
 
 FAILED = frozenset({State.FAILED})
@@ -843,6 +844,7 @@ async def test_every_field_of_a_job_survives(
         tenant="t",
         parent=parent.id,
         throttle="x",
+        trace="00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
     )
     (job,) = await app.enqueue_many([full])
     unset = {
@@ -876,16 +878,15 @@ async def test_details_travel_with_the_log(
         assert [one.detail for one in await home.log(job.id)] == [None, None, '{"a": "ü"}', None]
 
 
-def test_store_of_an_older_penstock_takes_part(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_store_of_an_older_penstock_takes_part(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/jobs.db"
-    with monkeypatch.context() as older:
-        older.setattr(connection, "MIGRATIONS", connection.MIGRATIONS[:-1])
-        older.setattr(connection, "SCHEMA", connection.MIGRATIONS[-1][0])
-        app = Penstock(url)
-        run_sync(app.enqueue_many([new(tags=("x",))] * 3))
-        run_sync(app.close())
+    app = Penstock(url)
+    run_sync(app.enqueue_many([new(tags=("x",))] * 3))
+    run_sync(app.close())
+    with closing(sqlite3.connect(tmp_path / "jobs.db")) as file:  # back to the schema before
+        file.execute("ALTER TABLE penstock_job DROP COLUMN trace")
+        file.execute("UPDATE penstock_meta SET value = value - 1 WHERE name = 'schema'")
+        file.commit()
     app = Penstock(url)
     assert run_sync(app.reprioritise(JobQuery(), 9)).changed == 3
     assert len(run_sync(app.claim(worker="w", limit=9, tags=["x"]))) == 3

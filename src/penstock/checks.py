@@ -1,5 +1,6 @@
 """What may be asked for: every argument is checked before anything is stored."""
 
+import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
@@ -26,6 +27,7 @@ _SHORTEST = timedelta(milliseconds=1)
 # Far from where the calendar ends, in whatever time zone.
 _FIRST = datetime(1900, 1, 1, tzinfo=UTC)
 _LAST = datetime(9000, 1, 1, tzinfo=UTC)
+_TRACE = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 
 
 class JobChecker:
@@ -193,6 +195,7 @@ def _check_options(job: NewJob) -> None:
         or job.after
         or job.supersede
         or job.throttle is not None
+        or job.trace is not None
     ):
         _check_relations(job)
     if job.tags:
@@ -210,10 +213,17 @@ def _check_options(job: NewJob) -> None:
         check_times(job)
 
 
+def is_trace(text: object) -> bool:
+    """Whether it is a W3C traceparent."""
+    return isinstance(text, str) and _TRACE.fullmatch(text) is not None
+
+
 def _check_relations(job: NewJob) -> None:
     for field in ("key", "dedupe", "correlation", "tenant", "throttle"):
         if (text := getattr(job, field)) is not None:
             check_key(field, text)
+    if job.trace is not None and not is_trace(job.trace):
+        raise InvalidJob(f"trace is a W3C traceparent, such as 00-…-…-01, not {job.trace!r:.80}")
     if job.parent is not None:
         check_kind("parent", job.parent, int)
     for needed in job.after:

@@ -2,9 +2,10 @@
 
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, Literal, TypeVar
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -36,8 +37,10 @@ class Server(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """The applications; by default all that are installed."""
     grace: Annotated[float, msgspec.Meta(ge=0, le=3_600)] = 30
     """Seconds that running jobs and requests get to end when the server stops."""
-    log_format: str = "text"
-    """How the log is written: text or json."""
+    log_format: Literal["text", "json"] = "text"
+    """How the log is written: lines for people, or one JSON object each."""
+    request_log: bool = False
+    """Whether every request is logged."""
     cors_origins: tuple[str, ...] = ()
     """The origins of web pages that may call this server."""
 
@@ -72,16 +75,26 @@ class Sources:
         stored = {key: value for key, value in self._stored.items() if not isinstance(value, dict)}
         if name:
             stored = self._stored.get(name, {})
+            if not isinstance(stored, dict):
+                raise ConfigurationError(f"{self._file}: {name} is a section: write [{name}]")
         values: dict[str, Any] = {}
         sources: list[Setting] = []
         for field in msgspec.structs.fields(kind):
             source, value = self._find(name, field, stored, given or {})
-            if source != "default":
-                values[field.name] = _converted(value, field, source)
             title = f"{name}.{field.name}" if name else field.name
+            if source != "default":
+                values[field.name] = _converted(value, field, title, source)
             sources.append(Setting(title, values.get(field.name, field.default), source))
         self._refuse_unknown(name, stored, kind)
         return Found(name, kind(**values), sources)
+
+    def refuse_sections(self, known: Collection[str]) -> None:
+        """Refuse sections of the file that belong to nobody."""
+        for name, value in self._stored.items():
+            if isinstance(value, dict) and name not in known:
+                raise ConfigurationError(
+                    f"{self._file}: there is no section [{name}]; known are {', '.join(known)}"
+                )
 
     def _find(
         self, section: str, field: Any, stored: Mapping[str, Any], given: Mapping[str, Any]
@@ -111,6 +124,12 @@ def variable_of(section: str, name: str) -> str:
     return PREFIX + "_".join(part for part in (section, name) if part).upper()
 
 
+def without_password(url: str | None) -> str | None:
+    """The URL of a store as it may be shown."""
+    password = None if url is None else urlsplit(url).password
+    return url if url is None or not password else url.replace(f":{password}@", ":***@", 1)
+
+
 def _read_file(environment: Mapping[str, str], file: Path | None) -> tuple[Path, dict[str, Any]]:
     named = file or (
         Path(environment["PENSTOCK_CONFIG"]) if "PENSTOCK_CONFIG" in environment else None
@@ -126,10 +145,10 @@ def _read_file(environment: Mapping[str, str], file: Path | None) -> tuple[Path,
         raise ConfigurationError(f"{path} cannot be read: {error}") from error
 
 
-def _converted(value: Any, field: Any, source: str) -> Any:
+def _converted(value: Any, field: Any, title: str, source: str) -> Any:
     if isinstance(value, str) and field.name in ("apps", "cors_origins"):
         value = [part.strip() for part in value.split(",") if part.strip()]
     try:
         return msgspec.convert(value, field.type, strict=False)
     except msgspec.ValidationError as error:
-        raise ConfigurationError(f"{field.name} (from {source}): {error}") from error
+        raise ConfigurationError(f"{title} (from {source}): {error}") from error

@@ -76,6 +76,7 @@ from penstock.periodic import Periodic, TaskOptions, recurrence_of
 from penstock.results import Ends, outcome_of
 from penstock.stores import open_store, system_clock
 from penstock.task import Merge, Options, Task, Verdict
+from penstock.tracing import current_trace
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -148,8 +149,8 @@ class Penstock(AccessTokens, Administration, History, Periodic):
     """A queue of jobs in one store, and the tasks that this program knows.
 
     The store is opened by the first call that needs it, and created if it is not there, unless
-    `create` is false. All methods are coroutines; from
-    synchronous code, wrap a call in `run_sync`.
+    `create` is false; `opener` opens it, for who wants to stand between. All methods are
+    coroutines; from synchronous code, wrap a call in `run_sync`.
     """
 
     def __init__(
@@ -160,6 +161,7 @@ class Penstock(AccessTokens, Administration, History, Periodic):
         payload_limit: int = PAYLOAD_LIMIT,
         clock: Clock = system_clock,
         create: bool = True,
+        opener: Callable[..., Store] = open_store,
     ) -> None:
         self.url = url
         self.actor = actor or f"{socket.gethostname()}:{os.getpid()}"
@@ -170,7 +172,7 @@ class Penstock(AccessTokens, Administration, History, Periodic):
         self._task_limits: dict[str, int] = {}
         self._clock = clock
         self._create = create
-        self._open: Callable[..., Store] = open_store
+        self._open = opener
         self._store: Store | None = None
         self._pid = 0
         self._opening = threading.Lock()
@@ -329,6 +331,8 @@ class Penstock(AccessTokens, Administration, History, Periodic):
 
     async def enqueue_many(self, jobs: Sequence[NewJob], *, connection: Any = None) -> list[Job]:
         """Store these jobs in one transaction, all or none; the answer has their order."""
+        if (trace := current_trace()) is not None:
+            jobs = [replace(job, trace=job.trace or trace) for job in jobs]
         try:
             for job in jobs:
                 self.check(job)

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from penstock import Event, Penstock, State, run_sync
-from penstock.cli.worker import JsonFormatter, load_app
+from penstock.cli.logs import JsonFormatter
+from penstock.cli.worker import load_app
 from penstock.core.errors import ConfigurationError
 from tests.cli.support import COMMAND, SOON, Shell, started
 
@@ -56,7 +57,7 @@ WORKER = (*COMMAND, "worker", "tasks:app")
 HASTY_WORKER = (
     sys.executable,
     "-c",
-    "from penstock.cli import main, worker; worker._WIND_DOWN = 0.2; main.main()",
+    "from penstock.cli import main, stopping; stopping._WIND_DOWN = 0.2; main.main()",
     "worker",
     "tasks:app",
 )
@@ -215,6 +216,14 @@ def test_json_log_line_has_the_traceback() -> None:
     assert line["message"] == "it broke"
     assert line["error"].endswith("ZeroDivisionError: integer division or modulo by zero")
     assert line["at"].endswith("Z")
+
+
+def test_json_log_line_has_what_was_given_along() -> None:
+    record = logging.makeLogRecord({"msg": "x", "job_id": 7, "path": "/health", "logger": "no"})
+    line = json.loads(JsonFormatter().format(record))
+    assert set(line) == {"at", "level", "logger", "message", "job_id", "path"}
+    assert (line["job_id"], line["path"]) == (7, "/health")
+    assert line["logger"] != "no"
 
 
 @pytest.fixture

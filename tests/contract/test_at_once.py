@@ -92,6 +92,7 @@ def any_job(rng: random.Random, jobs: list[Job], place: int, **options: Any) -> 
         dedupe=rng.choice([None, None, None, "d", "e"]),
         tenant=rng.choice([None, None, "m", "n"]),
         throttle=rng.choice([None, None, "x"]),
+        trace=rng.choice([None, None, f"00-{7:032x}-{7:016x}-01"]),
         tags=rng.choice([(), ("red",)]),
         on_failure=rng.choice([*OnFailure]),
         **options,

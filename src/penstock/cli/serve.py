@@ -1,14 +1,22 @@
 """The commands `serve` and `config`: a store as an HTTP service, and its settings."""
 
 import asyncio
+import os
+import socket
+import sys
+from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import click
 
-from penstock.cli.output import emit
+from penstock.cli.logs import set_up_logging
+from penstock.cli.output import Column, emit, show_table, shown
+from penstock.cli.processes import Processes, Told
+from penstock.cli.stopping import LAST_BREATH, Stopper, Watchdog
 from penstock.cli.store import json_option
-from penstock.config import Server, Sources
+from penstock.config import Server, Setting, Sources, without_password
 from penstock.core.errors import ConfigurationError
 
 _SETTINGS = (
@@ -20,46 +28,137 @@ _SETTINGS = (
     click.option("--workers", type=int, metavar="N", help="Run so many jobs at a time."),
     click.option("--processes", type=int, metavar="N", help="Serve with so many processes."),
     click.option("--apps", metavar="A,B", help="The applications.  [default: all installed]"),
+    click.option("--grace", type=float, metavar="SECONDS", help="Time to end when stopping."),
+    click.option("--log-format", metavar="text|json", help="How the log is written."),
+    click.option("--request-log/--no-request-log", default=None, help="Log every request."),
 )
 
 
 def _with_settings(command: Any) -> Any:
     for option in reversed(_SETTINGS):
         command = option(command)
-    return command
+    return json_option(command)
 
 
 @click.command("serve")
 @_with_settings
-def run_server(*, file: Path | None, **given: Any) -> None:
+def run_server(*, file: Path | None, as_json: bool, **given: Any) -> int:
     """Serve a store over HTTP, with the applications that are installed.
 
     Settings come from these options, from variables such as PENSTOCK_PORT, and from the file
     penstock.toml, in this order. Without an access token only this machine is served.
+
+    SIGTERM or Ctrl-C stops gracefully: requests are answered and running jobs get their grace; a
+    second one stops at once.
     """
+    if as_json:
+        given["log_format"] = given["log_format"] or "json"
     sources = Sources(file=file)
     settings = sources.section("", Server, given).settings
     try:
-        from penstock.server.serve import serve
+        from penstock.server import serve
     except ImportError as error:
-        raise ConfigurationError(
-            f"the server needs what is not installed ({error}): pip install 'penstock[server]'"
-        ) from error
-    click.echo(f"http://{settings.host}:{settings.port}")
-    asyncio.run(serve(settings, sources))
+        problem = ConfigurationError(f"the server needs what is not installed ({error})")
+        problem.add_note("pip install 'penstock[server]'")
+        raise problem from error
+    set_up_logging(as_json=settings.log_format == "json")
+    listening = serve.bind(settings.host, settings.port)
+
+    def ready() -> None:
+        _announce(serve.address_of(listening), as_json=as_json)
+
+    if settings.processes == 1:
+        _serve(settings, sources, listening, ready, as_json=as_json)
+        return 0
+
+    def work(told: Told) -> None:
+        _serve(settings, sources, listening, told.ready, as_json=as_json, told=told)
+
+    return Processes(work, settings.processes, as_json=as_json).run(ready)
+
+
+def _announce(address: str, *, as_json: bool) -> None:
+    if as_json:
+        emit({"url": address})
+    else:
+        click.echo(f"Penstock serves on {address}")
+    sys.stdout.flush()
+
+
+def _serve(
+    settings: Server,
+    sources: Sources,
+    listening: socket.socket,
+    ready: Callable[[], None],
+    *,
+    as_json: bool,
+    told: Told | None = None,
+) -> None:
+    """Serve in this process, until a signal or until the parent is gone."""
+    from penstock.server.serve import Serving
+
+    async def run() -> None:
+        watchdog = Watchdog()
+        serving = Serving(settings, sources, process=0 if told is None else told.number)
+        grace = timedelta(seconds=settings.grace)
+        Stopper(serving.stop, grace, watchdog, as_json=as_json).install()
+        if told is not None:
+            asyncio.get_running_loop().add_reader(told.lifeline, _orphaned, told, serving.stop)
+        await serving.run(listening, ready)
+        watchdog.allow(LAST_BREATH)
+
+    with asyncio.Runner(loop_factory=_fast_loop()) as runner:
+        runner.run(run())
+
+
+def _orphaned(told: Told, stop: Callable[[], None]) -> None:
+    asyncio.get_running_loop().remove_reader(told.lifeline)
+    os.close(told.lifeline)
+    stop()
+
+
+def _fast_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop
+    except ImportError:  # it does not exist for every system
+        return None
+    return uvloop.new_event_loop
 
 
 @click.command("config")
 @_with_settings
-@json_option
 def show_config(*, file: Path | None, as_json: bool, **given: Any) -> None:
-    """Show every setting of the server, and where it came from."""
-    found = Sources(file=file).section("", Server, given)
+    """Show every setting of the server and of its applications, and where it came from."""
+    from penstock.server.installed import sections
+
+    sources = Sources(file=file)
+    found = sources.section("", Server, given)
+    every = [*found.sources]
+    for section in sections(found.settings, sources):
+        every += section.sources
     if as_json:
-        emit({one.name: {"value": one.value, "source": one.source} for one in found.sources})
+        emit({one.name: {"value": _value(one), "source": one.source} for one in every})
         return
-    for one in found.sources:
-        click.echo(f"{one.name} = {one.value!r}  ({one.source})")
+    columns = [Column("setting"), Column("value", bends=True), Column("from", bends=True)]
+    show_table(columns, [[one.name, _text(_value(one)), shown(one.source)] for one in every])
+
+
+def _value(setting: Setting) -> Any:
+    return without_password(setting.value) if setting.name == "store" else setting.value
+
+
+def _text(value: Any) -> str:
+    match value:
+        case None:
+            return ""
+        case bool():
+            return "true" if value else "false"
+        case tuple():
+            return ",".join(map(str, value))
+        case float():
+            return f"{value:g}"
+        case _:
+            return shown(str(value))
 
 
 COMMANDS = (run_server, show_config)

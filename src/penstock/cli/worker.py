@@ -1,25 +1,21 @@
 """The command `worker`: runs the jobs of an app until it is told to stop."""
 
 import asyncio
-import contextlib
 import importlib
-import json
 import logging
 import os
-import queue
-import signal
 import sys
-import threading
 import traceback
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
-from types import FrameType, ModuleType
+from datetime import timedelta
+from types import ModuleType
 from typing import Any
 
 import click
 
-from penstock.cli.exits import Exit, leave
-from penstock.cli.output import emit, plain, shown, span
+from penstock.cli.logs import set_up_logging
+from penstock.cli.output import emit, shown
+from penstock.cli.stopping import LAST_BREATH, Stopper, Watchdog
 from penstock.cli.store import json_option, parse_seconds
 from penstock.core.errors import ConfigurationError
 from penstock.core.job import Retention
@@ -27,12 +23,6 @@ from penstock.engine import Penstock
 from penstock.worker.worker import Worker
 
 _log = logging.getLogger("penstock.worker")
-
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
-# After its grace a worker still cancels what runs, and settles it: it may take this long.
-_WIND_DOWN = 10.0
-# Once the worker has ended, other threads may take this long; so may a busy machine to end it all.
-_LAST_BREATH = 5.0
 
 
 def _parse_names(
@@ -135,11 +125,11 @@ def run_worker(
 async def _work(app: Penstock, worker: Worker, start: dict[str, Any], *, as_json: bool) -> None:
     watchdog = Watchdog()
     async with app:
-        Stopper(worker, start["grace"], watchdog, as_json=as_json).install()
+        Stopper(worker.stop, start["grace"], watchdog, as_json=as_json).install()
         _announce(start, as_json=as_json)
         await worker.run()
     _log.info("worker %s has stopped", worker.name)
-    watchdog.allow(_LAST_BREATH)
+    watchdog.allow(LAST_BREATH)
 
 
 def _announce(start: dict[str, Any], *, as_json: bool) -> None:
@@ -155,114 +145,6 @@ def _announce(start: dict[str, Any], *, as_json: bool) -> None:
             )
         )
     sys.stdout.flush()
-
-
-# Stopping
-
-
-class Watchdog:
-    """Ends the process when it takes longer than it may.
-
-    A thread cannot be stopped, and a handler may block the event loop: neither may keep a worker
-    alive that was told to stop. Its thread exists from the start, because a signal handler that
-    makes one may meet a lock that the interrupted code holds.
-    """
-
-    def __init__(self) -> None:
-        self._allowed: queue.SimpleQueue[float] = queue.SimpleQueue()
-        threading.Thread(target=self._watch, name="penstock-watchdog", daemon=True).start()
-
-    def allow(self, seconds: float) -> None:
-        """From now on, the process may live this long. Safe in a signal handler."""
-        self._allowed.put(seconds)
-
-    def _watch(self) -> None:
-        seconds = self._allowed.get()
-        while True:
-            try:
-                seconds = self._allowed.get(timeout=seconds)
-            except queue.Empty:
-                _log.error("leaving jobs behind that did not stop; they run again")
-                leave(Exit.ABANDONED)
-
-
-class Stopper:
-    """Handles signals: the first stops the worker gracefully, the second at once.
-
-    Asyncio's own signal handlers wait for the event loop; these also work while it is blocked.
-    """
-
-    def __init__(
-        self, worker: Worker, grace: timedelta, watchdog: Watchdog, *, as_json: bool
-    ) -> None:
-        text = "stopped at once; unfinished jobs run again"
-        line = json.dumps({"error": text, "type": "Stopped"}) if as_json else f"penstock: {text}"
-        self._last_words = f"{line}\n".encode()
-        self._worker = worker
-        self._grace = grace
-        self._watchdog = watchdog
-        self._loop = asyncio.get_running_loop()
-        self._told = False
-
-    def install(self) -> None:
-        """Handle the signals of this process from now on."""
-        for number in _SIGNALS:
-            signal.signal(number, self._handle)
-
-    def _handle(self, number: int, _frame: FrameType | None) -> None:
-        if self._told:
-            self._stop_at_once(number)
-        self._told = True
-        self._watchdog.allow(self._grace.total_seconds() + _WIND_DOWN)
-        with contextlib.suppress(RuntimeError):  # the loop is closed: it ends anyway
-            self._loop.call_soon_threadsafe(self._stop, signal.Signals(number).name)
-
-    def _stop(self, name: str) -> None:
-        _log.info(
-            "%s: stopping; running jobs have %s, a second signal stops at once",
-            name,
-            span(self._grace),
-        )
-        self._worker.stop()
-
-    def _stop_at_once(self, number: int) -> None:
-        for each in _SIGNALS:  # should even leaving hang, a third one kills
-            signal.signal(each, signal.SIG_DFL)
-        with contextlib.suppress(OSError):  # a logger might be the very thing interrupted
-            os.write(2, self._last_words)
-        leave(128 + number)
-
-
-# Logging
-
-
-def set_up_logging(*, as_json: bool) -> None:
-    """Log to stderr, unless the app has set up its own logging."""
-    handler = logging.StreamHandler()
-    if as_json:
-        handler.setFormatter(JsonFormatter())
-    else:
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    logging.basicConfig(level=logging.INFO, handlers=[handler])
-
-
-class JsonFormatter(logging.Formatter):
-    """A record as one line of JSON."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """The line."""
-        fields = {
-            "at": plain(datetime.fromtimestamp(record.created, UTC)),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "message": record.getMessage(),
-        }
-        for name in ("job_id", "task", "attempt"):  # what `context().logger` adds
-            if hasattr(record, name):
-                fields[name] = getattr(record, name)
-        if record.exc_info:
-            fields["error"] = self.formatException(record.exc_info)
-        return json.dumps(fields, default=str)
 
 
 # Finding the app

@@ -45,6 +45,7 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     `payload` is the JSON text of an object: the arguments by name. `after` are the ids of stored
     jobs that it waits for, `follows` the places of jobs in the same call, before its own.
+    `trace` is the W3C traceparent of who asked for it.
     """
 
     task: str
@@ -68,6 +69,7 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     on_failure: OnFailure = OnFailure.CANCEL
     supersede: bool = False
     throttle: str | None = None
+    trace: str | None = None
 
 
 class Lease(msgspec.Struct, frozen=True, gc=False):
@@ -129,6 +131,7 @@ class Job(_HandedOut, msgspec.Struct, frozen=True, kw_only=True, gc=False):
     parent: JobId | None = None
     needs: int = 0
     throttle: str | None = None
+    trace: str | None = None
     token: int = 0
     worker: str | None = None
     started_at: datetime | None = None
@@ -299,6 +302,7 @@ def asked(job: Job) -> NewJob:
         tenant=job.tenant,
         parent=job.parent,
         throttle=job.throttle,
+        trace=job.trace,
     )
 
 

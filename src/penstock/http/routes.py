@@ -19,6 +19,7 @@ from penstock.core.errors import PenstockError
 from penstock.core.token import Access
 from penstock.http.bodies import Disconnected, Receive, Scope, Send, header, read_body
 from penstock.http.problems import Problem, problem_of, wrong_shape
+from penstock.tracing import tracing_request
 
 F = TypeVar("F", bound=Callable[..., Awaitable[Any]])
 
@@ -121,6 +122,11 @@ class Route:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
+        declared = self.declared
+        with tracing_request(declared.method, declared.path, scope["headers"]):
+            await self._serve(scope, receive, send)
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             answer = await self._answer(scope, receive)
         except Disconnected:
@@ -187,11 +193,9 @@ async def respond(send: Send, answer: Answer) -> None:
         start = [*headers]
     else:
         body = value if isinstance(value, bytes) else _encode(value)
-        start = [
-            (b"content-type", _JSON),
-            (b"content-length", str(len(body)).encode()),
-            *headers,
-        ]
+        start = [(b"content-length", str(len(body)).encode()), *headers]
+        if not any(name == b"content-type" for name, _ in headers):
+            start.append((b"content-type", _JSON))
     await send({"type": "http.response.start", "status": status, "headers": start})
     await send({"type": "http.response.body", "body": body})
 

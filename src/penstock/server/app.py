@@ -19,6 +19,7 @@ from penstock.http.bodies import Receive, Scope, Send
 from penstock.http.openapi import describe
 from penstock.http.routes import Gate, Route
 from penstock.server import api
+from penstock.server.meter import Meter
 
 TITLE = "Penstock"
 
@@ -32,9 +33,11 @@ class Service:
         applications: Sequence[Application],
         routes: Iterable[Route] = (),
         *,
+        meter: Meter | None = None,
         cors_origins: Sequence[str] = (),
     ) -> None:
         self.penstock = penstock
+        self._meter = meter or Meter()
         self.stopping = asyncio.Event()  # set when those who wait should go
         self.applications = [*applications, api.install(penstock, self.stopping)]
         self.routes = [*(route for one in self.applications for route in one.routes), *routes]
@@ -80,10 +83,12 @@ class Service:
             # An escaped slash is no last slash: /health%2f is another path than /health/.
             if len(path) > 1 and path.endswith("/") and scope.get("raw_path", b"/")[-1:] == b"/":
                 scope["path"] = path = path[:-1]
-            if self._find and (route := self._find(scope["method"], path, scope)):
-                await route(scope, receive, send)
-                return
-        await self._app(scope, receive, send)
+            route = self._find(scope["method"], path, scope) if self._find else None
+            if route is not None:
+                scope["endpoint"] = route
+            await self._meter.measure(route or self._app, scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
 
 
 class Directory:
@@ -136,6 +141,8 @@ def _fastapi(routes: Sequence[Route]) -> FastAPI:
         docs_url=None,  # its page would load scripts from elsewhere
         redoc_url=None,
         redirect_slashes=False,
+        # Newer versions trace by themselves; ours is there with all of them, see `tracing.py`.
+        telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
     )
     for route in sorted(routes, key=lambda route: "{" in route.declared.path):
         declared = route.declared

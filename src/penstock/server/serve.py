@@ -1,35 +1,38 @@
 """Serving: the settings become a service that listens until it is told to stop."""
 
 import asyncio
-import importlib
-import logging
+import contextlib
+import os
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import uvicorn
 
-from penstock.apps import Application
-from penstock.config import Found, Server, Sources
+from penstock.config import Server, Sources
 from penstock.core.errors import ConfigurationError
 from penstock.core.job import Retention
 from penstock.engine import Penstock
+from penstock.http.routes import routes_of
 from penstock.server.app import Service
 from penstock.server.gate import Gatekeeper
+from penstock.server.installed import install
+from penstock.server.meter import Meter
+from penstock.server.metrics import Metrics
 from penstock.server.site import Site, is_loopback
 from penstock.server.wire import BoundedProtocol
-from penstock.worker.upkeep import run_upkeep
+from penstock.stores import open_store
+from penstock.stores.observed import Timing, observe
+from penstock.worker.upkeep import Upkeep
 from penstock.worker.worker import Worker
 
-_log = logging.getLogger(__name__)
-
-APPS = ("events",)
 # An event's payload has 1 MB; its title, description and the like come on top.
 _PAYLOAD_LIMIT = 1_200_000
 _SWEEP = timedelta(seconds=1)
+# Connections that wait to be accepted.
+_BACKLOG = 2048
 
 
 def store_url(settings: Server) -> str:
@@ -41,99 +44,152 @@ def store_url(settings: Server) -> str:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigurationError(f"the data folder {folder} cannot be made: {error}") from error
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise ConfigurationError(f"the data folder {folder} cannot be written to")
     return f"sqlite:///{folder / 'penstock.db'}"
 
 
-def install_apps(
-    penstock: Penstock, settings: Server, sources: Sources
-) -> tuple[list[Application], list[Found[Any]]]:
-    """The applications that are asked for, or all that are installed, and their settings."""
-    applications, found = [], []
-    for name in settings.apps if settings.apps is not None else APPS:
-        if name not in APPS:
-            raise ConfigurationError(f"there is no app {name!r}; known are {', '.join(APPS)}")
+def bind(host: str, port: int) -> socket.socket:
+    """A socket that listens there; port 0 takes a free one. Raises `ConfigurationError`."""
+    try:
+        kind, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listening = socket.socket(kind, socket.SOCK_STREAM)
         try:
-            module = importlib.import_module(f"penstock.apps.{name}")
-        except ImportError as error:
-            if settings.apps is not None:
-                raise ConfigurationError(
-                    f"app {name!r} needs what is not installed ({error}): "
-                    f"pip install 'penstock[{name}]'"
-                ) from error
-            _log.info("app %s is off: %s", name, error)
-            continue
-        section = sources.section(name, module.Settings)
-        applications.append(module.install(penstock, section.settings))
-        found.append(section)
-    return applications, found
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.bind(address)
+            listening.listen(_BACKLOG)
+        except OSError:
+            listening.close()
+            raise
+    except OSError as error:
+        problem = ConfigurationError(
+            f"cannot listen on {host}, port {port}: {error.strerror or error}"
+        )
+        problem.add_note("--port 0, which takes a free one")
+        raise problem from error
+    return listening
+
+
+def address_of(listening: socket.socket) -> str:
+    """Where a socket listens, as the URL of a server."""
+    host, port = listening.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 class _Listener(uvicorn.Server):
-    """Tells the service when it stops listening, so that nobody waits in vain."""
+    """Serves on a socket. Signals are not its business: whoever runs it handles them."""
 
-    def __init__(self, config: uvicorn.Config, service: Service) -> None:
+    def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
         super().__init__(config)
-        self._service = service
+        self._ready = ready
 
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Let those go who wait, then end what runs."""
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._ready()
+
+
+class Serving:
+    """One process of a server: serves requests and, unless others do, runs jobs; until `stop`."""
+
+    def __init__(self, settings: Server, sources: Sources, *, process: int = 0) -> None:
+        """Of several processes, the one with the number 0 runs the jobs."""
+        self._settings = settings
+        self._works = process == 0
+        self._grace = timedelta(seconds=settings.grace)
+        timings: dict[str, Timing] = {}
+        self._penstock = Penstock(
+            store_url(settings),
+            payload_limit=_PAYLOAD_LIMIT,
+            opener=lambda *args, **options: observe(open_store(*args, **options), timings),
+        )
+        meter = Meter(logs=settings.request_log)
+        metrics = Metrics(self._penstock, meter, timings, process)
+        self._service = Service(
+            self._penstock,
+            install(self._penstock, settings, sources),
+            routes_of(metrics),
+            meter=meter,
+            cors_origins=settings.cors_origins,
+        )
+        self._gate = Gatekeeper(
+            self._penstock,
+            open_without_tokens=is_loopback(settings.host),
+            site=Site(settings.host, settings.cors_origins),
+        )
+        self._service.guard(self._gate)
+        self._listener: _Listener | None = None
+        self._worker: Worker | None = None
+        self._told = False
+
+    async def run(self, listening: socket.socket, ready: Callable[[], None]) -> None:
+        """Serve on this socket; `ready` is called when requests are answered."""
+        config = uvicorn.Config(
+            self._service,
+            http=BoundedProtocol,
+            ws="none",
+            lifespan="off",
+            access_log=False,
+            log_config=None,
+            log_level="warning",
+            server_header=False,
+            timeout_graceful_shutdown=max(1, round(self._settings.grace)),
+        )
+        async with self._service.running(), self._gate.running():
+            await self._refuse_strangers()
+            async with self._working():
+                self._listener = _Listener(config, ready)
+                self._listener.should_exit = self._told
+                await self._listener.serve([listening])
+
+    def stop(self) -> None:
+        """Answer those who wait, finish the requests and jobs under way, within the grace."""
+        self._told = True
         self._service.let_go()
-        await super().shutdown(sockets)
+        if self._listener is not None:
+            self._listener.should_exit = True
+        if self._worker is not None:
+            self._worker.stop()
 
+    async def _refuse_strangers(self) -> None:
+        host = self._settings.host
+        if not is_loopback(host) and not await self._penstock.tokens():
+            problem = ConfigurationError(
+                f"{host} can be reached from elsewhere, and there is no access token"
+            )
+            problem.add_note("penstock token create NAME --scope SCOPE")
+            raise problem
 
-@asynccontextmanager
-async def working(penstock: Penstock, concurrency: int, grace: timedelta) -> AsyncIterator[None]:
-    """Run jobs of the applications, inside the block; at its end they get their grace.
-
-    Where none run, leases of outside workers are still swept.
-    """
-    if concurrency == 0 or not penstock.tasks:
-        upkeep = asyncio.create_task(run_upkeep(penstock, _SWEEP, Retention()))
+    @asynccontextmanager
+    async def _working(self) -> AsyncIterator[None]:
+        """Run jobs of the applications, inside the block; at its end they get their grace."""
+        if not self._works:
+            yield
+            return
+        if self._settings.workers == 0 or not self._penstock.tasks:
+            async with _kept_up(self._penstock):
+                yield
+            return
+        self._worker = Worker(self._penstock, concurrency=self._settings.workers, grace=self._grace)
+        running = asyncio.create_task(self._worker.run())
+        running.add_done_callback(lambda _: self.stop())  # whatever ended it, it has to be seen
         try:
             yield
         finally:
-            upkeep.cancel()
-            with suppress(asyncio.CancelledError):
-                await upkeep
-        return
-    worker = Worker(penstock, concurrency=concurrency, grace=grace)
-    running = asyncio.create_task(worker.run())
+            self._worker.stop()
+            await running
+
+
+@asynccontextmanager
+async def _kept_up(penstock: Penstock) -> AsyncIterator[None]:
+    """Take back leases that ran out, sum up the log and prune, where no worker does it."""
+    upkeep = asyncio.create_task(Upkeep(penstock, None, _SWEEP, Retention()).run())
     try:
         yield
     finally:
-        worker.stop()
-        await running
-
-
-async def serve(settings: Server, sources: Sources) -> None:
-    """Serve until a signal."""
-    penstock = Penstock(store_url(settings), payload_limit=_PAYLOAD_LIMIT)
-    applications, _ = install_apps(penstock, settings, sources)
-    service = Service(penstock, applications, cors_origins=settings.cors_origins)
-    grace = timedelta(seconds=settings.grace)
-    gate = Gatekeeper(
-        penstock,
-        open_without_tokens=is_loopback(settings.host),
-        site=Site(settings.host, settings.cors_origins),
-    )
-    service.guard(gate)
-    config = uvicorn.Config(
-        service,
-        host=settings.host,
-        port=settings.port,
-        http=BoundedProtocol,
-        ws="none",
-        lifespan="off",
-        access_log=False,
-        log_level="warning",
-        server_header=False,
-        timeout_graceful_shutdown=max(1, round(settings.grace)),
-    )
-    async with service.running(), gate.running():
-        if not is_loopback(settings.host) and not await penstock.tokens():
-            raise ConfigurationError(
-                f"{settings.host} can be reached from elsewhere, and there is no token; make one: "
-                "penstock token create NAME --scope ..."
-            )
-        async with working(penstock, settings.workers, grace):
-            await _Listener(config, service).serve()
+        upkeep.cancel()
+        with suppress(asyncio.CancelledError):
+            await upkeep

@@ -8,6 +8,7 @@ import logging
 import random
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from functools import partial
 
 from penstock.core.errors import PenstockError
 from penstock.core.job import Retention
@@ -44,20 +45,21 @@ class Chore:
 
 
 class Upkeep:
-    """What a worker does for the store, beside its jobs."""
+    """What a worker does for the store, beside its jobs; without a worker, nobody greets."""
 
     def __init__(
-        self, penstock: Penstock, worker: WorkerInfo, sweep: timedelta, retention: Retention
+        self, penstock: Penstock, worker: WorkerInfo | None, sweep: timedelta, retention: Retention
     ) -> None:
         self._penstock = penstock
         self._worker = worker
         self._retention = retention
         self._chores = [
-            Chore(self._greet, GREET_EVERY),
             Chore(self._sweep, sweep),
             Chore(self._digest, DIGEST_EVERY, first=DIGEST_EVERY.total_seconds()),
             Chore(self._prune, PRUNE_EVERY),
         ]
+        if worker is not None:
+            self._chores.insert(0, Chore(partial(self._greet, worker), GREET_EVERY))
 
     async def run(self) -> None:
         """Do each chore when it is due; for ever."""
@@ -73,6 +75,8 @@ class Upkeep:
 
     async def end(self) -> None:
         """Take the worker off the list; never raises on account of the store."""
+        if self._worker is None:
+            return
         try:
             async with asyncio.timeout(_LAST_WAIT):
                 await self._penstock.store.dismiss([self._worker.name])
@@ -80,8 +84,8 @@ class Upkeep:
             why = str(error) or "the store took too long to answer"
             _log.warning("worker %s stays in the list of workers: %s", self._worker.name, why)
 
-    async def _greet(self) -> None:
-        await self._penstock.store.greet([self._worker])
+    async def _greet(self, worker: WorkerInfo) -> None:
+        await self._penstock.store.greet([worker])
 
     async def _sweep(self) -> None:
         if reclaimed := await self._penstock.reclaim():

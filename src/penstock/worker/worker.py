@@ -24,6 +24,7 @@ from penstock.core.lifecycle import Cancelled, Failed, Outcome, Snoozed, State, 
 from penstock.core.times import from_micros
 from penstock.core.worker import WorkerInfo
 from penstock.engine import Penstock
+from penstock.tracing import note_outcome, tracing_run
 from penstock.worker.cron import Cron
 from penstock.worker.execute import Run, described
 from penstock.worker.leases import LeaseKeeper
@@ -289,10 +290,14 @@ class Worker:
                     self._wake_slot()
                 try:
                     task = self._penstock.tasks.get(run.job.task)
-                    if task is None or task.isolation is None:
-                        outcome = await run.execute(task, self._threads, itself)
-                    else:
-                        outcome = await run.execute_apart(task.isolation, self._children, itself)
+                    with tracing_run(run.job) as span:
+                        if task is None or task.isolation is None:
+                            outcome = await run.execute(task, self._threads, itself)
+                        else:
+                            outcome = await run.execute_apart(
+                                task.isolation, self._children, itself
+                            )
+                        note_outcome(span, outcome)
                 except asyncio.CancelledError as error:  # a handler may cancel the task it runs in
                     self._end(run, Failed(described(error)))
                     raise

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from penstock import Done, Failed, State
+from penstock import Done, Failed, Job, State
 from penstock.apps.events import shapes
 from penstock.apps.events.events import Events, Report
 from penstock.core.token import Access
@@ -122,7 +122,7 @@ class EventRoutes:
             return Answer(200, shapes.PickedMany([shapes.picked(job) for job in jobs]), _NO_STORE)
         if not jobs:
             return Answer(204, None, _NO_STORE)
-        return Answer(200, shapes.picked(jobs[0]), _NO_STORE)
+        return Answer(200, shapes.picked(jobs[0]), (*_NO_STORE, *_trace_of(jobs[0])))
 
     @route(
         "POST",
@@ -275,6 +275,11 @@ class EventRoutes:
             limit=query.limit,
             offset=query.offset,
         )
+
+
+def _trace_of(job: Job) -> tuple[tuple[bytes, bytes], ...]:
+    """The header by which a worker goes on with the publisher's trace."""
+    return () if job.trace is None else ((b"traceparent", job.trace.encode()),)
 
 
 def _completion(event_id: int, body: Any) -> Report:

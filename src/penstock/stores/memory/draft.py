@@ -123,6 +123,7 @@ class Draft:
                 parent=new.parent,
                 needs=needs,
                 throttle=new.throttle,
+                trace=new.trace,
             )
         )
         self._late += [(job_id, one.id, one.state, new.on_failure) for one in ended]

@@ -34,8 +34,8 @@ WHERE EXISTS (
 INSERT INTO penstock_job (
     id, version, enqueued_at,
     stage, run_at, queue, task, priority, lease_time, timeout, key, dedupe, scope, tags, retry,
-    correlation, tenant, parent, throttle, needs
-) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ifnull(?, 0));
+    correlation, tenant, parent, throttle, trace, needs
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ifnull(?, 0));
 
 -- The same without what is rarely asked for: binding a NULL costs as much as ten numbers.
 -- name: add_plain_job
@@ -56,11 +56,11 @@ INSERT INTO penstock_payload (job_id, body) SELECT ?2 + p.key, p.value FROM json
 INSERT INTO penstock_job (
     id, version, enqueued_at,
     stage, run_at, queue, task, priority, lease_time, timeout, key, dedupe, scope, tags, retry,
-    correlation, tenant, parent, throttle, needs
+    correlation, tenant, parent, throttle, trace, needs
 )
 SELECT
     p.job_id, ?3 + p.job_id, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18,
-    ?19, ?20, ifnull(?21, 0)
+    ?19, ?20, ?21, ifnull(?22, 0)
 FROM penstock_payload AS p WHERE p.job_id BETWEEN ?1 AND ?2;
 
 -- name: add_plain_jobs
@@ -325,10 +325,11 @@ SELECT json_group_array(json_array(
     j.worker, j.queue, j.task, j.priority, j.enqueued_at, j.lease_time, l.body,
     CASE WHEN coalesce(
         j.timeout, j.key, j.dedupe, j.tags, j.retry, j.correlation, j.tenant, j.parent,
-        j.throttle, j.finished_at, j.error, j.result
+        j.throttle, j.trace, j.finished_at, j.error, j.result
     ) IS NOT NULL OR j.needs OR j.cancel_requested THEN json_array(
         j.finished_at, j.cancel_requested, j.needs, j.timeout, j.key, j.dedupe, j.scope,
-        j.tags, j.retry, j.correlation, j.tenant, j.parent, j.throttle, j.error, j.result
+        j.tags, j.retry, j.correlation, j.tenant, j.parent, j.throttle, j.trace, j.error,
+        j.result
     ) END
 ))
 FROM json_each(?) AS p
@@ -702,8 +703,10 @@ INSERT INTO penstock_origin (source, original, job_id) VALUES (?, ?, ?);
 INSERT INTO penstock_job (
     id, stage, version, attempt, token, run_at, started_at, finished_at, worker, queue, task,
     priority, enqueued_at, lease_time, timeout, key, dedupe, scope, tags, retry, correlation,
-    tenant, parent, throttle, needs, error, result
-) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ifnull(?, 0), ?, ?);
+    tenant, parent, throttle, trace, needs, error, result
+) VALUES (
+    ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ifnull(?, 0), ?, ?
+);
 
 -- name: restore_log
 INSERT INTO penstock_log (
@@ -874,10 +877,11 @@ SELECT
     j.worker, j.queue, j.task, j.priority, j.enqueued_at, j.lease_time, l.body,
     CASE WHEN coalesce(
         j.timeout, j.key, j.dedupe, j.tags, j.retry, j.correlation, j.tenant, j.parent,
-        j.throttle, j.finished_at, j.error, j.result
+        j.throttle, j.trace, j.finished_at, j.error, j.result
     ) IS NOT NULL OR j.needs OR j.cancel_requested THEN json_array(
         j.finished_at, j.cancel_requested, j.needs, j.timeout, j.key, j.dedupe, j.scope,
-        j.tags, j.retry, j.correlation, j.tenant, j.parent, j.throttle, j.error, j.result
+        j.tags, j.retry, j.correlation, j.tenant, j.parent, j.throttle, j.trace, j.error,
+        j.result
     ) END
 FROM penstock_job AS j
 CROSS JOIN penstock_payload AS l ON l.job_id = j.id
@@ -889,10 +893,11 @@ SELECT
     j.worker, j.queue, j.task, j.priority, j.enqueued_at, j.lease_time, l.body,
     CASE WHEN coalesce(
         j.timeout, j.key, j.dedupe, j.tags, j.retry, j.correlation, j.tenant, j.parent,
-        j.throttle, j.finished_at, j.error, j.result
+        j.throttle, j.trace, j.finished_at, j.error, j.result
     ) IS NOT NULL OR j.needs OR j.cancel_requested THEN json_array(
         j.finished_at, j.cancel_requested, j.needs, j.timeout, j.key, j.dedupe, j.scope,
-        j.tags, j.retry, j.correlation, j.tenant, j.parent, j.throttle, j.error, j.result
+        j.tags, j.retry, j.correlation, j.tenant, j.parent, j.throttle, j.trace, j.error,
+        j.result
     ) END
 FROM penstock_tag AS t
 CROSS JOIN penstock_job AS j ON j.id = t.job_id

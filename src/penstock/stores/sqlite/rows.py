@@ -68,8 +68,8 @@ def _decode_retry(text: str) -> RetryPolicy:
 
 
 # Where `options` has what few jobs ask for.
-RARE = slice(6, 17)
-NONE_OF_THEM = (None,) * 11
+RARE = slice(6, 18)
+NONE_OF_THEM = (None,) * 12
 
 
 def options(job: NewJob, stage: int, run_at: int, needs: int) -> tuple[Any, ...]:
@@ -94,6 +94,7 @@ def options(job: NewJob, stage: int, run_at: int, needs: int) -> tuple[Any, ...]
         job.tenant,
         job.parent,
         job.throttle,
+        job.trace,
         needs or None,
     )
 
@@ -126,6 +127,7 @@ def new_job(  # noqa: PLR0917 - all that the file decides about it
         parent=job.parent,
         needs=needs,
         throttle=job.throttle,
+        trace=job.trace,
     )
 
 
@@ -168,7 +170,7 @@ def _completed(job: Job, rest: str | list[Any]) -> Job:
     """The job with what most do not have."""
     (
         finished_at, cancel_requested, needs, timeout, key, dedupe, scope, tags, retry, correlation,
-        tenant, parent, throttle, error, result,
+        tenant, parent, throttle, trace, error, result,
     ) = _rest.decode(rest) if isinstance(rest, str) else rest  # fmt: skip
     return replace(
         job,
@@ -185,6 +187,7 @@ def _completed(job: Job, rest: str | list[Any]) -> Job:
         tenant=tenant,
         parent=parent,
         throttle=throttle,
+        trace=trace,
         error=error,
         result_json=result,
     )

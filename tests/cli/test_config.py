@@ -1,0 +1,76 @@
+"""`penstock config`: every setting with its source, and what is wrong with which."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.support import Shell
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_each_setting_has_its_source(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("penstock.toml").write_text("port = 81\nworkers = 2\n[events]\nlease = 60\n")
+    monkeypatch.setenv("PENSTOCK_WORKERS", "3")
+    monkeypatch.setenv("PENSTOCK_EVENTS_RETRY_DELAY", "1.5")
+    monkeypatch.setenv("PENSTOCK_REQUEST_LOG", "true")
+    found = shell.json("config", "--port", "82")
+    assert found["port"] == {"value": 82, "source": "command line"}
+    assert found["workers"] == {"value": 3, "source": "PENSTOCK_WORKERS"}
+    assert found["host"] == {"value": "127.0.0.1", "source": "default"}
+    assert found["request_log"] == {"value": True, "source": "PENSTOCK_REQUEST_LOG"}
+    assert found["events.lease"] == {"value": 60, "source": "penstock.toml"}
+    assert found["events.retry_delay"]["value"] == 1.5
+
+
+def test_it_is_a_table(shell: Shell) -> None:
+    title, *lines = shell("config", "--apps", "events").stdout.splitlines()
+    assert title.split() == ["setting", "value", "from"]
+    rows = {line.split()[0]: line.split()[1:] for line in lines}
+    assert rows["port"] == ["8000", "default"]
+    assert rows["apps"] == ["events", "command", "line"]
+    assert rows["events.retry_delay"] == ["300", "default"]
+
+
+def test_passwords_are_not_shown(shell: Shell) -> None:
+    for options in ((), ("--json",)):
+        shown = shell("config", "--store", "postgresql://me:hidden@host/jobs", *options).stdout
+        assert "postgresql://me:***@host/jobs" in shown
+        assert "hidden" not in shown
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("port = 'x'", "port (from penstock.toml): Expected `int`"),
+        ("prot = 1", "penstock.toml: there is no setting 'prot'; known are apps, "),
+        ("[evnts]\nlease = 1", "penstock.toml: there is no section [evnts]; known are events"),
+        ("[events]\nlaese = 1", "penstock.toml in [events]: there is no setting 'laese'"),
+        ("[events]\nlease = 0", "events.lease (from penstock.toml): Expected"),
+        ("events = 3", "penstock.toml: there is no setting 'events'"),
+        ("port = ", "penstock.toml cannot be read: "),
+    ],
+)
+def test_wrong_values_name_their_source(text: str, message: str, shell: Shell) -> None:
+    Path("penstock.toml").write_text(text)
+    assert message in shell.error("config", code=2)
+
+
+def test_wrong_variable_is_named(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PENSTOCK_EVENTS_LEASE", "soon")
+    assert "events.lease (from PENSTOCK_EVENTS_LEASE)" in shell.error("config", code=2)
+
+
+def test_it_works_without_the_server(tmp_path: Path) -> None:
+    absent = "sys.modules.update(dict.fromkeys(['fastapi', 'starlette', 'uvicorn', 'uvloop']))"
+    program = f"import sys; {absent}; from penstock.cli.main import main; main()"
+    ran = subprocess.run(
+        [sys.executable, "-c", program, "config"], capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert "events.retry_delay" in ran.stdout

@@ -1,0 +1,217 @@
+"""`/metrics`, read by Prometheus' own parser; the rules and the dashboard that stand on it."""
+
+import json
+import re
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
+
+from penstock import Done, Failed, Job, NewJob, Penstock, RetryPolicy
+from penstock.core.worker import WorkerInfo
+from penstock.http.routes import routes_of
+from penstock.server.app import Service
+from penstock.server.exposition import Family, render
+from penstock.server.meter import Meter
+from penstock.server.metrics import Metrics
+from penstock.stores import open_store
+from penstock.stores.observed import Timing, observe
+from penstock.testing import Clock, faulty
+
+ROOT = Path(__file__).parents[2]
+Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+def parsed(text: str) -> Samples:
+    """Every sample by its name and labels."""
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def sample(samples: Samples, name: str, **labels: str) -> float:
+    return samples[name, frozenset(labels.items())]
+
+
+class Scraped:
+    """A service whose metrics are read, and its store."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        timings: dict[str, Timing] = {}
+        self.app = Penstock(
+            "memory://",
+            clock=self.clock,
+            opener=lambda *args, **given: observe(open_store(*args, **given), timings),
+        )
+        meter = Meter()
+        metrics = Metrics(self.app, meter, timings, process=3)
+        self.http = httpx.AsyncClient(
+            transport=httpx.ASGITransport(Service(self.app, [], routes_of(metrics), meter=meter)),
+            base_url="http://test",
+        )
+
+    async def text(self) -> str:
+        answer = await self.http.get("/metrics")
+        assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+        return answer.text
+
+    async def samples(self) -> Samples:
+        return parsed(await self.text())
+
+    async def run(self, *outcomes: Done | Failed) -> list[Job]:
+        """Enqueue a job for each outcome, and run it to that."""
+        once = RetryPolicy(attempts=1)
+        await self.app.enqueue_many(
+            [NewJob(task="t", payload="{}", queue="mail", retry=once) for _ in outcomes]
+        )
+        jobs = await self.app.claim(worker="w", limit=len(outcomes))
+        self.clock.advance(timedelta(seconds=3))
+        return await self.app.settle(list(zip(jobs, outcomes, strict=True)))
+
+
+@pytest.fixture
+async def scraped() -> AsyncIterator[Scraped]:
+    scraped = Scraped()
+    async with scraped.app, scraped.http:
+        yield scraped
+
+
+async def test_depths_by_queue_state_and_what_is_waited_for(scraped: Scraped) -> None:
+    jobs = [
+        NewJob(task="t", payload="{}"),
+        NewJob(task="t", payload="{}", delay=timedelta(hours=1)),
+        NewJob(task="t", payload="{}", key="k"),
+        NewJob(task="t", payload="{}", key="k"),
+    ]
+    await scraped.app.enqueue_many(jobs)
+    samples = await scraped.samples()
+    pending = {"queue": "default", "state": "pending"}
+    assert sample(samples, "penstock_jobs", **pending, waiting="ready") == 2
+    assert sample(samples, "penstock_jobs", **pending, waiting="scheduled") == 1
+    assert sample(samples, "penstock_jobs", **pending, waiting="blocked") == 1
+
+
+async def test_oldest_ready_age_and_pause(scraped: Scraped) -> None:
+    await scraped.app.enqueue_many([NewJob(task="t", payload="{}")])
+    await scraped.app.pause("default")
+    scraped.clock.advance(timedelta(seconds=90))
+    samples = await scraped.samples()
+    assert sample(samples, "penstock_oldest_ready_seconds", queue="default") == 90
+    assert sample(samples, "penstock_queue_paused", queue="default") == 1
+
+
+async def test_counters_and_histograms_come_from_the_log(scraped: Scraped) -> None:
+    await scraped.run(Done(), Done(), Failed("broken"))
+    await scraped.app.digest()
+    samples = await scraped.samples()
+    for event, n in (("enqueued", 3), ("claimed", 3), ("done", 2), ("failed", 1)):
+        assert sample(samples, "penstock_events_total", queue="mail", event=event) == n
+    run = "penstock_job_run_seconds"
+    assert sample(samples, f"{run}_count", queue="mail") == 3
+    assert sample(samples, f"{run}_sum", queue="mail") == 9
+    assert sample(samples, f"{run}_bucket", queue="mail", le="2.5") == 0
+    assert sample(samples, f"{run}_bucket", queue="mail", le="5") == 3
+    assert sample(samples, f"{run}_bucket", queue="mail", le="+Inf") == 3
+    assert sample(samples, "penstock_job_wait_seconds_count", queue="mail") == 3
+
+
+async def test_workers_and_their_leases(scraped: Scraped) -> None:
+    now = scraped.clock.now
+    await scraped.app.store.greet([WorkerInfo(name="idle", host="h", seen_at=now)])
+    await scraped.app.enqueue_many([NewJob(task="t", payload="{}")])
+    scraped.clock.advance(timedelta(minutes=6))
+    await scraped.app.claim(worker="busy")
+    samples = await scraped.samples()
+    assert sample(samples, "penstock_workers", status="alive") == 1
+    assert sample(samples, "penstock_workers", status="silent") == 1
+    assert sample(samples, "penstock_worker_silence_seconds", worker="idle") == 360
+    assert sample(samples, "penstock_worker_leases", worker="busy") == 1
+
+
+async def test_store_calls_and_requests_of_this_process(scraped: Scraped) -> None:
+    await scraped.run(Done())
+    await scraped.http.get("/nowhere", headers={"x": "y"})
+    await scraped.http.request("BREW", "/metrics")
+    await scraped.samples()
+    samples = await scraped.samples()
+    own = {"process": "3"}
+    assert sample(samples, "penstock_store_call_seconds_count", verb="add", **own) == 1
+    assert sample(samples, "penstock_store_call_seconds_sum", verb="add", **own) > 0
+    assert sample(samples, "penstock_store_call_errors_total", verb="add", **own) == 0
+    requests = "penstock_http_request_seconds_count"
+    route = {"method": "GET", "route": "/metrics", "status": "200"}
+    assert sample(samples, requests, **route, **own) == 1
+    other = {"method": "other", "route": "other", "status": "404"}
+    assert sample(samples, requests, **other, **own) == 1
+    assert sample(samples, "process_cpu_seconds_total", **own) > 0
+    assert not any("BREW" in str(key) for key in samples)
+
+
+async def test_a_store_that_does_not_answer_is_told(scraped: Scraped) -> None:
+    await scraped.app.enqueue_many([NewJob(task="t", payload="{}")])
+    with faulty(scraped.app) as faults:
+        faults.fail("count")
+        samples = await scraped.samples()
+    assert sample(samples, "penstock_store_up") == 0
+    assert not any(name.startswith("penstock_jobs") for name, _ in samples)
+    assert sample(await scraped.samples(), "penstock_store_up") == 1
+
+
+def test_labels_are_escaped() -> None:
+    family = Family("x", "gauge", "A metric.")
+    wild = 'a "quoted"\n\\ name {}, é'
+    family.add(1.5, {"queue": wild})
+    assert parsed(render([family]).decode()) == {("x", frozenset({("queue", wild)})): 1.5}
+
+
+# What stands on it
+
+
+async def exported(scraped: Scraped) -> set[str]:
+    """The names under which samples can be asked for."""
+    text = await scraped.text()
+    families = dict(re.findall(r"^# TYPE (\S+) (\S+)$", text, re.MULTILINE))
+    names = set(families)
+    for name, kind in families.items():
+        if kind in ("histogram", "summary"):
+            names |= {f"{name}_sum", f"{name}_count", f"{name}_bucket"}
+    return names
+
+
+def named(expression: str) -> set[str]:
+    return set(re.findall(r"\b(?:penstock|process)_[a-z_]+", expression))
+
+
+def rules() -> list[dict[str, Any]]:
+    document = yaml.safe_load((ROOT / "deploy/prometheus/alerts.yml").read_text("utf-8"))
+    return [rule for group in document["groups"] for rule in group["rules"]]
+
+
+async def test_rules_name_metrics_that_exist_and_say_what_to_do(scraped: Scraped) -> None:
+    known = await exported(scraped)
+    for rule in rules():
+        assert named(rule["expr"]) - known == set(), rule["alert"]
+        assert rule["labels"]["severity"] in ("warning", "critical")
+        assert set(rule["annotations"]) == {"summary", "description"}
+    assert len({rule["alert"] for rule in rules()}) == len(rules()) >= 8
+
+
+async def test_dashboard_names_metrics_that_exist(scraped: Scraped) -> None:
+    board = json.loads((ROOT / "deploy/grafana/penstock.json").read_text("utf-8"))
+    expressions = [
+        target["expr"] for panel in board["panels"] for target in panel.get("targets", ())
+    ]
+    assert len(expressions) >= 10
+    known = await exported(scraped)
+    for expression in expressions:
+        assert named(expression)
+        assert named(expression) - known == set(), expression
+    assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"])

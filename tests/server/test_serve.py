@@ -1,0 +1,242 @@
+"""`penstock serve` as a process: where it listens, how it stops, what it says when it cannot."""
+
+import json
+import os
+import signal
+import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from urllib.request import urlopen
+
+import httpx
+import pytest
+
+from penstock import Event, Penstock, State, run_sync
+from tests.cli.support import COMMAND, SOON, started
+from tests.server.commands import PROBE_SERVE, SERVE, served
+
+
+def test_it_listens_where_it_says_and_stops_gracefully(tmp_path: Path) -> None:
+    with served(tmp_path) as (server, url):
+        assert server.printed == [f"Penstock serves on {url}"]
+        assert not url.endswith(":0")
+        answer = httpx.post(f"{url}/events", json={"title": "x", "tags": "a"}, timeout=SOON)
+        assert answer.status_code == 201
+        assert (tmp_path / "penstock-data" / "penstock.db").exists()
+        server.send(signal.SIGTERM)
+        assert server.wait() == 0
+
+
+def test_as_json_the_address_and_the_log_are_documents(tmp_path: Path) -> None:
+    with started((*SERVE, "--json", "--request-log"), tmp_path) as server:
+        url = json.loads(server.wait_for("{"))["url"]
+        httpx.get(f"{url}/events?limit=1", headers={"Authorization": "Bearer s3cret"}, timeout=SOON)
+        line = json.loads(server.wait_for("GET"))
+        assert (line["logger"], line["method"], line["path"], line["status"]) == (
+            "penstock.server.requests",
+            "GET",
+            "/events",
+            200,
+        )
+        assert line["seconds"] >= 0
+        server.send(signal.SIGINT)
+        assert server.wait() == 0
+        assert "s3cret" not in "".join(server.printed)
+
+
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_stop_cuts_no_request_off_and_answers_those_who_wait(
+    processes: str, tmp_path: Path
+) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    # With so much grace nothing ends by itself: whatever does was answered.
+    command = (*PROBE_SERVE, "--grace", "600", "--processes", processes)
+    with (
+        ThreadPoolExecutor() as threads,
+        served(tmp_path, command=command) as (server, url),
+    ):
+        held = threads.submit(httpx.post, f"{url}/held", timeout=SOON)
+        server.wait_for("request runs")
+        asked = threading.Event()
+        waiting = threads.submit(_long_poll, url, asked)
+        assert asked.wait(SOON)
+        server.send(signal.SIGTERM)
+        server.wait_for("stopping")
+        assert waiting.result(SOON).status_code == 204
+        (tmp_path / "pipe").write_text("whole")
+        assert held.result(SOON).json() == {"read": "whole"}
+        assert server.wait() == 0
+
+
+def _long_poll(url: str, asked: threading.Event) -> httpx.Response:
+    """Ask for events; it has been sent, and answered by a server, when `asked` is set."""
+    with httpx.Client(timeout=SOON * 2) as client:
+        client.get(f"{url}/events", params={"limit": 1})
+        asked.set()
+        query: dict[str, str | int] = {"tags": "nothing", "worker_id": "w", "wait": SOON}
+        try:
+            return client.get(f"{url}/events/subscribe", params=query)
+        except httpx.TransportError:  # it came when the server listened no more
+            return httpx.Response(204)
+
+
+def test_jobs_get_their_grace_and_are_released(tmp_path: Path) -> None:
+    with served(tmp_path, "--grace", "0", command=PROBE_SERVE) as (server, url):
+        job_id = httpx.post(f"{url}/jobs", timeout=SOON).json()["id"]
+        server.wait_for("job runs")
+        server.send(signal.SIGTERM)
+        assert server.wait() == 0
+    app = Penstock(f"sqlite:///{tmp_path}/penstock-data/penstock.db", create=False)
+    assert run_sync(app.get(job_id)).state is State.PENDING
+    assert run_sync(app.log(job_id))[-1].event is Event.SNOOZED
+    run_sync(app.close())
+
+
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_second_signal_stops_at_once(processes: str, tmp_path: Path) -> None:
+    command = (*PROBE_SERVE, "--processes", processes)
+    with served(tmp_path, command=command) as (server, url):
+        httpx.post(f"{url}/jobs", timeout=SOON)
+        server.wait_for("job runs")
+        server.send(signal.SIGTERM)
+        server.wait_for("stopping")
+        server.send(signal.SIGINT)
+        assert server.wait() == 128 + signal.SIGINT
+
+
+def test_workers_0_accepts_work_and_runs_none(tmp_path: Path) -> None:
+    with served(tmp_path, "--workers", "0", command=PROBE_SERVE) as (server, url):
+        job_id = httpx.post(f"{url}/jobs", timeout=SOON).json()["id"]
+        server.send(signal.SIGTERM)
+        assert server.wait() == 0
+    app = Penstock(f"sqlite:///{tmp_path}/penstock-data/penstock.db", create=False)
+    assert [entry.event for entry in run_sync(app.log(job_id))] == [Event.ENQUEUED]
+    run_sync(app.close())
+
+
+def test_leases_that_run_out_are_taken_back_although_nobody_works_here(tmp_path: Path) -> None:
+    query: dict[str, str | int] = {"tags": "a", "worker_id": "w", "wait": SOON}
+    (tmp_path / "penstock.toml").write_text("workers = 0\n[events]\nlease = 0.1\nretry_delay = 0\n")
+    with served(tmp_path) as (_, url), httpx.Client(base_url=url, timeout=SOON * 2) as client:
+        client.post("/events", json={"title": "x", "tags": "a"})
+        first = client.get("/events/subscribe", params=query).json()
+        again = client.get("/events/subscribe", params=query).json()
+        assert again["id"] == first["id"]
+
+
+# Several processes
+
+
+def _pids(url: str, wanted: int) -> set[int]:
+    """The processes that answer, when so many different ones have."""
+    found: set[int] = set()
+    while len(found) < wanted:
+        with ThreadPoolExecutor(8) as threads:
+            found |= set(threads.map(_pid, [url] * 8))
+    return found
+
+
+def _pid(url: str) -> int:
+    """Who answers on a new connection."""
+    while True:
+        try:
+            with urlopen(f"{url}/pid", timeout=SOON) as answer:  # noqa: S310 - our own server
+                return int(json.load(answer)["pid"])
+        except OSError:  # taken by one that was killed before it answered
+            continue
+
+
+def test_a_process_that_dies_is_replaced(tmp_path: Path) -> None:
+    with served(tmp_path, "--processes", "2", command=PROBE_SERVE) as (server, url):
+        first, second = _pids(url, 2)
+        os.kill(first, signal.SIGKILL)
+        server.wait_for("ended with code 137; starting it anew")
+        now = _pids(url, 2)
+        while first in now:
+            now = _pids(url, 2)
+        assert second in now
+        server.send(signal.SIGTERM)
+        assert server.wait() == 0
+
+
+def test_jobs_run_in_one_of_the_processes(tmp_path: Path) -> None:
+    with served(
+        tmp_path, "--processes", "3", "--workers", "8", "--grace", "0", command=PROBE_SERVE
+    ) as (server, url):
+        for _ in range(6):
+            httpx.post(f"{url}/jobs", timeout=SOON)
+        assert len({server.wait_for("job runs in").split()[-1] for _ in range(6)}) == 1
+        server.send(signal.SIGTERM)
+        assert server.wait() == 0
+
+
+def test_processes_do_not_outlive_a_parent_that_is_killed(tmp_path: Path) -> None:
+    with served(tmp_path, "--processes", "2") as (server, url):
+        server.send(signal.SIGKILL)
+        server.wait()  # until nobody holds its output any more
+        port = int(url.rpartition(":")[2])
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", port))
+
+
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_store_that_cannot_be_used_is_code_5(processes: str, tmp_path: Path) -> None:
+    (tmp_path / "jobs.db").write_text("nothing like a database " * 100)
+    command = (*SERVE, "--store", "sqlite:///jobs.db", "--processes", processes)
+    with started(command, tmp_path) as server:
+        assert server.wait() == 5
+        assert "not a SQLite file" in server.printed[0]
+
+
+# What is wrong
+
+
+def test_port_in_use(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        with started((*COMMAND, "serve", "--port", port), tmp_path) as server:
+            assert server.wait() == 2
+    (line,) = server.printed
+    assert line == (
+        f"penstock: cannot listen on 127.0.0.1, port {port}: Address already in use; "
+        "try: --port 0, which takes a free one"
+    )
+
+
+def test_data_folder_that_is_a_file(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with started((*SERVE, "--data", "file"), tmp_path) as server:
+        assert server.wait() == 2
+        assert "the data folder" in server.printed[0]
+        assert "cannot be made" in server.printed[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--apps", "nope"], "there is no app 'nope'; known are events"),
+        (["--host", "0.0.0.0"], "0.0.0.0 can be reached from elsewhere"),  # noqa: S104 - it is refused
+        (["--host", "no host"], "cannot listen on no host"),
+        (["--port", "99999"], "port (from command line)"),
+        (["--log-format", "xml"], "log_format (from command line)"),
+        (["--config", "none.toml"], "there is no file none.toml"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_wrong_settings_are_one_line_and_code_2(
+    options: list[str], message: str, tmp_path: Path
+) -> None:
+    with started((*SERVE, *options), tmp_path) as server:
+        assert server.wait() == 2
+    (line,) = server.printed
+    assert message in line
+
+
+def test_missing_extra_is_named(tmp_path: Path) -> None:
+    program = (
+        "import sys; sys.modules['uvicorn'] = None; from penstock.cli.main import main; main()"
+    )
+    with started((COMMAND[0], "-c", program, "serve"), tmp_path) as server:
+        assert server.wait() == 2
+    assert server.printed[0].endswith("try: pip install 'penstock[server]'")

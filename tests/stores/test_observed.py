@@ -1,0 +1,41 @@
+import pytest
+
+from penstock import JobNotFound, NewJob, Penstock, run_sync
+from penstock.stores import open_store
+from penstock.stores.observed import Timing, observe
+
+
+@pytest.fixture
+def timings() -> dict[str, Timing]:
+    return {}
+
+
+@pytest.fixture
+def app(timings: dict[str, Timing]) -> Penstock:
+    return Penstock(
+        "memory://", opener=lambda *args, **given: observe(open_store(*args, **given), timings)
+    )
+
+
+def test_verbs_are_counted_and_timed(app: Penstock, timings: dict[str, Timing]) -> None:
+    for _ in range(3):
+        run_sync(app.enqueue_many([NewJob(task="t", payload="{}")]))
+    assert [job.id for job in run_sync(app.claim(worker="w", limit=2))] == [1, 2]
+    assert {verb: timing.calls for verb, timing in timings.items()} == {"add": 3, "claim": 1}
+    assert timings["add"].seconds > 0
+
+
+async def test_waiting_is_not_timed(app: Penstock, timings: dict[str, Timing]) -> None:
+    await app.wait(0, 0)
+    assert "wait" not in timings
+
+
+def test_errors_are_counted_and_raised(app: Penstock, timings: dict[str, Timing]) -> None:
+    with pytest.raises(JobNotFound):
+        run_sync(app.enqueue_many([NewJob(task="t", payload="{}", after=(99,))]))  # type: ignore[arg-type]
+    assert (timings["add"].calls, timings["add"].errors) == (1, 1)
+
+
+def test_what_a_store_does_not_have_it_does_not_get(app: Penstock) -> None:
+    with pytest.raises(AttributeError):
+        _ = app.store.nothing  # type: ignore[attr-defined]
