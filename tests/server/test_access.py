@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from penstock import Access, Penstock, run_sync
-from penstock.http.routes import Route
+from penstock.http.routes import Route, route, routes_of
 from penstock.server.app import Service
 from tests.server.support import SOON, guarded, serving, whole_service
 
@@ -133,10 +133,10 @@ async def test_only_a_good_token_of_the_right_scope_opens(
 
 
 async def test_open_routes_are_about_health(door: Door) -> None:
-    for route in ROUTES:
-        if route.declared.access is None:
-            assert route.declared.path in ("/health", "/health/ready", "/metrics")
-            status, _ = await door.knock(route.declared.method, path_of(route))
+    for one in ROUTES:
+        if one.declared.access is None:
+            assert one.declared.path in ("/health", "/health/ready", "/metrics")
+            status, _ = await door.knock(one.declared.method, path_of(one))
             assert status in (200, 503)
 
 
@@ -155,6 +155,31 @@ async def test_open_routes_are_about_health(door: Door) -> None:
 async def test_health_is_open_by_its_exact_path_alone(door: Door, path: str) -> None:
     status, _ = await door.knock("GET", path)
     assert status in (401, 404)
+
+
+class Public:
+    @route("GET", "/public", None, "Open", answers={200: dict[str, str]})
+    async def look(self) -> dict[str, str]:
+        """For everybody."""
+        return {}
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/public", 200),
+        ("/public/", 200),
+        ("/public%2f", 404),
+        ("//public", 404),
+        ("/public//", 404),
+        ("/public/x", 404),
+    ],
+)
+async def test_escaped_slash_is_no_last_slash(path: str, status: int) -> None:
+    app = Penstock("memory://")
+    service = Service(app, [], routes_of(Public()))
+    async with guarded(service):
+        assert (await Door(service, app, {}).knock("GET", path))[0] == status
 
 
 async def test_two_tokens_open_no_more_than_the_first(door: Door) -> None:

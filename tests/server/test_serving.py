@@ -45,11 +45,12 @@ def say(server: Server, *pieces: bytes, answers: int = 1) -> bytes:
 def whole_answers(answer: bytes) -> int:
     """How many answers have arrived, with their bodies."""
     found = 0
-    while head := re.match(rb"(?s)HTTP/1\.1 .*?content-length: (\d+)\r\n.*?\r\n\r\n", answer):
-        size = head.end() + int(head[1])
-        if len(answer) < size:
+    while b"\r\n\r\n" in answer:
+        head, _, rest = answer.partition(b"\r\n\r\n")
+        (size,) = re.findall(rb"content-length: (\d+)", head) or [b"0"]
+        if len(rest) < int(size):
             break
-        answer, found = answer[size:], found + 1
+        answer, found = rest[int(size) :], found + 1
     return found
 
 

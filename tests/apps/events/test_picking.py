@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from penstock import Penstock
+from penstock import Job, Penstock
 from penstock.apps.events.shapes import NewEvent, job_of
+from penstock.apps.events.subscribers import Subscribers
 from tests.apps.events.support import ALICE, BOB, Api, served
 
 
@@ -198,3 +199,28 @@ async def test_nothing_stays_with_a_reader_that_went_away(api: Api) -> None:
     await asyncio.wait([waits])
     event = await api.publish()
     assert (await api.pick(worker=BOB))["id"] == event["id"]
+
+
+async def test_event_that_was_picked_as_its_reader_left_is_given_back(tmp_path: Path) -> None:
+    left = asyncio.Event()
+
+    class Leaving(Penstock):
+        async def claim(self, **wanted: Any) -> list[Job]:
+            jobs = await super().claim(**wanted)
+            if jobs:
+                left.set()
+            return jobs
+
+    async with Leaving(f"sqlite:///{tmp_path}/jobs.db") as app:
+        subscribers = Subscribers(app, "events")
+        async with subscribers.running():
+            waits = asyncio.create_task(subscribers.wait(["a"], ALICE, 1, 60, left.wait))
+            event = job_of(NewEvent(title="t", tags="a"), 300, timedelta(seconds=30))
+            (job,) = await app.enqueue_many([event])
+            assert await waits == []
+        assert [entry.event for entry in await app.log(job.id)] == [
+            "enqueued",
+            "claimed",
+            "snoozed",
+        ]
+        assert (await app.get(job.id)).attempt == 0

@@ -71,7 +71,7 @@ class Events:
         worker: str,
         limit: int,
         wait: float,
-        gone: Callable[[], Coroutine[Any, Any, None]],
+        gone: Callable[[], Coroutine[Any, Any, object]],
     ) -> list[Job]:
         """Give a worker up to `limit` events with any of these tags; wait for the first if need be.
 

@@ -63,7 +63,7 @@ class Subscribers:
         worker: str,
         limit: int,
         timeout: float,
-        gone: Callable[[], Coroutine[Any, Any, None]],
+        gone: Callable[[], Coroutine[Any, Any, object]],
     ) -> list[Job]:
         """Events with any of these tags, as soon as there are some; none after the time."""
         waiter = _Waiter(frozenset(tags), worker, limit)
