@@ -49,6 +49,7 @@ EXAMPLE = {
     "parent": None,
     "needs": 0,
     "throttle": None,
+    "trace": None,
     "token": 2,
     "worker": "host:42",
     "started_at": "2030-01-01T12:00:01Z",

@@ -122,6 +122,7 @@ class JobShape(msgspec.Struct, frozen=True, kw_only=True):
     parent: int | None
     needs: int
     throttle: str | None
+    trace: str | None
     token: int
     worker: str | None
     started_at: datetime | None
