@@ -1,6 +1,8 @@
 import asyncio
 import logging
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -289,6 +291,42 @@ async def test_a_worker_goes_on_when_the_server_was_killed_and_came_back(tmp_pat
                 await all_seen.wait()
             assert (await client.list(tags="back", status="COMPLETED")).total == 40
             assert {event.id for event in events} <= set(seen)
+
+
+WORKER = """
+import sys
+import time
+from penstock.client import Client
+
+def hang(event):
+    print("began", flush=True)
+    time.sleep(3600)
+
+Client(sys.argv[1]).work("killed", hang, concurrency=1)
+"""
+
+
+async def test_what_a_killed_worker_held_comes_to_another(tmp_path: Path) -> None:
+    with serving(tmp_path, PENSTOCK_EVENTS_LEASE="1") as server:
+        async with AsyncClient(server.url) as client, Penstock(server.store) as app:
+            event = await client.publish("killed", "killed", retry_delay=timedelta(0))
+            command = [sys.executable, "-c", WORKER, server.url]
+            with subprocess.Popen(  # noqa: ASYNC220 - starting it is quick
+                command, stdout=subprocess.PIPE, text=True
+            ) as process:
+                assert process.stdout is not None
+                assert await asyncio.to_thread(process.stdout.readline) == "began\n"
+                process.kill()
+            done = asyncio.Event()
+
+            async def handle(again: Event) -> None:
+                assert (again.id, again.retry_count) == (event.id, 1)
+                done.set()
+
+            async with working(EventWorker(client, "killed", handle, heartbeat=BRIEF)):
+                while not done.is_set():
+                    await app.reclaim()  # as a server does every second
+            assert (await client.get(event.id)).status == "COMPLETED"
 
 
 async def test_a_token_that_is_refused_ends_the_work(tmp_path: Path) -> None:

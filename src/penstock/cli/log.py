@@ -8,7 +8,7 @@ import msgspec
 
 from penstock.cli.jobs import JOB_ID
 from penstock.cli.output import Column, emit, plain, show_table, shown, span
-from penstock.cli.store import on_store, opened
+from penstock.cli.store import App, is_server, on_store, reached
 from penstock.core.job import LogEntry, headline
 from penstock.engine import Penstock, run_sync
 
@@ -42,7 +42,9 @@ def show_log(*, job_id: int | None, follow: bool, limit: int, store: str, as_jso
 
     With --follow and --json, every entry is a line of JSON.
     """
-    with opened(store) as app:
+    if is_server(store) and (job_id is None or follow):
+        raise click.UsageError("a server shows the log of one job, as it is: name its ID alone")
+    with reached(store) as app:
         if job_id is not None:
             run_sync(app.get(job_id))
         entries = _newest(app, job_id, limit)
@@ -54,15 +56,17 @@ def show_log(*, job_id: int | None, follow: bool, limit: int, store: str, as_jso
             return
         for entry in entries:
             _print_line(entry, as_json=as_json)
+        assert isinstance(app, Penstock)  # noqa: S101 - others cannot be followed
         _follow(app, job_id, entries[-1].id if entries else 0, as_json=as_json)
 
 
-def _newest(app: Penstock, job_id: int | None, limit: int) -> list[LogEntry]:
+def _newest(app: App, job_id: int | None, limit: int) -> list[LogEntry]:
     if job_id is not None:
         found: list[LogEntry] = []
         while portion := run_sync(app.log(job_id, after=found[-1].id if found else None)):
             found += portion
         return found[-limit:]
+    assert isinstance(app, Penstock)  # noqa: S101 - others were asked about one job
     newest = run_sync(app.newest_log())
     return run_sync(app.log(after=max(0, newest - limit), limit=limit))
 

@@ -4,13 +4,15 @@ import asyncio
 import functools
 import os
 import socket
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from datetime import timedelta
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from penstock.client.events import EventCalls, Tags
 from penstock.client.line import line_to
+from penstock.client.remote import RemotePenstock
 from penstock.client.worker import EventWorker, Handler, until_signalled
+from penstock.core.job import Job
 from penstock.engine import run_sync
 
 P = ParamSpec("P")
@@ -25,6 +27,7 @@ class AsyncClient(EventCalls):
     `token` is that of PENSTOCK_TOKEN unless given, `worker` the name in the log, by default
     host and process. A call that fails for a passing reason is repeated `retries` times, with
     growing pauses. `timeout` is how long one may take, besides the time that it waits on purpose.
+    `jobs` is the queue behind the server.
     """
 
     def __init__(
@@ -39,6 +42,16 @@ class AsyncClient(EventCalls):
         self._line = line_to(url, token, retries=retries, timeout=timeout.total_seconds())
         self.url = self._line.url
         self.worker = worker or own_name()
+        self.jobs = RemotePenstock.on(self._line)
+
+    async def enqueue(
+        self, task: str, args: Mapping[str, Any] | None = None, **options: Any
+    ) -> Job:
+        """Store a job for a task of another program; the options are the fields of a `NewJob`.
+
+        A call without an answer is repeated under a dedupe key of its own.
+        """
+        return await self.jobs.enqueue(task, args, **options)
 
     async def work(self, tags: Tags, handler: Handler, **options: Any) -> None:
         """Work off events with any of these tags, until SIGINT, SIGTERM or `EventWorker.stop`.
@@ -73,7 +86,10 @@ def _blocking(
 
 
 class Client:
-    """As `AsyncClient`, for synchronous code; threads may share one."""
+    """As `AsyncClient`, for synchronous code; threads may share one.
+
+    Calls of `jobs` are coroutines, as those of a `Penstock`: wrap them in `run_sync`.
+    """
 
     def __init__(
         self,
@@ -90,6 +106,7 @@ class Client:
         )
         self._calls.worker = self.worker = worker or own_name()
         self.url = self._calls._line.url  # noqa: SLF001 - its own
+        self.jobs = RemotePenstock.on(self._calls._line)  # noqa: SLF001 - its own
         self._same = functools.partial(
             AsyncClient, url, token=token, worker=worker, retries=retries, timeout=timeout
         )
@@ -107,6 +124,10 @@ class Client:
     get = _blocking(EventCalls.get)
     reset = _blocking(EventCalls.reset)
     list = _blocking(EventCalls.list)
+
+    def enqueue(self, task: str, args: Mapping[str, Any] | None = None, **options: Any) -> Job:
+        """As `AsyncClient.enqueue`."""
+        return run_sync(self.jobs.enqueue(task, args, **options))
 
     def work(self, tags: Tags, handler: Handler, **options: Any) -> None:
         """As `AsyncClient.work`, in an event loop of its own; blocks until it is told to stop."""
