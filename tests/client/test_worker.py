@@ -4,8 +4,8 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -267,10 +267,27 @@ async def test_an_event_that_is_asked_to_stop_is_interrupted(
     assert (await client.get(event.id)).status == "CANCELLED"
 
 
+class Said(logging.Handler):
+    """Tells when a text has been logged."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self._text = text
+        self._event = asyncio.Event()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if self._text in record.getMessage():
+            self._event.set()
+
+    async def wait(self) -> None:
+        await asyncio.wait_for(self._event.wait(), SOON)
+
+
 async def test_a_worker_goes_on_when_the_server_was_killed_and_came_back(tmp_path: Path) -> None:
-    with serving(tmp_path) as server:
+    """It is away for as long as it takes to fail at picking and at reporting."""
+    with serving(tmp_path) as server, saying("cannot be picked", "reported later") as said:
         seen: list[int] = []
-        all_seen, some_seen, go_on = Reached(40), Reached(5), asyncio.Event()
+        some_seen, all_seen, go_on = Reached(3), Reached(23), asyncio.Event()
 
         async def handle(event: Event) -> None:
             seen.append(event.id)
@@ -278,19 +295,33 @@ async def test_a_worker_goes_on_when_the_server_was_killed_and_came_back(tmp_pat
             all_seen()
             await go_on.wait()
 
-        async with AsyncClient(server.url, retries=2) as client:
-            events = await client.publish_many(new(20, "back", retry_delay=timedelta(0)))
-            worker = EventWorker(client, "back", handle, concurrency=5, **QUICK)
-            async with working(worker):
+        async with AsyncClient(server.url, retries=0) as client:
+            await client.publish_many(new(3, "back"))
+            async with working(EventWorker(client, "back", handle, concurrency=5, **QUICK)):
                 await some_seen.wait()
                 server.end(signal.SIGKILL)
-                go_on.set()  # their reports find nobody
+                await said[0].wait()
+                go_on.set()
+                await said[1].wait()
                 server.start()
                 server.until_up()
-                await client.publish_many(new(20, "back", retry_delay=timedelta(0)))
+                await client.publish_many(new(20, "back"))
                 await all_seen.wait()
-            assert (await client.list(tags="back", status="COMPLETED")).total == 40
-            assert {event.id for event in events} <= set(seen)
+            assert (await client.list(tags="back", status="COMPLETED")).total == 23
+            assert len(set(seen)) == len(seen) == 23
+
+
+@contextmanager
+def saying(*texts: str) -> Iterator[list[Said]]:
+    log = logging.getLogger("penstock.client.worker")
+    said = [Said(text) for text in texts]
+    for one in said:
+        log.addHandler(one)
+    try:
+        yield said
+    finally:
+        for one in said:
+            log.removeHandler(one)
 
 
 WORKER = """
