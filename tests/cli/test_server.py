@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from penstock import Failed, Penstock, run_sync
-from tests.cli.support import Shell, run_one
+from tests.cli.support import COMMAND, Shell, run_one, started
 from tests.client.support import Server, answering, free_port, serving
 
 needs_jobs = pytest.mark.skipif(
@@ -78,6 +78,20 @@ def test_queues_are_steered(shells: tuple[Shell, Shell]) -> None:
 
 
 @needs_jobs
+def test_the_log_is_shown_and_followed(shells: tuple[Shell, Shell], tmp_path: Path) -> None:
+    near, far = shells
+    ids = [str(far.json("enqueue", "t", "--queue", "log")["job"]["id"]) for _ in range(3)]
+    for command in (("log",), ("log", "--limit", "2"), ("log", ids[0])):
+        assert far.json(*command) == near.json(*command)
+    following = (*COMMAND, "log", ids[1], "--follow", "--store", far.url)
+    with started(following, tmp_path) as process:
+        process.wait_for("enqueued")
+        far("cancel", ids[0])
+        far("cancel", ids[1])
+        assert "cancelled" in process.wait_for(f"  {ids[1]}  ")
+
+
+@needs_jobs
 def test_unknown_jobs_and_queues_are_not_found(shells: tuple[Shell, Shell]) -> None:
     near, far = shells
     for command in (("jobs", "999999"), ("explain", "999999"), ("resume", "nowhere")):
@@ -103,9 +117,7 @@ def test_commands_that_need_the_store_say_so(
     assert "try: it where the store is" in said
 
 
-def test_the_log_of_all_and_watching_need_the_store(shells: tuple[Shell, Shell]) -> None:
-    assert "name its ID" in shells[1].error("log", code=2)
-    assert "name its ID" in shells[1].error("log", "1", "--follow", code=2)
+def test_watching_needs_the_store(shells: tuple[Shell, Shell]) -> None:
     assert "--watch needs the store" in shells[1].error("jobs", "--watch", code=2)
 
 

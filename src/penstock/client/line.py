@@ -6,10 +6,10 @@ import os
 import random
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from penstock.client.wire import Reply, Request, answer, checked_url, may_repeat
+from penstock.client.wire import Reply, Request, answer, checked_url, error_of, may_repeat
 from penstock.core.errors import ConfigurationError, PenstockError, ServerUnreachable
 
 if TYPE_CHECKING:
@@ -78,6 +78,18 @@ class BlockingExchange:
         with _translated(self._given[0]):
             return _reply(self._http.request(**_arguments(request, self._timeout)))
 
+    @contextmanager
+    def lines(self, request: Request) -> Iterator[Iterator[str]]:
+        """The lines of an answer that is sent bit by bit."""
+        if self._http is None:
+            self._http = _httpx().Client(**_settings(*self._given))
+        arguments = _arguments(request, self._timeout)
+        with _translated(self._given[0]), self._http.stream(**arguments) as response:
+            if not response.headers.get("Content-Type", "").startswith("text/event-stream"):
+                response.read()
+                raise error_of(request, _reply(response), self._given[0])
+            yield response.iter_lines()
+
     async def pause(self, seconds: float) -> None:
         """Block the thread."""
         time.sleep(seconds)  # noqa: ASYNC251 - there is no loop
@@ -115,6 +127,16 @@ class Line:
                 return answer(request, reply, kind, self.url)
             await self._exchange.pause(pause)
         raise AssertionError  # unreachable: it counts for ever
+
+    def lines(self, request: Request) -> AbstractContextManager[Iterator[str]]:
+        """The lines of an answer that is sent bit by bit, for synchronous code."""
+        if not isinstance(self._exchange, BlockingExchange):
+            raise ConfigurationError("a stream is for synchronous code: make it blocking")
+        return self._exchange.lines(request)
+
+    async def pause(self, seconds: float) -> None:
+        """Wait."""
+        await self._exchange.pause(seconds)
 
     async def close(self) -> None:
         """Let go of the connections."""
