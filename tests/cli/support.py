@@ -34,9 +34,9 @@ class Shell:
         assert result.exit_code == code, result.output
         return result
 
-    def json(self, *args: str) -> Any:
+    def json(self, *args: str, code: int = 0) -> Any:
         """The document that a command prints."""
-        return json.loads(self(*args, "--json").stdout)
+        return json.loads(self(*args, "--json", code=code).stdout)
 
     def error(self, *args: str, code: int) -> str:
         """The one line on stderr of a command that fails."""

@@ -14,6 +14,7 @@ from penstock.core.errors import (
     PayloadTooLarge,
     PenstockError,
     QueueFull,
+    ServerUnreachable,
     Snooze,
     StoreError,
     StoreUnavailable,
@@ -70,6 +71,7 @@ def test_lost_lease_says_which_and_what_to_do() -> None:
         (UnknownTask, LookupError),
         (JobNotFound, LookupError),
         (StoreUnavailable, StoreError),
+        (ServerUnreachable, StoreError),
     ],
 )
 def test_errors_are_caught_by_familiar_names(
@@ -95,7 +97,14 @@ def test_cancel_carries_its_reason() -> None:
 
 @pytest.mark.parametrize(
     "error",
-    [QueueFull("mail", 10), LeaseLost(7, 42), Snooze(timedelta(1), "later"), Cancel("no")],
+    [
+        QueueFull("mail", 10),
+        QueueFull("mail", 10, timedelta(seconds=1)),
+        LeaseLost(7, 42),
+        ServerUnreachable("gone", arrived=False),
+        Snooze(timedelta(1), "later"),
+        Cancel("no"),
+    ],
 )
 def test_errors_travel_between_processes(error: Exception) -> None:
     again = pickle.loads(pickle.dumps(error))  # noqa: S301 - our own

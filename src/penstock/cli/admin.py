@@ -12,7 +12,7 @@ import click
 from penstock.admin import PORTION, Bulk, Progress
 from penstock.checks import MAX_PRIORITY
 from penstock.cli.output import emit, jobs_of, plain, shown
-from penstock.cli.store import on_store, opened
+from penstock.cli.store import App, on_store, opened, reached
 from penstock.core.job import JobId, JobQuery, Retention
 from penstock.core.lifecycle import FINAL, State
 from penstock.engine import Penstock, run_sync
@@ -121,7 +121,7 @@ def change_all(run: Run, verb: str, choice: Choice, store: str, *, as_json: bool
             f"say which jobs to {verb}: name a filter, such as --state or --queue",
             click.get_current_context(),
         )
-    with opened(store) as app:
+    with reached(store) as app:
         found = run_sync(run(app, choice.query, dry_run=True))
         if choice.dry_run:
             report_bulk(found, f"Would {verb}", as_json=as_json, dry_run=True)
@@ -204,7 +204,7 @@ def delete_jobs(*, archive: str | None, choice: Choice, store: str, as_json: boo
     Unfinished jobs are never removed: cancel them first.
     """
 
-    def run(app: Penstock, query: JobQuery, **how: Any) -> Coroutine[Any, Any, Bulk]:
+    def run(app: App, query: JobQuery, **how: Any) -> Coroutine[Any, Any, Bulk]:
         return app.delete_all(query, archive=archive, **how)
 
     change_all(run, "delete", choice, store, as_json=as_json)
@@ -220,7 +220,7 @@ def prioritise_jobs(
 ) -> None:
     """Give pending jobs another PRIORITY, from 0 to 10; higher ones go first."""
 
-    def run(app: Penstock, query: JobQuery, **how: Any) -> Coroutine[Any, Any, Bulk]:
+    def run(app: App, query: JobQuery, **how: Any) -> Coroutine[Any, Any, Bulk]:
         return app.reprioritise(query, priority, reason=reason, **how)
 
     change_all(run, "prioritise", choice, store, as_json=as_json)

@@ -10,7 +10,7 @@ import msgspec
 
 from penstock.checks import MAX_PRIORITY
 from penstock.cli.output import emit
-from penstock.cli.store import complete_queues, on_store, opened, parse_seconds
+from penstock.cli.store import complete_queues, on_store, parse_seconds, reached
 from penstock.cli.worker import load_app
 from penstock.core.errors import InvalidJob, UnknownTask
 from penstock.core.job import NewJob
@@ -55,7 +55,7 @@ def enqueue_job(
     """
     options = {name: value for name, value in given.items() if value not in (None, ())}
     values = _arguments(arguments, text)
-    with opened(store) as app:
+    with reached(store) as app:
         if target is None:
             new = NewJob(task=task, payload=msgspec.json.encode(values).decode(), **options)
         else:

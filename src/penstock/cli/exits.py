@@ -53,8 +53,12 @@ class Exit(IntEnum):
         ScheduleNotFound,
         TokenNotFound,
     )
-    REFUSED = 4, "refused: a job's state, a full queue, a name that is taken", PenstockError
-    STORE = 5, "the store is missing or cannot be used", StoreError
+    REFUSED = (
+        4,
+        "refused: a job's state, a full queue, a name that is taken, a token",
+        PenstockError,
+    )
+    STORE = 5, "the store is missing or cannot be used; a server does not answer", StoreError
     NOT_DRAINED = 6, "drain ended before the jobs did: out of time, or paused"
     ABANDONED = 7, "a worker stopped without jobs that outlasted their grace"
     INTERRUPTED = 130, "stopped at once by Ctrl-C (SIGINT)"

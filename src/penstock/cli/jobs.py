@@ -23,7 +23,7 @@ from penstock.cli.output import (
     when,
     wrapped,
 )
-from penstock.cli.store import on_store, opened, suggest
+from penstock.cli.store import App, on_store, reached, suggest
 from penstock.cli.watch import watch
 from penstock.core.errors import PenstockError, TransitionRefused
 from penstock.core.job import DEFAULT_QUEUE, Job, JobId, JobQuery, LogEntry, headline
@@ -129,9 +129,9 @@ def list_jobs(
         after=None if after is None else JobId(after),
         limit=limit + 1,  # one more tells whether there is another page
     )
-    with opened(store) as app:
+    with reached(store) as app:
         if live:
-            watch(app, query)
+            watch(_local(app), query)
         found = run_sync(app.find(query))
     page, more = found[:limit], len(found) > limit
     if as_json:
@@ -140,6 +140,12 @@ def list_jobs(
     _print_jobs(page, datetime.now(UTC))
     if more:
         click.echo(f"There are more: add --after {page[-1].id}")
+
+
+def _local(app: App) -> Penstock:
+    if not isinstance(app, Penstock):
+        raise click.UsageError("--watch needs the store itself, not a server before it")
+    return app
 
 
 def _print_jobs(jobs: Sequence[Job], now: datetime) -> None:
@@ -184,11 +190,11 @@ def _latest(job: Job) -> datetime:
 
 def show_job(job_id: int, most: int, store: str, *, as_json: bool) -> None:
     """Print all that is known about one job, with so many of its lines."""
-    with opened(store) as app:
+    with reached(store) as app:
         job = run_sync(app.get(job_id))
         explanation = run_sync(app.explain(job_id))
         progress = run_sync(app.progress(job_id))
-        checkpoint = run_sync(app.checkpoint(job_id))
+        checkpoint = run_sync(app.checkpoint(job_id)) if isinstance(app, Penstock) else None
         lines = run_sync(app.lines(job_id, limit=LINES_KEPT))
         log = run_sync(app.log(job_id, limit=_LOG_LIMIT))
     shown_lines = lines[len(lines) - min(most, len(lines)) :]
@@ -301,7 +307,7 @@ def _print_log(log: Sequence[LogEntry], now: datetime) -> None:
 @on_store
 def explain_job(*, job_id: int, store: str, as_json: bool) -> None:
     """Say why a job is not running, or what became of it."""
-    with opened(store) as app:
+    with reached(store) as app:
         explanation = run_sync(app.explain(job_id))
     if as_json:
         emit(explanation)
@@ -323,7 +329,7 @@ def cancel_jobs(
     """
     if not _named(job_ids, choice):
 
-        def run(app: Penstock, query: JobQuery, **how: Any) -> Coroutine[Any, Any, Bulk]:
+        def run(app: App, query: JobQuery, **how: Any) -> Coroutine[Any, Any, Bulk]:
             return app.cancel_all(query, reason=reason, **how)
 
         change_all(run, "cancel", choice, store, as_json=as_json)
@@ -346,7 +352,7 @@ def retry_jobs(
     """
     if not _named(job_ids, choice):
 
-        def run(app: Penstock, query: JobQuery, **how: Any) -> Coroutine[Any, Any, Bulk]:
+        def run(app: App, query: JobQuery, **how: Any) -> Coroutine[Any, Any, Bulk]:
             return app.retry_all(query, reason=reason, **how)
 
         change_all(run, "retry", choice, store, as_json=as_json)
@@ -366,7 +372,7 @@ def _named(job_ids: Sequence[int], choice: Choice) -> bool:
 
 def _steer(
     job_ids: Sequence[int],
-    move: Callable[[Penstock, int], Coroutine[Any, Any, Job]],
+    move: Callable[[App, int], Coroutine[Any, Any, Job]],
     store: str,
     *,
     as_json: bool,
@@ -374,7 +380,7 @@ def _steer(
     """Move each job; one that is refused does not keep the others from moving."""
     moved: list[Job] = []
     errors: list[PenstockError] = []
-    with opened(store) as app:
+    with reached(store) as app:
         for job_id in dict.fromkeys(job_ids):
             try:
                 moved.append(run_sync(move(app, job_id)))

@@ -1,6 +1,6 @@
 """The command `log`: the audit of one job or of all, as it was or as it grows."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
 import click
@@ -8,9 +8,10 @@ import msgspec
 
 from penstock.cli.jobs import JOB_ID
 from penstock.cli.output import Column, emit, plain, show_table, shown, span
-from penstock.cli.store import on_store, opened
+from penstock.cli.store import App, on_store, reached
+from penstock.client.remote import RemotePenstock
 from penstock.core.job import LogEntry, headline
-from penstock.engine import Penstock, run_sync
+from penstock.engine import run_sync
 
 _PORTION = 1_000
 _LOOK_AGAIN = 5.0
@@ -42,7 +43,7 @@ def show_log(*, job_id: int | None, follow: bool, limit: int, store: str, as_jso
 
     With --follow and --json, every entry is a line of JSON.
     """
-    with opened(store) as app:
+    with reached(store) as app:
         if job_id is not None:
             run_sync(app.get(job_id))
         entries = _newest(app, job_id, limit)
@@ -57,17 +58,34 @@ def show_log(*, job_id: int | None, follow: bool, limit: int, store: str, as_jso
         _follow(app, job_id, entries[-1].id if entries else 0, as_json=as_json)
 
 
-def _newest(app: Penstock, job_id: int | None, limit: int) -> list[LogEntry]:
+def _newest(app: App, job_id: int | None, limit: int) -> list[LogEntry]:
     if job_id is not None:
         found: list[LogEntry] = []
         while portion := run_sync(app.log(job_id, after=found[-1].id if found else None)):
             found += portion
         return found[-limit:]
+    if isinstance(app, RemotePenstock):
+        return list(_behind(app, limit))
     newest = run_sync(app.newest_log())
     return run_sync(app.log(after=max(0, newest - limit), limit=limit))
 
 
-def _follow(app: Penstock, job_id: int | None, after: int, *, as_json: bool) -> None:
+def _behind(app: RemotePenstock, limit: int) -> Iterator[LogEntry]:
+    """The newest entries of all jobs, up to the newest that there is now."""
+    newest = next(app.tail(None)).place
+    for place, entry in app.tail(max(0, newest - limit)):
+        if entry is not None:
+            yield entry
+        if place >= newest:
+            return
+
+
+def _follow(app: App, job_id: int | None, after: int, *, as_json: bool) -> None:
+    if isinstance(app, RemotePenstock):
+        for frame in app.tail(after, job_id):
+            if frame.entry is not None:
+                _print_line(frame.entry, as_json=as_json)
+        return
     seen = 0
     while True:
         for entry in run_sync(app.log(job_id, after=after, limit=_PORTION)):

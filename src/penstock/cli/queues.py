@@ -10,7 +10,7 @@ import msgspec
 
 from penstock.cli.exits import Exit, QueueNotFound
 from penstock.cli.output import Column, emit, jobs_of, number, show_table, shown, span
-from penstock.cli.store import on_store, opened, parse_seconds, suggest
+from penstock.cli.store import App, on_store, parse_seconds, reached, suggest
 from penstock.core.job import Counts, Queue
 from penstock.core.lifecycle import State, Waiting
 from penstock.core.limits import Limit
@@ -60,10 +60,10 @@ def show_status(*, store: str, as_json: bool) -> None:
     Pending jobs are also counted by what they wait for: ready for a worker, scheduled for later,
     or blocked by an earlier job of their key.
     """
-    with opened(store) as app:
+    with reached(store) as app:
         queues = run_sync(app.queues())
         counts = run_sync(app.count())
-        limits = run_sync(app.limits())
+        limits = run_sync(app.limits()) if isinstance(app, Penstock) else None
         workers = run_sync(app.workers())
     silent = sum(worker.is_silent(datetime.now(UTC)) for worker in workers)
     alive = len(workers) - silent
@@ -76,7 +76,7 @@ def show_status(*, store: str, as_json: bool) -> None:
         _print_status(summaries)
     else:
         click.echo("No queue has held a job yet.")
-    for limit in limits:
+    for limit in limits or ():
         click.echo(shown(_limit_text(limit)))
     click.echo(_workers_text(alive, silent))
 
@@ -153,7 +153,7 @@ def pause_queue(*, queue: str, store: str, as_json: bool) -> None:
 
     Jobs that are running go on. A queue may be paused before its first job.
     """
-    with opened(store) as app:
+    with reached(store) as app:
         known = _is_known(app, queue)
         paused = run_sync(app.pause(queue))
     _print_queue(
@@ -169,7 +169,7 @@ def pause_queue(*, queue: str, store: str, as_json: bool) -> None:
 @on_store
 def resume_queue(*, queue: str, store: str, as_json: bool) -> None:
     """Start jobs of a queue again."""
-    with opened(store) as app:
+    with reached(store) as app:
         require_queue(app, queue)
         resumed = run_sync(app.resume(queue))
     _print_queue(resumed, "goes on.", as_json=as_json)
@@ -205,7 +205,7 @@ def limit_queue(*, queue: str, store: str, as_json: bool, **limits: Any) -> None
     """
     if all(value is msgspec.UNSET for value in limits.values()):
         raise click.UsageError("Name a limit: how many may be pending, or an option.")
-    with opened(store) as app:
+    with reached(store) as app:
         known = _is_known(app, queue)
         limited = run_sync(app.limit(queue, **limits))
     _print_queue(limited, _limits_text(limited), as_json=as_json, known=known)
@@ -250,7 +250,7 @@ def drain_queue(*, queue: str | None, timeout: timedelta, store: str, as_json: b
     All queues count unless one is named; jobs that come later do not. It ends early when what is
     left lies in paused queues.
     """
-    with opened(store) as app:
+    with reached(store) as app:
         if queue is not None:
             require_queue(app, queue)
         drained = run_sync(app.drain(queue, timeout=timeout))
@@ -271,11 +271,11 @@ def _drain_text(drained: Drained) -> str:
     return f"Not drained: {left}; is a worker running? To see them: {suggest('jobs')}"
 
 
-def _is_known(app: Penstock, name: str) -> bool:
+def _is_known(app: App, name: str) -> bool:
     return any(queue.name == name for queue in run_sync(app.queues()))
 
 
-def require_queue(app: Penstock, name: str) -> None:
+def require_queue(app: App, name: str) -> None:
     """Raise `QueueNotFound` for a queue that has held neither a job nor a setting."""
     if not _is_known(app, name):
         error = QueueNotFound(f"there is no queue {name!r}")

@@ -12,10 +12,19 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from penstock.core.errors import ConfigurationError, JobNotFound, PenstockError, StoreError
+from penstock.client.remote import RemotePenstock
+from penstock.core.errors import (
+    ConfigurationError,
+    JobNotFound,
+    NotAuthorised,
+    PenstockError,
+    StoreError,
+)
 from penstock.engine import Penstock, run_sync
 
 F = TypeVar("F", bound=Callable[..., Any])
+App = Penstock | RemotePenstock
+"""What a command works on: a store, or the queue behind a server."""
 
 DEFAULT_STORE = "sqlite:///penstock.db"
 _LONGEST = 1e9
@@ -45,7 +54,7 @@ def on_store(command: F) -> F:
         default=DEFAULT_STORE,
         show_default=True,
         show_envvar=True,
-        help="The store to work on.",
+        help="The store to work on, or the address of a server: http://host:8000.",
     )
     return store_option(json_option(command))
 
@@ -63,6 +72,11 @@ def refuse_options_before(context: click.Context, *, as_json: bool) -> None:
 @contextlib.contextmanager
 def opened(url: str, *, create: bool = False) -> Iterator[Penstock]:
     """The Penstock of a store that exists; nothing is created for a command that only looks."""
+    if is_server(url):
+        path = click.get_current_context().command_path
+        refused = ConfigurationError(f"{path!r} needs the store itself, not a server before it")
+        refused.add_note("it where the store is, with --store sqlite:///…")
+        raise refused
     create = create and not url.startswith("memory:")  # which would be gone at once
     app = Penstock(url, actor=_actor(), create=create)
     try:
@@ -79,10 +93,38 @@ def opened(url: str, *, create: bool = False) -> Iterator[Penstock]:
         run_sync(app.close())
 
 
+def is_server(url: str) -> bool:
+    """Whether a store is named by the address of a server."""
+    return url.startswith(("http://", "https://"))
+
+
+@contextlib.contextmanager
+def reached(url: str) -> Iterator[App]:
+    """As `opened`; by the address of a server, the queue behind it, with PENSTOCK_TOKEN."""
+    if not is_server(url):
+        with opened(url) as app:
+            yield app
+        return
+    remote = RemotePenstock(url, blocking=True)
+    try:
+        yield remote
+    except JobNotFound as error:
+        error.add_note(suggest("jobs"))
+        raise
+    except NotAuthorised as error:
+        error.add_note("PENSTOCK_TOKEN=… with a token that has this scope: penstock token create")
+        raise
+    except StoreError as error:
+        error.add_note("another --store URL, or set PENSTOCK_STORE")
+        raise
+    finally:
+        run_sync(remote.close())
+
+
 def complete_queues(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
     """The queues of the store, for the shell; nothing if it cannot be read."""
     url = ctx.params.get("store") or os.environ.get("PENSTOCK_STORE") or DEFAULT_STORE
-    with contextlib.suppress(PenstockError), opened(url) as app:
+    with contextlib.suppress(PenstockError), reached(url) as app:
         return [queue.name for queue in run_sync(app.queues()) if queue.name.startswith(incomplete)]
     return []
 

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from penstock.cli.output import Column, emit, plain, show_table, when
-from penstock.cli.store import on_store, opened
+from penstock.cli.store import on_store, reached
 from penstock.core.worker import WorkerInfo
 from penstock.engine import run_sync
 
@@ -20,7 +20,7 @@ def list_workers(*, store: str, as_json: bool) -> None:
     One that was not heard of for over a minute is marked as silent: it was killed, or cannot reach
     the store. It stays in the list for a day.
     """
-    with opened(store) as app:
+    with reached(store) as app:
         workers = run_sync(app.workers())
     now = datetime.now(UTC)
     if as_json:

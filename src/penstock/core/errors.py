@@ -15,15 +15,18 @@ PenstockError
 ├── Overtaken              a job that was to be replaced has changed
 ├── JobFailed              the awaited job did not succeed
 ├── LeaseLost              another worker owns the job now
+├── NotAuthorised          the server wants a token, or one with another scope
 └── StoreError
-    └── StoreUnavailable   nothing was changed; safe to try again
+    ├── StoreUnavailable   nothing was changed; safe to try again
+    └── ServerUnreachable  the server did not answer; the call may have arrived
 ```
 
 `Snooze` and `Cancel` are signals that a handler raises; they are not errors.
 """
 
 from datetime import timedelta
-from typing import TYPE_CHECKING, Self
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
     from penstock.core.job import Job
@@ -66,17 +69,21 @@ class TokenExists(PenstockError):
 
 
 class QueueFull(PenstockError):
-    """The queue holds as many pending jobs as its limit allows; none of the call was stored."""
+    """The queue holds as many pending jobs as its limit allows; none of the call was stored.
 
-    def __init__(self, queue: str, limit: int) -> None:
+    `retry_after` is when a server says that it is worth another try; None without a server.
+    """
+
+    def __init__(self, queue: str, limit: int, retry_after: timedelta | None = None) -> None:
         super().__init__(
             f"queue {queue!r} is full: its limit is {limit} pending jobs; try again later"
         )
         self.queue = queue
         self.limit = limit
+        self.retry_after = retry_after
 
-    def __reduce__(self) -> tuple[type[Self], tuple[str, int]]:
-        return type(self), (self.queue, self.limit)
+    def __reduce__(self) -> tuple[type[Self], tuple[str, int, timedelta | None]]:
+        return type(self), (self.queue, self.limit, self.retry_after)
 
 
 class TransitionRefused(PenstockError):
@@ -113,12 +120,30 @@ class LeaseLost(PenstockError):
         return type(self), (self.job_id, self.token)
 
 
+class NotAuthorised(PenstockError):
+    """A server asks for a token, does not know this one, or wants one with another scope."""
+
+
 class StoreError(PenstockError):
     """The store cannot be used as it is."""
 
 
 class StoreUnavailable(StoreError):
     """The store could not do it just now; nothing was changed and the call may be repeated."""
+
+
+class ServerUnreachable(StoreError):
+    """A server could not be reached, or gave no answer.
+
+    While `arrived` is false, the call has certainly not arrived; else nobody knows.
+    """
+
+    def __init__(self, text: str, *, arrived: bool = True) -> None:
+        super().__init__(text)
+        self.arrived = arrived
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(type(self), arrived=self.arrived), (str(self),)
 
 
 class Snooze(Exception):

@@ -1,0 +1,19 @@
+"""A server over HTTP, from Python: publish events, and work them off. Needs `penstock[client]`."""
+
+from penstock.client.client import AsyncClient, Client
+from penstock.client.remote import RemotePenstock
+from penstock.client.values import Action, Event, EventPage, Hold, NewEvent, Report
+from penstock.client.worker import EventWorker
+
+__all__ = [
+    "Action",
+    "AsyncClient",
+    "Client",
+    "Event",
+    "EventPage",
+    "EventWorker",
+    "Hold",
+    "NewEvent",
+    "RemotePenstock",
+    "Report",
+]

@@ -1,0 +1,308 @@
+"""The jobs of a server: as `Penstock` answers for a store, as far as the server offers it."""
+
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
+from typing import Any, Self
+from urllib.parse import quote
+
+import msgspec
+from msgspec.structs import replace
+
+from penstock.admin import Bulk, Progress
+from penstock.checks import check_jobs
+from penstock.client import shapes
+from penstock.client.line import Line, line_to
+from penstock.client.shapes import Body
+from penstock.client.stream import Frame, frames
+from penstock.client.wire import Request
+from penstock.core import note
+from penstock.core.errors import ConfigurationError, InvalidJob
+from penstock.core.job import Counts, Job, JobId, JobQuery, LogEntry, NewJob, Queue
+from penstock.core.lifecycle import State
+from penstock.core.worker import WorkerInfo
+from penstock.engine import Batch, Drained, Explanation
+
+_JOBS, _QUEUES, _WORKERS = "/api/v1/jobs", "/api/v1/queues", "/api/v1/workers"
+_PAGE = 1_000
+# A call for many jobs works as long as it takes, in portions.
+_BULK_TIME = 3_600.0
+
+
+class RemotePenstock:
+    """The queue behind a server, with those methods of `Penstock` that it offers over HTTP.
+
+    All are coroutines. One that is `blocking` is for synchronous code: wrap calls in `run_sync`.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: str | None = None,
+        retries: int = 3,
+        timeout: timedelta = timedelta(seconds=30),
+        blocking: bool = False,
+    ) -> None:
+        self._line = line_to(
+            url, token, retries=retries, timeout=timeout.total_seconds(), blocking=blocking
+        )
+        self.url = self._line.url
+
+    @classmethod
+    def on(cls, line: Line) -> Self:
+        """On a line that others use as well."""
+        remote = cls(line.url)
+        remote._line = line
+        return remote
+
+    async def close(self) -> None:
+        """Let go of the connections."""
+        await self._line.close()
+
+    # Producers
+
+    async def enqueue(
+        self, task: str, args: Mapping[str, Any] | None = None, **options: Any
+    ) -> Job:
+        """Store a job for a task by its name; the options are the fields of a `NewJob`.
+
+        A call without an answer is repeated under a dedupe key of its own.
+        """
+        payload = msgspec.json.encode({} if args is None else args).decode()
+        (job,) = await self.enqueue_many([NewJob(task=task, payload=payload, **options)])
+        return job
+
+    async def enqueue_many(self, jobs: Sequence[NewJob]) -> list[Job]:
+        """Store up to 1,000 jobs in one transaction, all or none; the answer has their order."""
+        check_jobs(jobs)
+        once = f"client/{uuid.uuid4().hex}" if self._line.retries else None
+        # A superseding job that arrives twice would supersede itself.
+        repeats = not any(job.supersede for job in jobs)
+        body = [
+            shapes.asked(job, f"{once}/{n}" if once and repeats else None)
+            for n, job in enumerate(jobs)
+        ]
+        request = Request(
+            "POST",
+            f"{_JOBS}/batch",
+            body={"jobs": body},
+            repeats=repeats,
+            invalid=InvalidJob,
+        )
+        answer = await self._line.ask(request, Body)
+        return [shapes.job(one) for one in shapes.several(answer, "jobs")]
+
+    # Looking
+
+    async def get(self, job_id: int) -> Job:
+        """The job as it is now. Raises `JobNotFound`."""
+        return shapes.job(await self._ask(f"{_JOBS}/{job_id}"))
+
+    async def find(self, query: JobQuery | None = None) -> list[Job]:
+        """The jobs that fit, newest first unless asked otherwise."""
+        query = query or JobQuery()
+        found: list[Job] = []
+        while True:
+            page = replace(query, limit=min(query.limit - len(found), _PAGE))
+            answer = await self._ask(_JOBS, shapes.parameters(page))
+            found += map(shapes.job, shapes.several(answer, "jobs"))
+            after = answer.get("after")
+            if after is None or len(found) >= query.limit:
+                return found
+            query = replace(query, after=JobId(after))
+
+    async def log(
+        self, job_id: int, *, after: int | None = None, limit: int = 1000
+    ) -> list[LogEntry]:
+        """The audit of one job behind an entry's id, oldest first."""
+        found: list[LogEntry] = []
+        while True:
+            asked = {"after": after or 0, "limit": min(limit - len(found), _PAGE)}
+            answer = await self._ask(f"{_JOBS}/{job_id}/log", asked)
+            found += map(shapes.entry, shapes.several(answer, "log"))
+            after = answer.get("after")
+            if after is None or len(found) >= limit:
+                return found
+
+    def tail(self, after: int | None, job_id: int | None = None) -> Iterator[Frame]:
+        """The log of all jobs, or of one, behind an entry's id, for ever; from now on if None.
+
+        For synchronous code. The first frame has no entry, but the place where it begins.
+        """
+        return frames(self._line, after, job_id)
+
+    async def explain(self, job_id: int) -> Explanation:
+        """Why this job is not running, or what else became of it."""
+        return shapes.read(await self._ask(f"{_JOBS}/{job_id}/explain"), Explanation)
+
+    async def progress(self, job_id: int) -> note.Progress | None:
+        """How far a job is; None if it never said so."""
+        said = (await self._ask(f"{_JOBS}/{job_id}")).get("progress")
+        return None if said is None else shapes.read(said, note.Progress)
+
+    async def lines(
+        self, job_id: int, after: int | None = None, limit: int = 1000
+    ) -> list[note.Line]:
+        """What a job has logged, oldest first, behind a line's id."""
+        asked = {"after": after or 0, "limit": min(limit, _PAGE)}
+        answer = await self._ask(f"{_JOBS}/{job_id}/lines", asked)
+        return [shapes.read(one, note.Line) for one in shapes.several(answer, "lines")]
+
+    async def batch(self, correlation: str) -> Batch:
+        """How the jobs of a batch fare."""
+        answer = await self._ask(f"/api/v1/batches/{quote(correlation, safe='')}")
+        states = shapes.read(answer.get("states"), dict[State, int])
+        return Batch(correlation, {state: n for state, n in states.items() if n})
+
+    # Steering
+
+    async def cancel(self, job_id: int, reason: str | None = None) -> Job:
+        """End a pending job, or ask a running one to stop."""
+        return await self._steer(job_id, "cancel", reason)
+
+    async def retry(self, job_id: int, reason: str | None = None) -> Job:
+        """Run a failed, cancelled or waiting job now, with all its attempts again."""
+        return await self._steer(job_id, "retry", reason)
+
+    async def reset(self, job_id: int, reason: str | None = None) -> Job:
+        """As `retry`; a running job is taken from its worker."""
+        return await self._steer(job_id, "reset", reason)
+
+    async def _steer(self, job_id: int, verb: str, reason: str | None) -> Job:
+        params = None if reason is None else {"reason": reason}
+        request = Request("POST", f"{_JOBS}/{job_id}/{verb}", params=params, repeats=False)
+        return shapes.job(await self._line.ask(request, Body))
+
+    async def cancel_all(
+        self,
+        query: JobQuery,
+        *,
+        reason: str | None = None,
+        dry_run: bool = False,
+        progress: Progress | None = None,
+    ) -> Bulk:
+        """End the pending jobs that fit, and ask the running ones to stop."""
+        return await self._bulk("cancel", query, progress, dry_run=dry_run, reason=reason)
+
+    async def retry_all(
+        self,
+        query: JobQuery,
+        *,
+        reason: str | None = None,
+        dry_run: bool = False,
+        progress: Progress | None = None,
+    ) -> Bulk:
+        """Run the failed jobs that fit again; others only if the query's `states` name them."""
+        return await self._bulk("retry", query, progress, dry_run=dry_run, reason=reason)
+
+    async def reprioritise(
+        self,
+        query: JobQuery,
+        priority: int,
+        *,
+        reason: str | None = None,
+        dry_run: bool = False,
+        progress: Progress | None = None,
+    ) -> Bulk:
+        """Give the pending jobs that fit another priority."""
+        return await self._bulk(
+            "reprioritise", query, progress, dry_run=dry_run, reason=reason, priority=priority
+        )
+
+    async def delete_all(
+        self,
+        query: JobQuery,
+        *,
+        archive: object = None,
+        dry_run: bool = False,
+        progress: Progress | None = None,
+    ) -> Bulk:
+        """Remove the finished jobs that fit, with their log; there is no archive over HTTP."""
+        if archive is not None:
+            raise ConfigurationError("an archive is written beside the store; a server writes none")
+        return await self._bulk("delete", query, progress, dry_run=dry_run)
+
+    async def _bulk(
+        self, verb: str, query: JobQuery, progress: Progress | None, **said: Any
+    ) -> Bulk:
+        chosen = shapes.filtering(query)
+        body = {"filter": chosen, "all": not chosen, **said}
+        request = Request(
+            "POST",
+            f"{_JOBS}/bulk/{verb}",
+            body={name: value for name, value in body.items() if value is not None},
+            repeats=False,
+            patience=_BULK_TIME,
+        )
+        bulk = shapes.read(await self._line.ask(request, Body), Bulk)
+        if progress is not None:
+            progress(bulk)
+        return bulk
+
+    # Queues
+
+    async def queues(self) -> list[Queue]:
+        """Every queue with its limits, by name."""
+        return [shapes.queue(one) for one in await self._counted()]
+
+    async def count(self) -> Counts:
+        """How many jobs there are by queue, state and what they wait for."""
+        return {key: n for one in await self._counted() for key, n in shapes.counts(one) if n}
+
+    async def _counted(self) -> list[Body]:
+        return shapes.several(await self._ask(_QUEUES), "queues")
+
+    async def workers(self) -> list[WorkerInfo]:
+        """Who works on the store, busy or idle."""
+        found = shapes.several(await self._ask(_WORKERS), "workers")
+        return [shapes.read(one, WorkerInfo) for one in found]
+
+    async def pause(self, queue: str) -> Queue:
+        """Start no more jobs of this queue, in any process; running ones go on."""
+        request = Request("POST", _of_queue(queue, "/pause"))
+        return shapes.queue(await self._line.ask(request, Body))
+
+    async def resume(self, queue: str) -> Queue:
+        """Start jobs of this queue again."""
+        request = Request("POST", _of_queue(queue, "/resume"))
+        return shapes.queue(await self._line.ask(request, Body))
+
+    async def limit(
+        self,
+        queue: str,
+        max_pending: int | msgspec.UnsetType | None = msgspec.UNSET,
+        *,
+        concurrency: int | msgspec.UnsetType | None = msgspec.UNSET,
+        rate: tuple[int, timedelta] | msgspec.UnsetType | None = msgspec.UNSET,
+        promote_after: timedelta | msgspec.UnsetType | None = msgspec.UNSET,
+    ) -> Queue:
+        """Set a queue's limits, for every process; None lifts one, what is not given stays."""
+        limits = {
+            "max_pending": max_pending,
+            "concurrency": concurrency,
+            "rate": {"count": rate[0], "seconds": rate[1].total_seconds()}
+            if isinstance(rate, tuple)
+            else rate,
+            "promote_after": shapes.seconds(promote_after),
+        }
+        body = {name: value for name, value in limits.items() if value is not msgspec.UNSET}
+        request = Request("PATCH", _of_queue(queue), body=body)
+        return shapes.queue(await self._line.ask(request, Body))
+
+    async def drain(self, queue: str | None = None, *, timeout: timedelta) -> Drained:
+        """Wait until the jobs that are unfinished now have finished; later ones do not count."""
+        if queue is None:
+            raise ConfigurationError("a server drains one queue: name it")
+        time = timeout.total_seconds()
+        request = Request(
+            "POST", _of_queue(queue, "/drain"), params={"timeout": time}, patience=time
+        )
+        return shapes.read(await self._line.ask(request, Body), Drained)
+
+    async def _ask(self, path: str, params: Mapping[str, Any] | None = None) -> Body:
+        return await self._line.ask(Request("GET", path, params=params), Body)
+
+
+def _of_queue(name: str, verb: str = "") -> str:
+    return f"{_QUEUES}/{quote(name, safe='')}{verb}"

@@ -1,0 +1,154 @@
+"""What goes over the wire: requests, replies, and the errors that replies stand for. No I/O."""
+
+import re
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Any, NamedTuple, TypeVar
+from urllib.parse import urlsplit
+
+import msgspec
+
+from penstock.core.errors import (
+    ConfigurationError,
+    InvalidJob,
+    JobNotFound,
+    NotAuthorised,
+    PayloadTooLarge,
+    PenstockError,
+    QueueFull,
+    ServerUnreachable,
+    StoreError,
+    StoreUnavailable,
+    TransitionRefused,
+)
+
+T = TypeVar("T")
+
+_OK = range(200, 300)
+_FULL = re.compile(r"queue '(.*)' is full: its limit is (\d+)")
+# What a framework says of a path that it does not know; ours name what is missing.
+_NO_ROUTE = "Not Found"
+# A gateway's: whether the call has arrived behind it, nobody knows.
+_GATEWAY = frozenset({502, 504})
+_LATER = frozenset({429, 503})
+_LONGEST_PAUSE = 60.0
+
+
+class Request(NamedTuple):
+    """A call of the server.
+
+    `repeats` when it does no harm if the same call arrives twice. `patience` is how many seconds
+    the server may take on purpose. `conflict` is the error that a 409 stands for. Statuses that
+    it `accepts` are answers, not errors.
+    """
+
+    method: str
+    path: str
+    params: Mapping[str, Any] | None = None
+    body: Any = None
+    repeats: bool = True
+    patience: float = 0.0
+    conflict: Callable[[str], PenstockError] = TransitionRefused
+    invalid: type[PenstockError] = ConfigurationError
+    accepts: frozenset[int] = frozenset()
+
+    def content(self) -> bytes | None:
+        """The body as it is sent."""
+        if self.body is None:
+            return None
+        try:
+            return msgspec.json.encode(self.body)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise InvalidJob(f"this cannot be sent as JSON: {error}") from error
+
+
+class Reply(NamedTuple):
+    """What the server answered."""
+
+    status: int
+    content: bytes
+    retry_after: str | None = None
+
+    def after(self) -> float | None:
+        """Seconds after which the server wants to be asked again, if it says so."""
+        try:
+            seconds = float(self.retry_after or "")
+        except ValueError:
+            return None
+        return min(max(seconds, 0.0), _LONGEST_PAUSE)
+
+
+def checked_url(url: str) -> str:
+    """The address of a server, without a slash at its end."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ConfigurationError(f"a server's address is like http://host:8000, not {url!r:.200}")
+    return url.rstrip("/")
+
+
+def answer(request: Request, reply: Reply, kind: type[T], server: str) -> T:
+    """What a reply says; raises the error that it stands for."""
+    if reply.status not in _OK and reply.status not in request.accepts:
+        raise error_of(request, reply, server)
+    if kind is type(None):
+        return None
+    try:
+        return msgspec.json.decode(reply.content, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise _stranger(request, server) from error
+
+
+def may_repeat(request: Request, reply: Reply) -> bool:
+    """Whether it makes sense, and does no harm, to send the same again after this reply."""
+    if reply.status in _LATER and reply.retry_after is not None:
+        return True  # nothing was changed
+    return request.repeats and (reply.status in _LATER or reply.status in _GATEWAY)
+
+
+def error_of(request: Request, reply: Reply, server: str) -> PenstockError:  # noqa: PLR0911 - a list of cases
+    """The error that a reply stands for."""
+    detail = _detail(reply)
+    match reply.status:
+        case _ if reply.status in _GATEWAY:
+            return ServerUnreachable(f"{server} is not reached: the gateway said {reply.status}")
+        case _ if detail is None or (reply.status, detail) == (404, _NO_ROUTE):
+            return _stranger(request, server)
+        case 401 | 403:
+            return NotAuthorised(f"{server} refused {request.path}: {detail}")
+        case 404:
+            return JobNotFound(detail)
+        case 409:
+            return request.conflict(detail)
+        case 413:
+            return PayloadTooLarge(detail)
+        case 422 | 400 | 414:
+            return request.invalid(detail)
+        case 429:
+            return _full(detail, reply.after())
+        case 503:
+            return StoreUnavailable(detail)
+    return StoreError(f"{server} failed at {request.path} with {reply.status}: {detail}")
+
+
+def _detail(reply: Reply) -> str | None:
+    try:
+        body = msgspec.json.decode(reply.content)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+    detail = body.get("detail") if isinstance(body, dict) else None
+    return detail if isinstance(detail, str) else None
+
+
+def _full(detail: str, after: float | None) -> PenstockError:
+    found = _FULL.search(detail)
+    if found is None:
+        return StoreUnavailable(detail)
+    later = None if after is None else timedelta(seconds=after)
+    return QueueFull(found[1], int(found[2]), later)
+
+
+def _stranger(request: Request, server: str) -> StoreError:
+    return StoreError(
+        f"{server} does not answer {request.method} {request.path} as a Penstock server of this "
+        "version does; is that its address?"
+    )
