@@ -648,8 +648,20 @@ class Life(RuleBasedStateMachine):
         running = [job for job in self.of(RUNNING) if job.asked.queue == queue]
         if most is not None and len(running) >= most:
             fitting = []
+        rate = self.model.rates.get(queue)
+        if rate is not None and len(self.model.counted(queue, rate[1], self.now)) >= rate[0]:
+            fitting = []
         expected = {tag for job in fitting for tag in job.asked.tags}
         assert drive(self.store.ready_tags(queue)) == sorted(expected)
+
+    @rule()
+    def ask_for_the_oldest_ready(self) -> None:
+        oldest: dict[str, datetime] = {}
+        for job in self.model.jobs.values():
+            if self.model.waiting(job, self.now) is Waiting.READY:
+                queue = job.asked.queue
+                oldest[queue] = min(job.run_at, oldest.get(queue, job.run_at))
+        assert drive(self.store.oldest_ready()) == oldest
 
     @precondition(lambda self: self.of(RUNNING))
     @rule(pick=picks)

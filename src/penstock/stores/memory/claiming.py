@@ -68,6 +68,10 @@ class Claiming:
                 if not shares:
                     del self._shares[job.queue, tag]
 
+    def places(self) -> Iterable[tuple[str, str | None]]:
+        """The queues and tags of ready jobs that have a tenant."""
+        return self._shares.keys()
+
     # Limits
 
     def limit(self, limit: Limit) -> None:

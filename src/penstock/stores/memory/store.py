@@ -208,7 +208,8 @@ class MemoryStore:
                 self._claiming.is_open(found, running, now) for found in self._open_queues([queue])
             ):
                 return []
-            found = sorted(tag for name, tag in self._ready if name == queue and tag is not None)
+            places = {*self._ready, *self._claiming.places()}
+            found = sorted(tag for name, tag in places if name == queue and tag is not None)
             return found[:limit]
 
     async def oldest_ready(self) -> dict[str, datetime]:
