@@ -240,5 +240,5 @@ def test_public_address_needs_a_token(tmp_path: Path) -> None:
         check=False,
     )
     assert refused.returncode != 0
-    assert "there is no token" in refused.stderr
+    assert "there is no access token" in refused.stderr
     assert "Traceback" not in refused.stderr

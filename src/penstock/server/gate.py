@@ -35,11 +35,13 @@ class Gatekeeper:
     async def refresh(self) -> None:
         """Read the tokens anew."""
         self._tokens = {token.digest: token for token in await self._penstock.tokens()}
+        if self._tokens:  # whoever revokes the last one wants nobody to come in
+            self._open_without_tokens = False
 
     @property
     def is_open(self) -> bool:
         """Whether everybody on this machine may call everything; foreign web pages may not."""
-        return self._open_without_tokens and not self._tokens
+        return self._open_without_tokens
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
