@@ -66,7 +66,11 @@ class Administration:
     call does the rest. Jobs that come while it works are left alone.
     """
 
-    actor: str
+    @property
+    def actor(self) -> str:
+        """Who the log names."""
+        raise NotImplementedError  # Penstock has it
+
     _clock: Clock
 
     @property

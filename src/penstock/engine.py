@@ -9,6 +9,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from datetime import datetime, timedelta
 from typing import Any, Literal, ParamSpec, Self, TypeVar, Unpack, cast, overload
 
@@ -109,6 +110,19 @@ def run_sync(awaitable: Coroutine[Any, Any, T]) -> T:
     )
 
 
+_acting: ContextVar[str | None] = ContextVar("penstock_actor", default=None)
+
+
+@contextlib.contextmanager
+def acting_as(actor: str) -> Iterator[None]:
+    """Let the log name somebody else for what is done inside the block: whoever asked for it."""
+    before = _acting.set(actor)
+    try:
+        yield
+    finally:
+        _acting.reset(before)
+
+
 class Drained(msgspec.Struct, frozen=True):
     """How a drain ended: what is left of the backlog that was there when it began."""
 
@@ -164,7 +178,7 @@ class Penstock(AccessTokens, Administration, History, Periodic):
         opener: Callable[..., Store] = open_store,
     ) -> None:
         self.url = url
-        self.actor = actor or f"{socket.gethostname()}:{os.getpid()}"
+        self._actor = actor or f"{socket.gethostname()}:{os.getpid()}"
         self.tasks: dict[str, Task[Any, Any]] = {}
         self.check = JobChecker(payload_limit).check
         self._declared: dict[str, Schedule] = {}
@@ -177,6 +191,11 @@ class Penstock(AccessTokens, Administration, History, Periodic):
         self._pid = 0
         self._opening = threading.Lock()
         self._ends = Ends(lambda: self.store)
+
+    @property
+    def actor(self) -> str:
+        """Who the log names for what is done here: see also `acting_as`."""
+        return _acting.get() or self._actor
 
     @property
     def store(self) -> Store:

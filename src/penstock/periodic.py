@@ -61,7 +61,11 @@ def recurrence_of(options: TaskOptions) -> tuple[HandlerOptions, Recurrence]:
 class Periodic:
     """Schedules of a Penstock."""
 
-    actor: str
+    @property
+    def actor(self) -> str:
+        """Who the log names."""
+        raise NotImplementedError  # Penstock has it
+
     tasks: dict[str, Task[Any, Any]]
     check: Callable[[NewJob], None]
     _declared: dict[str, Schedule]

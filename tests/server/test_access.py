@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import re
+import socket
 import subprocess
 import sys
 import time
@@ -17,6 +18,7 @@ import pytest
 from penstock import Access, Penstock, run_sync
 from penstock.http.routes import Route, route, routes_of
 from penstock.server.app import Service
+from penstock.server.gate import Gatekeeper
 from tests.server.support import SOON, guarded, serving, whole_service
 
 ROUTES = whole_service(Penstock("memory://")).routes
@@ -199,6 +201,30 @@ async def test_token_that_expires_opens_no_longer(tmp_path: Path) -> None:
         app._clock = lambda: now + 61_000_000
         with pytest.raises(Exception, match="expired"):
             gate(scope, Access.READ)
+
+
+async def test_log_names_the_token_that_a_change_was_asked_with(door: Door) -> None:
+    transport = httpx.ASGITransport(door.service)
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
+        for scope, path, body in (
+            ("publish", "/events", {"title": "a", "tags": "x"}),
+            ("publish", "/api/v1/jobs", {"task": "t", "args": {}}),
+            ("admin", "/api/v1/jobs/2/cancel", {}),
+        ):
+            bearer = {"Authorization": f"Bearer {door.secrets[scope]}"}
+            (await http.post(path, json=body, headers=bearer)).raise_for_status()
+    actors = [entry.actor for entry in await door.app.log()]
+    assert actors == ["token:publish", "token:publish", "token:admin"]
+    assert door.app.actor.startswith(socket.gethostname())
+
+
+async def test_service_stays_shut_when_its_last_token_is_revoked(door: Door) -> None:
+    gate = Gatekeeper(door.app, open_without_tokens=True)
+    await gate.refresh()
+    for token in await door.app.tokens():
+        await door.app.revoke_token(token.name)
+    await gate.refresh()
+    assert not gate.is_open
 
 
 def test_running_server_hears_of_a_revoked_token_and_writes_no_secret(tmp_path: Path) -> None:

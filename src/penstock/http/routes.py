@@ -17,6 +17,7 @@ import msgspec
 
 from penstock.core.errors import PenstockError
 from penstock.core.token import Access
+from penstock.engine import acting_as
 from penstock.http.bodies import Disconnected, Receive, Scope, Send, header, read_body
 from penstock.http.problems import Problem, problem_of, wrong_shape
 from penstock.tracing import tracing_request
@@ -155,7 +156,11 @@ class Route:
             given["body"] = await self._body(scope, receive)
         if self._takes_call:
             given["call"] = Call(scope, receive, actor)
-        answer = await self.handler(**given)
+        if actor:
+            with acting_as(f"token:{actor}"):
+                answer = await self.handler(**given)
+        else:
+            answer = await self.handler(**given)
         return answer if isinstance(answer, Answer | Stream) else Answer(200, answer)
 
     async def _body(self, scope: Scope, receive: Receive) -> Any:
