@@ -373,7 +373,7 @@ def test_wrong_option_of_a_task_is_refused_at_its_registration(wrong: str) -> No
         {"tags": ("twice", "twice")},
         {"delay": timedelta(0)},
         {"run_at": datetime(1999, 1, 1, tzinfo=UTC)},
-        {"run_at": datetime.max.replace(tzinfo=UTC)},
+        {"run_at": datetime(8999, 12, 31, tzinfo=UTC)},
         {"lease": timedelta(microseconds=1), "timeout": timedelta(microseconds=1)},
         {"lease": timedelta(days=365)},
         {"payload": '{"emoji":"\U0001f600","nul":"\\u0000","deep":[[[[]]]]}'},

@@ -1,5 +1,6 @@
 """What the crash tests share: recovering a store, and holding its history against the promises."""
 
+import signal
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +10,7 @@ from penstock.core.lifecycle import Done
 from penstock.engine import run_sync
 from tests.crash.client import Client
 from tests.crash.history import check, read_store
-from tests.crash.processes import Zygote, until
+from tests.crash.processes import Child, Zygote, until
 from tests.crash.recording import read_history
 
 QUEUES = ("default", "limited", "valve")
@@ -50,6 +51,15 @@ def drain(zygote: Zygote, folder: Path) -> None:
             "a healthy worker does not finish the jobs",
         )
         healthy.stop()
+
+
+def stop_between_writes(folder: Path, child: Child) -> None:
+    """Stop a process while it writes nothing: else all others would wait for it to go on."""
+    connection = sqlite3.connect(folder / "jobs.db", timeout=60, isolation_level=None)
+    connection.execute("BEGIN IMMEDIATE")
+    child.signal(signal.SIGSTOP)
+    connection.execute("ROLLBACK")
+    connection.close()
 
 
 def assert_promises_kept(folder: Path, context: object = "", **options: object) -> None:

@@ -15,7 +15,7 @@ from penstock.engine import run_sync
 from tests.crash.client import FIRM_LEASE, LATER, LONG_LEASE, MOMENT, Client
 from tests.crash.processes import Zygote, until
 from tests.crash.steps import STEPS, WAITS_AT, Walk, traces
-from tests.crash.support import assert_promises_kept, client
+from tests.crash.support import assert_promises_kept, client, stop_between_writes
 
 PATIENT = RetryPolicy(attempts=50, delay=MOMENT, factor=1)
 
@@ -102,7 +102,7 @@ def test_stopped_worker_does_not_set_the_job_back(zygote: Zygote, folder: Path) 
         job = enqueue(app, "walk_plainly", does=["wait"])
         stopped = zygote.start("walker", folder)
         until(lambda: WAITS_AT in traces(folder), "the job does not begin")
-        stopped.signal(signal.SIGSTOP)
+        stop_between_writes(folder, stopped)
         other = zygote.start("walker", folder, pause=0.05, offset=LATER)
         until(lambda: WAITS_AT + 2 in traces(folder), "nobody takes the job over")
         (folder / "go").touch()

@@ -9,7 +9,7 @@ from penstock.engine import run_sync
 from tests.crash.client import LATER, LONG_LEASE, Client
 from tests.crash.processes import Child, Zygote, until
 from tests.crash.recording import Started, read_history
-from tests.crash.support import assert_promises_kept, client
+from tests.crash.support import assert_promises_kept, client, stop_between_writes
 
 
 def starts(folder: Path) -> list[Started]:
@@ -25,7 +25,7 @@ def enqueue(app: Client) -> Job:
 def take_over(zygote: Zygote, app: Client, stopped: Child, job: Job) -> Child:
     """Stop a worker in its handler; another one does its job, and only then it wakes."""
     until(lambda: bool(starts(app.folder)), "the handler does not start")
-    stopped.signal(signal.SIGSTOP)
+    stop_between_writes(app.folder, stopped)
     other = zygote.start("worker", app.folder, offset=LATER)
     until(lambda: len(starts(app.folder)) == 2, "nobody takes the job over")
     (app.folder / "go").touch()
