@@ -66,7 +66,7 @@ class EventRoutes:
     async def publish(self, body: shapes.NewEvent) -> Answer:
         """Store an event. It is durable when this is answered."""
         (job,) = await self._events.publish((body,))
-        return Answer(201, shapes.published(job, job.enqueued_at))
+        return Answer(201, shapes.just_published(job, body))
 
     @route(
         "POST",
@@ -80,7 +80,7 @@ class EventRoutes:
         """Store up to 1,000 events in one transaction: all of them, or none."""
         jobs = await self._events.publish(body.events)
         return Answer(
-            201, shapes.PublishedMany([shapes.published(job, job.enqueued_at) for job in jobs])
+            201, shapes.PublishedMany(list(map(shapes.just_published, jobs, body.events)))
         )
 
     @route(

@@ -299,6 +299,8 @@ class Detail(msgspec.Struct, frozen=True, omit_defaults=True):
     execution_time_ms: int | None = None
 
 
+_NULL = Raw(b"null")
+
 content = msgspec.json.Decoder(Content)
 detail = msgspec.json.Decoder(Detail)
 encode = msgspec.json.Encoder().encode
@@ -306,12 +308,19 @@ encode = msgspec.json.Encoder().encode
 
 def tags_of(given: str | Sequence[str]) -> tuple[str, ...]:
     """Exact tokens: trimmed, each once, in their order."""
-    if not isinstance(given, str):
-        if any("," in tag for tag in given):
-            raise Problem(422, "tags: a tag has no comma in it", field="tags")
-        parts: Sequence[str] = given
-    else:
-        parts = given.split(",")
+    if isinstance(given, str):
+        return _tags_of_text(given)
+    if any("," in tag for tag in given):
+        raise Problem(422, "tags: a tag has no comma in it", field="tags")
+    return _tags_of_parts(given)
+
+
+@lru_cache(1024)
+def _tags_of_text(given: str) -> tuple[str, ...]:
+    return _tags_of_parts(given.split(","))
+
+
+def _tags_of_parts(parts: Sequence[str]) -> tuple[str, ...]:
     tags = tuple(dict.fromkeys(tag for part in parts if (tag := part.strip())))
     if not 1 <= len(tags) <= TAGS_LIMIT:
         raise Problem(422, f"tags: name one to {TAGS_LIMIT} tags", field="tags")
@@ -346,7 +355,7 @@ def job_of(event: NewEvent, retry_delay: float, lease: timedelta) -> NewJob:
 
 
 def _arguments(event: NewEvent) -> str:
-    payload = Raw(b"null") if event.payload is UNSET else event.payload
+    payload = _NULL if event.payload is UNSET else event.payload
     size = len(payload)
     if size > PAYLOAD_LIMIT:
         raise Problem(413, f"payload: more than {PAYLOAD_LIMIT:,} bytes", field="payload")
@@ -370,9 +379,19 @@ def _depth(payload: bytes) -> int:
     return deepest
 
 
+class _Stamps:
+    """Remembers how the last instant was written: events of one batch share theirs."""
+
+    last: tuple[datetime | None, str] = (None, "")
+
+
 def stamp(instant: datetime) -> str:
     """An instant as the event API writes it: whole seconds, UTC."""
-    return instant.isoformat()[:19] + "Z"
+    last, text = _Stamps.last
+    if instant is not last:
+        text = instant.isoformat()[:19] + "Z"
+        _Stamps.last = instant, text
+    return text
 
 
 def retry_stamp(instant: datetime) -> str:
@@ -407,6 +426,26 @@ def published(job: Job, updated_at: datetime, logs: list[LogLine] | UnsetType = 
         created_at=stamp(job.enqueued_at),
         updated_at=stamp(updated_at),
         logs=logs,
+    )
+
+
+def just_published(job: Job, event: NewEvent) -> Published:
+    """A job as the event that it was made of, which need not be decoded again."""
+    if job.duplicate:
+        return published(job, job.enqueued_at)
+    at = stamp(job.enqueued_at)
+    return Published(
+        id=job.id,
+        title=event.title,
+        description=event.description,
+        tags=",".join(job.tags),
+        status="PENDING",
+        payload=_NULL if event.payload is UNSET else event.payload,
+        retry_count=0,
+        max_retries=event.max_retries,
+        next_retry_at=None,
+        created_at=at,
+        updated_at=at,
     )
 
 
