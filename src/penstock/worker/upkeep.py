@@ -56,7 +56,7 @@ class Upkeep:
         self._chores = [
             Chore(self._sweep, sweep),
             Chore(self._digest, DIGEST_EVERY, first=DIGEST_EVERY.total_seconds()),
-            Chore(self._prune, PRUNE_EVERY),
+            Chore(self._prune, PRUNE_EVERY, first=DIGEST_EVERY.total_seconds()),
         ]
         if worker is not None:
             self._chores.insert(0, Chore(partial(self._greet, worker), GREET_EVERY))
