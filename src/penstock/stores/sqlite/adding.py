@@ -157,6 +157,8 @@ class Adding:
             last = first + len(payloads) - 1
             self._tx.execute(SQL["add_payloads"], (encoded(payloads), first))
             self._tx.execute(query, (first, last, ahead, self._now, *options))
+        if not is_plain:
+            add_tags(self._tx, first, first + len(payloads) - 1, options)
 
     def _look_up_needed(self, jobs: Sequence[NewJob]) -> dict[int, State]:
         """The states of the stored jobs that these wait for."""
@@ -296,6 +298,17 @@ def _overtaken(new: NewJob) -> Overtaken:
 def is_new(job: Job) -> bool:
     """Whether the newest entry about an added job is that it was enqueued."""
     return not job.duplicate and job.state is State.PENDING
+
+
+def add_tags(tx: Transaction, first: int, last: int, options: tuple[Any, ...]) -> None:
+    """Let these jobs, which have the same options and are stored, be found by their tags."""
+    stage, run_at, queue, _, priority, *_ = options
+    tags, tenant = options[rows.TAGS], options[rows.TENANT]
+    if tags is None:
+        return
+    tx.execute(SQL["add_tags"], (first, last, tags))
+    if stage == READY:
+        tx.execute(SQL["add_ready_tags"], (first, last, tags, queue, priority, tenant, run_at))
 
 
 def explain(tx: Transaction, reasons: Mapping[int, str]) -> None:

@@ -70,6 +70,17 @@ INSERT INTO penstock_job (
 SELECT p.job_id, ?3 + p.job_id, ?4, ?5, ?6, ?7, ?8, ?9, ?10
 FROM penstock_payload AS p WHERE p.job_id BETWEEN ?1 AND ?2;
 
+-- Jobs that are written together have the same tags.
+-- name: add_tags
+INSERT OR IGNORE INTO penstock_tag (tag, job_id)
+SELECT t.value, p.job_id
+FROM json_each(?3) AS t CROSS JOIN penstock_payload AS p WHERE p.job_id BETWEEN ?1 AND ?2;
+
+-- name: add_ready_tags
+INSERT OR IGNORE INTO penstock_ready_tag (tag, queue, priority, tenant, run_at, job_id)
+SELECT t.value, ?4, ?5, ifnull(?6, ''), ?7, p.job_id
+FROM json_each(?3) AS t CROSS JOIN penstock_payload AS p WHERE p.job_id BETWEEN ?1 AND ?2;
+
 -- Of new jobs nothing but the id is read: the rest is known, and columns far back cost most.
 -- name: log_added
 INSERT INTO penstock_log (id, job_id, at, event, state, actor)

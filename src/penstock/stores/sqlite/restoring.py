@@ -20,6 +20,7 @@ from penstock.core.job import (
 from penstock.core.lifecycle import Event, State, abandon, frees
 from penstock.core.times import from_micros, span_to_micros, to_micros
 from penstock.stores.sqlite import rows
+from penstock.stores.sqlite.adding import add_tags
 from penstock.stores.sqlite.moving import Moving
 from penstock.stores.sqlite.rows import BLOCKED, READY, SCHEDULED, STAGES, encoded
 from penstock.stores.sqlite.transaction import SQL, Totals, Transaction, shift
@@ -84,8 +85,10 @@ class Restoring:
         )
         needs = self._needs(record, place) if record.edges else 0
         stage = self._stage(job, needs)
-        self._tx.execute(SQL["restore_job"], _row(moved, stage, needs))
+        options = rows.options(asked(moved), stage, to_micros(moved.run_at), needs)
+        self._tx.execute(SQL["restore_job"], _row(moved, stage, options))
         self._tx.execute(SQL["add_payload"], (place, job.payload))
+        add_tags(self._tx, place, place, options)
         self._tx.executemany(SQL["restore_log"], _log_rows(log))
         self._tx.execute(SQL["take_over"], (self._origin.source, job.id, place))
         self._places[job.id] = place
@@ -194,9 +197,8 @@ class Restoring:
                 shift(self._totals, queue, BLOCKED, stage)
 
 
-def _row(job: Job, stage: int, needs: int) -> tuple[Any, ...]:
+def _row(job: Job, stage: int, options: tuple[Any, ...]) -> tuple[Any, ...]:
     """The parameters of the query `restore_job`."""
-    options = rows.options(asked(job), stage, to_micros(job.run_at), needs)
     _, run_at, queue, task, priority, lease_time, *rare = options
     return (
         job.id, stage, job.version, job.attempt, job.token, run_at, _micros(job.started_at),

@@ -69,6 +69,7 @@ def _decode_retry(text: str) -> RetryPolicy:
 
 # Where `options` has what few jobs ask for.
 RARE = slice(6, 18)
+TAGS, TENANT = 10, 13
 NONE_OF_THEM = (None,) * 12
 
 
