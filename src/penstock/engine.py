@@ -123,6 +123,21 @@ def acting_as(actor: str) -> Iterator[None]:
         _acting.reset(before)
 
 
+class _Process:
+    """This process: asking the system which it is, with every call, would cost a microsecond."""
+
+    pid = os.getpid()
+
+    @classmethod
+    def forked(cls) -> None:
+        """Note that this is another one now."""
+        cls.pid = os.getpid()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_Process.forked)
+
+
 class Drained(msgspec.Struct, frozen=True):
     """How a drain ended: what is left of the backlog that was there when it began."""
 
@@ -203,9 +218,9 @@ class Penstock(AccessTokens, Administration, History, Periodic):
         if self._store is None:
             with self._opening:
                 if self._store is None:
-                    self._pid = os.getpid()
+                    self._pid = _Process.pid
                     self._store = self._open(self.url, clock=self._clock, create=self._create)
-        if self._pid != os.getpid():
+        if self._pid != _Process.pid:
             raise StoreError(
                 f"{self.url} was opened before this process was forked, and cannot be shared with "
                 "it; start processes first, or start them by 'spawn'"
@@ -214,7 +229,7 @@ class Penstock(AccessTokens, Administration, History, Periodic):
 
     async def close(self) -> None:
         """Let go of the store; what was acknowledged stays."""
-        if self._store is not None and self._pid == os.getpid():
+        if self._store is not None and self._pid == _Process.pid:
             await self._store.close()
             self._store = None
 

@@ -27,6 +27,9 @@ F = TypeVar("F", bound=Callable[..., Awaitable[Any]])
 BODY_LIMIT = 2_000_000
 """Bytes that a body may have, unless a route says otherwise."""
 
+GONE = 499
+"""No status: the caller went away before it was answered. As nginx calls it."""
+
 _QUERY_LIMIT = 8_000
 _JSON = b"application/json"
 _encode = msgspec.json.Encoder().encode
@@ -122,16 +125,20 @@ class Route:
         return f"<Route {self.declared.method} {self.declared.path}>"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
+        """Serve one request, as an ASGI application."""
+        await self.serve(scope, receive, send)
+
+    async def serve(self, scope: Scope, receive: Receive, send: Send) -> int:
+        """Serve one request; the status of its answer."""
         declared = self.declared
         with tracing_request(declared.method, declared.path, scope["headers"]):
-            await self._serve(scope, receive, send)
+            return await self._serve(scope, receive, send)
 
-    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> int:
         try:
             answer = await self._answer(scope, receive)
         except Disconnected:
-            return
+            return GONE
         except Problem as problem:
             answer = answer_to(problem)
         except PenstockError as error:
@@ -141,8 +148,9 @@ class Route:
             answer = answer_to(Problem(500, "the server failed; its log says why"))
         if isinstance(answer, Stream):
             await answer.send(send, receive)
-        else:
-            await respond(send, answer)
+            return 200
+        await respond(send, answer)
+        return answer.status
 
     async def _answer(self, scope: Scope, receive: Receive) -> Answer | Stream:
         declared = self.declared

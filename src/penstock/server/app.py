@@ -85,8 +85,9 @@ class Service:
                 scope["path"] = path = path[:-1]
             route = self._find(scope["method"], path, scope) if self._find else None
             if route is not None:
-                scope["endpoint"] = route
-            await self._meter.measure(route or self._app, scope, receive, send)
+                await self._meter.measure_route(route, scope, receive, send)
+            else:
+                await self._meter.measure(self._app, scope, receive, send)
         else:
             await self._app(scope, receive, send)
 

@@ -131,6 +131,7 @@ class Serving:
             self._service,
             http=BoundedProtocol,
             ws="none",
+            proxy_headers=False,  # whose word counts is asked of tokens, not of addresses
             lifespan="off",
             access_log=False,
             log_config=None,
