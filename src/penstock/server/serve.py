@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+import errno
 import os
+import shlex
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
@@ -11,7 +13,7 @@ from pathlib import Path
 
 import uvicorn
 
-from penstock.config import Server, Sources
+from penstock.config import Server, Sources, without_password
 from penstock.core.errors import ConfigurationError
 from penstock.core.job import Retention
 from penstock.engine import Penstock
@@ -33,11 +35,21 @@ _PAYLOAD_LIMIT = 1_200_000
 _SWEEP = timedelta(seconds=1)
 # Connections that wait to be accepted.
 _BACKLOG = 2048
+_OTHER_PORT = {
+    errno.EADDRINUSE: "--port 0, which takes a free one",
+    errno.EACCES: "a port above 1023: those below are for administrators",
+}
 
 
 def store_url(settings: Server) -> str:
     """The store to work on; by default a file in the data folder, which is made."""
     if settings.store is not None:
+        if settings.store.startswith(("http://", "https://")):
+            problem = ConfigurationError(
+                f"a server needs the store itself, and {without_password(settings.store)} is a server"
+            )
+            problem.add_note("--store sqlite:///FILE, or unset PENSTOCK_STORE")
+            raise problem
         return settings.store
     folder = Path(settings.data).absolute()
     try:
@@ -65,7 +77,8 @@ def bind(host: str, port: int) -> socket.socket:
         problem = ConfigurationError(
             f"cannot listen on {host}, port {port}: {error.strerror or error}"
         )
-        problem.add_note("--port 0, which takes a free one")
+        if error.errno in _OTHER_PORT:
+            problem.add_note(_OTHER_PORT[error.errno])
         raise problem from error
     return listening
 
@@ -160,7 +173,8 @@ class Serving:
             problem = ConfigurationError(
                 f"{host} can be reached from elsewhere, and there is no access token"
             )
-            problem.add_note("penstock token create NAME --scope SCOPE")
+            store = shlex.quote(without_password(self._penstock.url) or "")
+            problem.add_note(f"penstock token create NAME --scope SCOPE --store {store}")
             raise problem
 
     @asynccontextmanager
