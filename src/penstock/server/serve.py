@@ -45,9 +45,8 @@ def store_url(settings: Server) -> str:
     """The store to work on; by default a file in the data folder, which is made."""
     if settings.store is not None:
         if settings.store.startswith(("http://", "https://")):
-            problem = ConfigurationError(
-                f"a server needs the store itself, and {without_password(settings.store)} is a server"
-            )
+            url = without_password(settings.store)
+            problem = ConfigurationError(f"a server needs the store itself, and {url} is a server")
             problem.add_note("--store sqlite:///FILE, or unset PENSTOCK_STORE")
             raise problem
         return settings.store
