@@ -224,7 +224,7 @@ def test_data_folder_that_is_a_file(tmp_path: Path) -> None:
     with started((*SERVE, "--data", "file"), tmp_path) as server:
         assert server.wait() == 2
         assert "the data folder" in server.printed[0]
-        assert "cannot be made" in server.printed[0]
+        assert "cannot be made: File exists; try: another folder: --data" in server.printed[0]
 
 
 @pytest.mark.parametrize(

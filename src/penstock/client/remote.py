@@ -72,7 +72,10 @@ class RemotePenstock:
 
         A call without an answer is repeated under a dedupe key of its own.
         """
-        payload = msgspec.json.encode({} if args is None else args).decode()
+        try:
+            payload = msgspec.json.encode({} if args is None else args).decode()
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
+            raise InvalidJob(f"arguments of task {task}: {error}") from error
         (job,) = await self.enqueue_many([NewJob(task=task, payload=payload, **options)])
         return job
 

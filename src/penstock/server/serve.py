@@ -46,17 +46,20 @@ def store_url(settings: Server) -> str:
     if settings.store is not None:
         if settings.store.startswith(("http://", "https://")):
             url = without_password(settings.store)
-            problem = ConfigurationError(f"a server needs the store itself, and {url} is a server")
-            problem.add_note("--store sqlite:///FILE, or unset PENSTOCK_STORE")
-            raise problem
+            refused = ConfigurationError(f"a server needs the store itself, and {url} is a server")
+            refused.add_note("--store sqlite:///FILE, or unset PENSTOCK_STORE")
+            raise refused
         return settings.store
     folder = Path(settings.data).absolute()
+    problem = f"the data folder {folder} cannot be written to"
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigurationError(f"the data folder {folder} cannot be made: {error}") from error
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise ConfigurationError(f"the data folder {folder} cannot be written to")
+        problem = f"the data folder {folder} cannot be made: {error.strerror or error}"
+    if not os.access(folder, os.W_OK | os.X_OK) or not folder.is_dir():
+        refused = ConfigurationError(problem)
+        refused.add_note("another folder: --data DIR")
+        raise refused
     return f"sqlite:///{folder / 'penstock.db'}"
 
 
