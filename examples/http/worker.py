@@ -17,7 +17,8 @@ def send(event: Event) -> None:
 
     An event may come twice, after a crash or a lost connection: the id tells which it is.
     """
-    print(f"working on event {event.id}: {event.title} to {event.payload['to']}", flush=True)
+    line = f"working on event {event.id}: {event.title} to {event.payload['to']}\n"
+    print(line, end="", flush=True)  # whole, also beside those of other threads
 
 
 with Client(os.environ.get("PENSTOCK_URL", "http://127.0.0.1:8000")) as client:

@@ -23,7 +23,10 @@ number() {
 while [ "$left" -ne 0 ]; do
     # The server answers as soon as there is an event, and with nothing after 30 seconds.
     event=$(curl "$@" "$url/events/subscribe" \
-        --data "{\"tags\": [\"email\"], \"worker_id\": \"$worker\", \"wait\": 30}") || exit 1
+        --data "{\"tags\": [\"email\"], \"worker_id\": \"$worker\", \"wait\": 30}") || {
+            echo "$event" >&2
+            exit 1
+        }
     [ -n "$event" ] || continue
     # The payload may hold fields of the same names: what is wanted stands outside it.
     outside=$(printf '%s' "$event" | sed 's/"payload":.*"retry_count"/"retry_count"/')

@@ -24,6 +24,7 @@ _GZIP = b"\x1f\x8b"
 _CHUNK = 1 << 20
 
 Kind = Literal["export", "archive"]
+_WRITABLE = "name a file in a folder that exists and may be written"
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True, tag_field="line", tag="penstock"):
@@ -164,7 +165,7 @@ def read(path: str | os.PathLike[str]) -> Iterator[tuple[int, Line]]:
     kind: Kind = "export"
     ended = False
     number = 0
-    with _translated(place):
+    with _translated(place, "name an export or an archive that may be read"):
         _check_header(place)
         for number, text in enumerate(_lines(place), start=1):
             if text is None:
@@ -275,11 +276,10 @@ def _sync_folder(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def _translated(path: Path) -> Iterator[None]:
+def _translated(path: Path, advice: str = _WRITABLE) -> Iterator[None]:
     try:
         yield
     except OSError as error:
         raise ConfigurationError(
-            f"{path} cannot be used: {error.strerror or error}; name a file in a folder that "
-            "exists and may be written"
+            f"{path} cannot be used: {error.strerror or error}; {advice}"
         ) from error

@@ -4,7 +4,7 @@ import os
 import tomllib
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Generic, Literal, TypeVar
+from typing import Annotated, Any, Generic, Literal, TypeVar, get_args, get_origin
 from urllib.parse import urlsplit
 
 import msgspec
@@ -151,4 +151,7 @@ def _converted(value: Any, field: Any, title: str, source: str) -> Any:
     try:
         return msgspec.convert(value, field.type, strict=False)
     except msgspec.ValidationError as error:
-        raise ConfigurationError(f"{title} (from {source}): {error}") from error
+        expected = str(error)
+        if get_origin(field.type) is Literal:
+            expected = f"Expected one of {', '.join(get_args(field.type))}"
+        raise ConfigurationError(f"{title} (from {source}) is {value!r}: {expected}") from error

@@ -148,7 +148,10 @@ def test_export_and_import_into_a_store_that_is_made_for_it(
 def test_import_of_something_else(app: Penstock, shell: Shell, tmp_path: Path) -> None:
     (tmp_path / "x").write_text("hello\n")
     assert "not a file with jobs" in shell.error("import", str(tmp_path / "x"), code=2)
-    assert "No such file" in shell.error("import", str(tmp_path / "y"), code=2)
+    missing = shell.error("import", str(tmp_path / "y"), code=2)
+    assert missing.endswith(
+        "No such file or directory; name an export or an archive that may be read"
+    )
     other = Penstock("memory://")
     run_sync(other.export(tmp_path / "jobs.jsonl"))
     command = ("import", str(tmp_path / "jobs.jsonl"), "--store", "memory://")

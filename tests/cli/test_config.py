@@ -47,11 +47,11 @@ def test_passwords_are_not_shown(shell: Shell) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("port = 'x'", "port (from penstock.toml): Expected `int`"),
+        ("port = 'x'", "port (from penstock.toml) is 'x': Expected `int`"),
         ("prot = 1", "penstock.toml: there is no setting 'prot'; known are apps, "),
         ("[evnts]\nlease = 1", "penstock.toml: there is no section [evnts]; known are events"),
         ("[events]\nlaese = 1", "penstock.toml in [events]: there is no setting 'laese'"),
-        ("[events]\nlease = 0", "events.lease (from penstock.toml): Expected"),
+        ("[events]\nlease = 0", "events.lease (from penstock.toml) is 0: Expected"),
         ("events = 3", "penstock.toml: there is no setting 'events'"),
         ("port = ", "penstock.toml cannot be read: "),
     ],

@@ -54,6 +54,7 @@ def test_duplicate_is_told(app: Penstock, shell: Shell) -> None:
     [
         (["name"], "'name' is not NAME=VALUE"),
         (["=3"], "'=3' is not NAME=VALUE"),
+        (['{"n": 3}'], "is not NAME=VALUE; a JSON object stands behind --args"),
         (["n=1", "--args", "{}"], "not both"),
         (["--args", "[1]"], "--args is not a JSON object"),
         (["--delay", "soon"], "'soon' is not a number of seconds"),

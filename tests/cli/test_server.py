@@ -1,11 +1,13 @@
 """Commands by the address of a server do what they do on its store."""
 
 from collections.abc import Iterator
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from penstock import Failed, Penstock, run_sync
+from penstock import Done, Failed, NewJob, Penstock, run_sync
+from penstock.client.remote import RemotePenstock
 from tests.cli.support import COMMAND, Shell, run_one, started
 from tests.client.support import Server, answering, free_port, serving
 
@@ -47,6 +49,38 @@ def test_looking_shows_the_same(shells: tuple[Shell, Shell]) -> None:
     assert far.json("status")["queues"] == near.json("status")["queues"]
     assert far("jobs", job_id).stdout.splitlines()[0] == near("jobs", job_id).stdout.splitlines()[0]
     assert "look" in far("status").stdout
+
+
+@needs_jobs
+def test_stats_show_the_same(shells: tuple[Shell, Shell]) -> None:
+    near, far = shells
+    app = Penstock(near.url)
+    run_sync(app.enqueue_many([NewJob(task="t", payload="{}", queue="stats")] * 2))
+    good, bad = run_sync(app.claim(worker="w", queues=["stats"], limit=2))
+    run_sync(app.settle([(good, Done()), (bad, Failed("no luck", permanent=True))]))
+    run_sync(app.close())
+    wanted = ("stats", "--queue", "stats", "--since")
+    for time in ("1h", "8d"):  # in one call, and in several
+        (there,), (here,) = (shell.json(*wanted, time)["queues"] for shell in (far, near))
+        assert there["counts"] == {"enqueued": 2, "claimed": 2, "done": 1, "failed": 1}
+        assert (there["wait"], there["run"]) == (here["wait"], here["run"])
+        assert there["run"]["count"] == 2
+        assert sum(there["done_per_minute"]) == 1
+    assert "done per minute" in far(*wanted, "1h").stdout
+    assert "there is no queue 'none'" in far.error("stats", "--queue", "none", code=3)
+
+
+@needs_jobs
+def test_history_in_several_calls_counts_nothing_twice(shells: tuple[Shell, Shell]) -> None:
+    far = shells[1]
+    job = far.json("enqueue", "t", "--queue", "twice")["job"]
+    at = datetime.fromisoformat(job["enqueued_at"])
+    remote = RemotePenstock(far.url, blocking=True)
+    for seconds in (0, 1, 30, 59):  # calls meet in the minute of the job, or beside it
+        begin = at.replace(second=seconds) - timedelta(days=1)
+        found = run_sync(remote.history(begin, at + timedelta(minutes=1), "twice"))
+        assert [one.counts for one in found] == [{"enqueued": 1}]
+    run_sync(remote.close())
 
 
 @needs_jobs
@@ -106,7 +140,6 @@ def test_unknown_jobs_and_queues_are_not_found(shells: tuple[Shell, Shell]) -> N
         ("export", "x.jsonl"),
         ("prune", "--dry-run"),
         ("cron", "list"),
-        ("stats",),
     ],
 )
 def test_commands_that_need_the_store_say_so(

@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock import Penstock
+from penstock import Penstock, run_sync
+from penstock.config import Server
+from penstock.server.serve import store_url
 from tests.cli.support import Shell
 
 STEERING = [
@@ -38,6 +40,18 @@ def test_default_store_lies_in_the_current_folder(
     assert "no store at penstock.db" in Shell("").error("status", code=5)
 
 
+def test_store_of_a_server_in_the_current_folder_is_pointed_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    app = Penstock(store_url(Server()))  # as the server makes it
+    run_sync(app.queues())
+    run_sync(app.close())
+    advised = Shell("").error("token", "list", code=5).partition("try: ")[2]
+    option, url = advised.partition(", ")[0].split()
+    assert Shell("").json("token", "list", option, url) == {"tokens": []}
+
+
 def test_option_wins_over_environment(app: Penstock, url: str) -> None:
     elsewhere = Shell("sqlite:///nowhere.db")
     assert elsewhere.json("status", "--store", url)["store"] == url
@@ -61,9 +75,13 @@ def test_folder_is_refused(tmp_path: Path, shell: Shell) -> None:
     assert "cannot be used" in shell.error("status", code=5)
 
 
-@pytest.mark.parametrize("url", ["memory://", "redis://localhost", "sqlite://host/x", "jobs.db"])
+@pytest.mark.parametrize(
+    "url", ["memory://", "redis://localhost", "sqlite://host/x", "jobs.db", "localhost:8000"]
+)
 def test_url_that_cannot_be_is_refused(url: str) -> None:
-    assert Shell(url).error("status", code=2).startswith("penstock: ")
+    said = Shell(url).error("status", code=2)
+    assert said.startswith("penstock: ")
+    assert said.endswith("try: --store sqlite:///FILE or, for a server, --store http://HOST:PORT")
 
 
 def test_suggestions_name_the_same_store(app: Penstock, url: str) -> None:

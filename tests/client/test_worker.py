@@ -385,3 +385,8 @@ def test_numbers_that_make_no_sense_are_refused(server: Server) -> None:
     for options in ({"concurrency": 0}, {"batch": 0}, {"heartbeat": timedelta(0)}):
         with pytest.raises(ConfigurationError):
             EventWorker(AsyncClient(server.url), "x", print, **options)
+
+
+def test_handler_that_is_no_function_is_refused(server: Server) -> None:
+    with pytest.raises(ConfigurationError, match="a handler is a function of an event, not 3"):
+        EventWorker(AsyncClient(server.url), "x", 3)  # type: ignore[arg-type] # that is the point

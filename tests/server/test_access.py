@@ -268,3 +268,8 @@ def test_public_address_needs_a_token(tmp_path: Path) -> None:
     assert refused.returncode != 0
     assert "there is no access token" in refused.stderr
     assert "Traceback" not in refused.stderr
+    advised = refused.stderr.partition("try: penstock ")[2].replace("SCOPE", "read").split()
+    made = subprocess.run(
+        [*command[:3], *advised], cwd=tmp_path, capture_output=True, timeout=SOON, check=False
+    )
+    assert made.returncode == 0, made.stderr

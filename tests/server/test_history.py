@@ -34,6 +34,8 @@ async def test_rates_and_times_come_per_queue_and_step(api: Api) -> None:
     assert (mail["wait"]["count"], mail["wait"]["total"]) == (60, 120.0)
     assert 1 <= mail["wait"]["p50"] <= mail["wait"]["p95"] <= mail["wait"]["p99"] <= 2.5
     assert 2.5 <= mail["run"]["p50"] <= mail["run"]["p99"] <= 5
+    assert sum(mail["run"]["buckets"]) == 60
+    assert mail["run"]["buckets"][11] == 60  # above 2.5 seconds, and up to 5
     assert (other["queue"], other["at"]) == ("other", "2030-01-01T00:01:00Z")
     assert other["counts"]["failed"] == 1
 

@@ -204,12 +204,27 @@ def test_port_in_use(tmp_path: Path) -> None:
     )
 
 
+def test_a_wrong_setting_is_told_before_a_port_in_use(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        command = (*COMMAND, "serve", "--port", port, "--apps", "nope")
+        with started(command, tmp_path) as server:
+            assert server.wait() == 2
+    assert "there is no app 'nope'" in server.printed[0]
+
+
+def test_another_port_is_advised_only_where_that_helps(tmp_path: Path) -> None:
+    with started((*SERVE, "--host", "no host"), tmp_path) as server:
+        assert server.wait() == 2
+    assert "try:" not in server.printed[0]
+
+
 def test_data_folder_that_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with started((*SERVE, "--data", "file"), tmp_path) as server:
         assert server.wait() == 2
         assert "the data folder" in server.printed[0]
-        assert "cannot be made" in server.printed[0]
+        assert "cannot be made: File exists; try: another folder: --data" in server.printed[0]
 
 
 @pytest.mark.parametrize(
@@ -218,8 +233,12 @@ def test_data_folder_that_is_a_file(tmp_path: Path) -> None:
         (["--apps", "nope"], "there is no app 'nope'; known are events"),
         (["--host", "0.0.0.0"], "0.0.0.0 can be reached from elsewhere"),  # noqa: S104 - it is refused
         (["--host", "no host"], "cannot listen on no host"),
-        (["--port", "99999"], "port (from command line)"),
-        (["--log-format", "xml"], "log_format (from command line)"),
+        (["--store", "http://localhost:8000"], "http://localhost:8000 is a server; try: --store"),
+        (["--port", "99999"], "port (from command line) is 99999: Expected `int` <= 65535"),
+        (
+            ["--log-format", "xml"],
+            "log_format (from command line) is 'xml': Expected one of text, json",
+        ),
         (["--config", "none.toml"], "there is no file none.toml"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

@@ -78,7 +78,8 @@ def _arguments(pairs: Sequence[str], text: str | None) -> dict[str, Any]:
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not (name and equals):
-            raise click.UsageError(f"{pair!r} is not NAME=VALUE")
+            hint = "; a JSON object stands behind --args" if pair.startswith("{") else ""
+            raise click.UsageError(f"{pair!r} is not NAME=VALUE{hint}")
         try:
             values[name] = msgspec.json.decode(value)
         except msgspec.DecodeError:

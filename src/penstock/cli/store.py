@@ -7,6 +7,7 @@ import shlex
 import socket
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -27,6 +28,7 @@ App = Penstock | RemotePenstock
 """What a command works on: a store, or the queue behind a server."""
 
 DEFAULT_STORE = "sqlite:///penstock.db"
+SERVERS_FILE = "penstock-data/penstock.db"
 _LONGEST = 1e9
 
 json_option = click.option(
@@ -81,8 +83,11 @@ def opened(url: str, *, create: bool = False) -> Iterator[Penstock]:
     app = Penstock(url, actor=_actor(), create=create)
     try:
         _ = app.store
-    except (StoreError, ConfigurationError) as error:
-        error.add_note("another --store URL, or set PENSTOCK_STORE")
+    except StoreError as error:
+        error.add_note(_another_store(url))
+        raise
+    except ConfigurationError as error:
+        error.add_note("--store sqlite:///FILE or, for a server, --store http://HOST:PORT")
         raise
     try:
         yield app
@@ -91,6 +96,13 @@ def opened(url: str, *, create: bool = False) -> Iterator[Penstock]:
         raise
     finally:
         run_sync(app.close())
+
+
+def _another_store(url: str) -> str:
+    """Where the store may be that is not at this URL: by default, a server's is in a folder."""
+    if url == DEFAULT_STORE and Path(SERVERS_FILE).exists():
+        return f"--store sqlite:///{SERVERS_FILE}, where 'penstock serve' keeps its jobs"
+    return "another --store URL, or set PENSTOCK_STORE"
 
 
 def is_server(url: str) -> bool:

@@ -2,7 +2,7 @@
 
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Self
 from urllib.parse import quote
 
@@ -18,13 +18,16 @@ from penstock.client.stream import Frame, frames
 from penstock.client.wire import Request
 from penstock.core import note
 from penstock.core.errors import ConfigurationError, InvalidJob
+from penstock.core.history import MINUTE, Interval
 from penstock.core.job import Counts, Job, JobId, JobQuery, LogEntry, NewJob, Queue
 from penstock.core.lifecycle import State
 from penstock.core.worker import WorkerInfo
 from penstock.engine import Batch, Drained, Explanation
 
 _JOBS, _QUEUES, _WORKERS = "/api/v1/jobs", "/api/v1/queues", "/api/v1/workers"
+_HISTORY = "/api/v1/history"
 _PAGE = 1_000
+_STEPS = 1_440
 # A call for many jobs works as long as it takes, in portions.
 _BULK_TIME = 3_600.0
 
@@ -69,7 +72,10 @@ class RemotePenstock:
 
         A call without an answer is repeated under a dedupe key of its own.
         """
-        payload = msgspec.json.encode({} if args is None else args).decode()
+        try:
+            payload = msgspec.json.encode({} if args is None else args).decode()
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
+            raise InvalidJob(f"arguments of task {task}: {error}") from error
         (job,) = await self.enqueue_many([NewJob(task=task, payload=payload, **options)])
         return job
 
@@ -289,6 +295,21 @@ class RemotePenstock:
         body = {name: value for name, value in limits.items() if value is not msgspec.UNSET}
         request = Request("PATCH", _of_queue(queue), body=body)
         return shapes.queue(await self._line.ask(request, Body))
+
+    async def history(
+        self, since: datetime, until: datetime, queue: str | None = None
+    ) -> list[Interval]:
+        """What has happened from `since` to `until`, by minute and queue; of the last 8 days."""
+        since = since.replace(second=0, microsecond=0)  # or pages would have a minute in common
+        found: list[Interval] = []
+        while since < until:
+            end = min(since + _STEPS * MINUTE, until)
+            asked = {"since": since.isoformat(), "until": end.isoformat(), "queue": queue}
+            given = {name: value for name, value in asked.items() if value is not None}
+            answer = await self._ask(_HISTORY, given)
+            found += [shapes.read(one, Interval) for one in shapes.several(answer, "intervals")]
+            since = end
+        return found
 
     async def drain(self, queue: str | None = None, *, timeout: timedelta) -> Drained:
         """Wait until the jobs that are unfinished now have finished; later ones do not count."""

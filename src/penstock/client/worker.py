@@ -77,6 +77,8 @@ class EventWorker:
     ) -> None:
         if concurrency < 1 or (batch is not None and batch < 1) or heartbeat <= timedelta(0):
             raise ConfigurationError("concurrency, batch and heartbeat are more than nothing")
+        if not callable(handler):
+            raise ConfigurationError(f"a handler is a function of an event, not {handler!r:.80}")
         self._client = client
         self._tags = tags
         self._handler = handler

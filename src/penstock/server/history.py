@@ -17,6 +17,14 @@ from penstock.server.shapes import Instant, Name, seconds
 _MOST_STEPS = 1_500
 _MINUTE = 60
 _UNASKED = timedelta(hours=1)
+_EXAMPLE = {
+    "count": 1800,
+    "total": 69.5,
+    "p50": 0.0361,
+    "p95": 0.0486,
+    "p99": 0.0497,
+    "buckets": [0, 0, 0, 0, 180, 1620, *[0] * 12],
+}
 
 
 class HistoryQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -29,13 +37,18 @@ class HistoryQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class Times(msgspec.Struct, frozen=True, kw_only=True):
-    """How long something took, in seconds; the quantiles are estimates, null without any."""
+    """How long something took, in seconds; the quantiles are estimates, null without any.
+
+    `buckets` has how many took up to each of the bounds that are kept, and above the bound
+    before; the last number is of those above all bounds. Buckets of several steps can be added.
+    """
 
     count: int
     total: float
     p50: float | None
     p95: float | None
     p99: float | None
+    buckets: tuple[int, ...]
 
 
 class IntervalShape(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,8 +98,8 @@ class HistoryRoutes:
                         "queue": "mail",
                         "counts": {"enqueued": 3600, "claimed": 1800, "done": 1800},
                         "rates": {"enqueued": 1.0, "claimed": 0.5, "done": 0.5},
-                        "wait": {"count": 1800, "total": 90.0, "p50": 0.04, "p95": 0.1, "p99": 0.2},
-                        "run": {"count": 1800, "total": 36.0, "p50": 0.02, "p95": 0.03, "p99": 0.1},
+                        "wait": _EXAMPLE,
+                        "run": _EXAMPLE,
                     }
                 ],
             }
@@ -128,4 +141,11 @@ def _shape(interval: Interval, length: timedelta) -> IntervalShape:
 
 def _times(spread: Spread) -> Times:
     p50, p95, p99 = (seconds(spread.quantile(part)) for part in (0.5, 0.95, 0.99))
-    return Times(count=spread.count, total=spread.total.total_seconds(), p50=p50, p95=p95, p99=p99)
+    return Times(
+        count=spread.count,
+        total=spread.total.total_seconds(),
+        p50=p50,
+        p95=p95,
+        p99=p99,
+        buckets=spread.buckets,
+    )

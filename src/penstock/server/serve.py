@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+import errno
 import os
+import shlex
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
@@ -11,7 +13,7 @@ from pathlib import Path
 
 import uvicorn
 
-from penstock.config import Server, Sources
+from penstock.config import Server, Sources, without_password
 from penstock.core.errors import ConfigurationError
 from penstock.core.job import Retention
 from penstock.engine import Penstock
@@ -33,19 +35,31 @@ _PAYLOAD_LIMIT = 1_200_000
 _SWEEP = timedelta(seconds=1)
 # Connections that wait to be accepted.
 _BACKLOG = 2048
+_OTHER_PORT = {
+    errno.EADDRINUSE: "--port 0, which takes a free one",
+    errno.EACCES: "a port above 1023: those below are for administrators",
+}
 
 
 def store_url(settings: Server) -> str:
     """The store to work on; by default a file in the data folder, which is made."""
     if settings.store is not None:
+        if settings.store.startswith(("http://", "https://")):
+            url = without_password(settings.store)
+            refused = ConfigurationError(f"a server needs the store itself, and {url} is a server")
+            refused.add_note("--store sqlite:///FILE, or unset PENSTOCK_STORE")
+            raise refused
         return settings.store
     folder = Path(settings.data).absolute()
+    problem = f"the data folder {folder} cannot be written to"
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigurationError(f"the data folder {folder} cannot be made: {error}") from error
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise ConfigurationError(f"the data folder {folder} cannot be written to")
+        problem = f"the data folder {folder} cannot be made: {error.strerror or error}"
+    if not os.access(folder, os.W_OK | os.X_OK) or not folder.is_dir():
+        refused = ConfigurationError(problem)
+        refused.add_note("another folder: --data DIR")
+        raise refused
     return f"sqlite:///{folder / 'penstock.db'}"
 
 
@@ -65,7 +79,8 @@ def bind(host: str, port: int) -> socket.socket:
         problem = ConfigurationError(
             f"cannot listen on {host}, port {port}: {error.strerror or error}"
         )
-        problem.add_note("--port 0, which takes a free one")
+        if error.errno in _OTHER_PORT:
+            problem.add_note(_OTHER_PORT[error.errno])
         raise problem from error
     return listening
 
@@ -161,7 +176,8 @@ class Serving:
             problem = ConfigurationError(
                 f"{host} can be reached from elsewhere, and there is no access token"
             )
-            problem.add_note("penstock token create NAME --scope SCOPE")
+            store = shlex.quote(without_password(self._penstock.url) or "")
+            problem.add_note(f"penstock token create NAME --scope SCOPE --store {store}")
             raise problem
 
     @asynccontextmanager
