@@ -461,8 +461,8 @@ class Penstock(AccessTokens, Administration, History, Periodic):
         """
         renewed = await self.store.renew(leases)
         if len(renewed) < len(leases):
-            held = {(job.id, job.token) for job in renewed}
-            await self._refuse([one for one in leases if (one.job_id, one.token) not in held])
+            held = {job.lease for job in renewed}
+            await self._refuse([one for one in leases if one not in held])
         return renewed
 
     async def note(self, notes: Sequence[Note]) -> list[bool]:
@@ -915,7 +915,7 @@ def _moment(instant: datetime | None) -> str:
 
 
 def _holds(hold: Job | Lease, job: Job) -> bool:
-    return job.state is State.RUNNING and job.token == hold.token
+    return (job.state, job.token, job.worker) == (State.RUNNING, hold.token, hold.worker)
 
 
 def _refusal(hold: Job | Lease, job: Job) -> Move:

@@ -87,7 +87,8 @@ class Store(Protocol):
     async def renew(self, leases: Sequence[Lease]) -> list[Job]:
         """Move the deadlines of these leases to a full lease time from now.
 
-        Returns the jobs still held, as they are now; a lease that is over is left out.
+        Returns the jobs still held, as they are now; a lease that is over, or that has another
+        worker's name, is left out.
         """
         ...
 

@@ -133,15 +133,20 @@ class Events:
         todo = [n for n in range(len(reports)) if n not in answers]
         results = [(held[n], reports[n].outcome) for n in todo]
         settled = await self._penstock.settle_held(results, refuse=False)
-        lost = []
+        lost, outdated = [], []
         for n, job in zip(todo, settled, strict=True):
             self._held.pop(reports[n].event_id, None)
-            if job is None:
-                lost.append(n)
-            else:
+            if job is not None:
                 answers[n] = _answer(worker, reports[n], job)
+            elif n in unknown:
+                lost.append(n)
+            else:  # another process may have given it to the same worker since
+                outdated.append(n)
         if lost:
             answers |= await self._refuse(worker, reports, lost)
+        if outdated:
+            again = await self.report(worker, [reports[n] for n in outdated])
+            answers |= zip(outdated, again, strict=True)
         return [answers[n] for n in range(len(reports))]
 
     async def _refuse(
@@ -228,8 +233,9 @@ class Events:
             self._held.popitem(last=False)
 
     async def _hold(self, event_id: int, worker: str, token: int | None) -> Job | Lease:
+        # What is remembered may be over; the token tells, a name alone does not.
         job = self._held.get(event_id)
-        if job is None or job.worker != worker or token not in (None, job.token):
+        if job is None or job.worker != worker or token != job.token:
             try:
                 job = await self._penstock.get(event_id)
             except JobNotFound:

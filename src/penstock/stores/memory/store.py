@@ -136,7 +136,7 @@ class MemoryStore:
                 replace(job, expires_at=now + job.lease_time)
                 for lease in leases
                 if (job := self._jobs.get(lease.job_id))
-                and (job.state, job.token) == (State.RUNNING, lease.token)
+                and (job.state, job.lease) == (State.RUNNING, lease)
             ]
             self._commit(Batch(jobs=held), wake=False)
             return _copies(held)

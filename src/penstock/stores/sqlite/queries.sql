@@ -339,7 +339,8 @@ CROSS JOIN penstock_payload AS l ON l.job_id = j.id;
 -- name: renew
 UPDATE penstock_job SET expires_at = ?1 + lease_time
 FROM json_each(?2) AS p
-WHERE penstock_job.id = p.value ->> 0 AND token = p.value ->> 1 AND stage = 3
+WHERE penstock_job.id = p.value ->> 0 AND token = p.value ->> 1 AND worker = p.value ->> 2
+AND stage = 3
 RETURNING id;
 
 -- name: versions

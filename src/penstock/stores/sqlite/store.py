@@ -593,18 +593,11 @@ class SqliteStore:
         return jobs
 
     def _renew(self, tx: Transaction, calls: Sequence[Sequence[Lease]]) -> list[list[Job]]:
-        leases = encoded([(lease.job_id, lease.token) for call in calls for lease in call])
+        leases = encoded([msgspec.structs.astuple(lease) for call in calls for lease in call])
         renewed = [row[0] for row in tx.execute(SQL["renew"], (self._clock(), leases)).fetchall()]
         tx.written = tx.written or bool(renewed)
-        held = {(job.id, job.token): job for job in tx.jobs(renewed)}
-        return [
-            [
-                held[lease.job_id, lease.token]
-                for lease in call
-                if (lease.job_id, lease.token) in held
-            ]
-            for call in calls
-        ]
+        held = {job.lease: job for job in tx.jobs(renewed)}
+        return [[held[lease] for lease in call if lease in held] for call in calls]
 
     # Moving on
 
