@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from penstock import Job, Penstock
+from penstock import Job, NewJob, Penstock
 from penstock.apps.events.shapes import NewEvent, job_of
 from penstock.apps.events.subscribers import Subscribers
 from tests.apps.events.support import ALICE, BOB, Api, served
@@ -224,3 +224,43 @@ async def test_event_that_was_picked_as_its_reader_left_is_given_back(tmp_path: 
             "snoozed",
         ]
         assert (await app.get(job.id)).attempt == 0
+
+
+async def test_dedupe_answers_with_the_event_as_it_is_now(api: Api) -> None:
+    await api.publish(dedupe="k")
+    api.after(10)
+    event = await api.pick()
+    api.after(10)
+    again = await api.publish(dedupe="k")
+    assert again["id"] == event["id"]
+    assert (again["status"], again["updated_at"]) == ("PROCESSING", "2025-12-24T10:30:10Z")
+
+
+async def test_dedupe_key_of_a_job_means_no_event(api: Api) -> None:
+    (job,) = await api.app.enqueue_many([NewJob(task="other", payload="{}", dedupe="k")])
+    event = await api.publish(dedupe="k")
+    assert event["id"] != job.id
+    assert (await api.pick())["id"] == event["id"]
+
+
+@pytest.mark.parametrize("task", ["other", "events.event"])
+async def test_job_in_the_queue_of_the_events_is_one(api: Api, task: str) -> None:
+    """Nothing that is enqueued there can keep others from their events."""
+    new = {"task": task, "queue": "events", "tags": ["a"], "args": {"n": 1}}
+    assert (await api.post("/api/v1/jobs", json=new)).status_code == 201
+    event = await api.pick()
+    assert (event["title"], event["payload"]) == (task, {"n": 1})
+    failed = (await api.say("fail", event["id"], token=event["token"])).json()
+    assert failed["retry_scheduled"]
+    assert (await api.look(event["id"]))["title"] == task
+    (listed,) = (await api.get("/events")).json()["events"]
+    assert (listed["title"], listed["status"]) == (task, "PENDING")
+
+
+async def test_list_has_every_status(api: Api) -> None:
+    event = await api.publish()
+    await api.publish()
+    await api.app.cancel(event["id"])
+    found = (await api.get("/events", params={"status": "CANCELLED"})).json()
+    assert [one["id"] for one in found["events"]] == [event["id"]]
+    assert (await api.get("/events", params={"status": "SUPERSEDED"})).json()["total"] == 0

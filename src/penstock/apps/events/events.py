@@ -58,10 +58,20 @@ class Events:
         self.running = self._subscribers.running
         self.let_go = self._subscribers.let_go
 
-    async def publish(self, events: Sequence[shapes.NewEvent]) -> list[Job]:
-        """Store these events in one transaction, all or none."""
-        jobs = [shapes.job_of(event, self._retry_delay, self._lease) for event in events]
-        return await self._penstock.enqueue_many(jobs)
+    async def publish(self, events: Sequence[shapes.NewEvent]) -> list[shapes.Published]:
+        """Store these events in one transaction, all or none.
+
+        In the place of one whose dedupe key is taken stands the event that has it, as it is now.
+        """
+        new = [shapes.job_of(event, self._retry_delay, self._lease) for event in events]
+        jobs = await self._penstock.enqueue_many(new)
+        published = list(map(shapes.just_published, jobs, events))
+        taken = [job.id for job in jobs if job.duplicate]
+        if taken:
+            found = await self._penstock.records(taken)
+            known = {record.job.id: shapes.as_it_is(record) for record in found}
+            published = [known.get(JobId(one.id), one) for one in published]
+        return published
 
     # Holding
 
@@ -193,7 +203,7 @@ class Events:
         found = {record.job.id: record for record in await self._penstock.records(wanted)}
         return {
             n: record
-            if (record := found.get(JobId(event_id))) and record.job.task == shapes.TASK
+            if (record := found.get(JobId(event_id))) and shapes.is_event(record.job)
             else _unknown(event_id)
             for n, event_id in zip(places, wanted, strict=True)
         }
@@ -203,7 +213,7 @@ class Events:
     async def get(self, event_id: int) -> Record:
         """An event with its log."""
         records = await self._penstock.records([event_id])
-        if not records or records[0].job.task != shapes.TASK:
+        if not records or not shapes.is_event(records[0].job):
             raise _unknown(event_id)
         return records[0]
 
@@ -213,7 +223,6 @@ class Events:
         """A page of the events, newest first, and how many there are."""
         query = JobQuery(
             queue=shapes.QUEUE,
-            task=shapes.TASK,
             states=None if state is None else frozenset({state}),
             tags=tuple(tags),
             limit=offset + limit,
@@ -240,7 +249,7 @@ class Events:
                 job = await self._penstock.get(event_id)
             except JobNotFound:
                 raise _unknown(event_id) from None
-            if job.task != shapes.TASK:
+            if not shapes.is_event(job):
                 raise _unknown(event_id)
         if job.state is State.RUNNING and job.worker == worker and token in (None, job.token):
             return job
@@ -257,7 +266,7 @@ def _answer(worker: str, report: Report, job: Job) -> Answer:
     if job.state is State.FAILED:
         return shapes.exhausted(job)
     if job.state is State.PENDING:
-        at = job.run_at - job.retry.delay
+        at = job.run_at - job.retry.delay_after(job.attempt, 0.5)
         return shapes.failed(job.id, worker, at, report.said, error, job.run_at)
     assert job.finished_at is not None  # noqa: S101 - it was cancelled or superseded
     return shapes.failed(job.id, worker, job.finished_at, report.said, error, None)
