@@ -600,14 +600,17 @@ class Penstock(AccessTokens, Administration, History, Periodic):
         """How many jobs there are by queue, state and what they wait for; constant time."""
         return await self.store.count()
 
-    async def ready_tags(self, queue: str, limit: int = 1000) -> list[str]:
+    async def ready_tags(
+        self, queue: str, limit: int = 1000, *, among: Sequence[str] | None = None
+    ) -> list[str]:
         """The tags of the ready jobs of a queue, by name: whether a claim is worth its while.
 
         There are none while the queue is paused, or when its concurrency or rate lets no job
-        start. The cost grows with the tags, not with the jobs.
+        start. With `among`, only those tags are looked for. The cost grows with the tags, not with
+        the jobs.
         """
         check_limit(limit)
-        return await self.store.ready_tags(queue, limit)
+        return await self.store.ready_tags(queue, limit, among=among)
 
     async def oldest_ready(self) -> Mapping[str, datetime]:
         """Since when the job of each queue that is ready for the longest has been due.

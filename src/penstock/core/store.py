@@ -144,12 +144,15 @@ class Store(Protocol):
         """
         ...
 
-    async def ready_tags(self, queue: str, limit: int = 1000) -> list[str]:
+    async def ready_tags(
+        self, queue: str, limit: int = 1000, *, among: Sequence[str] | None = None
+    ) -> list[str]:
         """The tags of the ready jobs of a queue, each once, by name: what a claim may ask for.
 
         Jobs that have fallen due count. There are none while the queue is paused, or when its
         concurrency or rate lets no job start. Jobs that a limit of their task or throttle holds
-        count, too: only a claim finds out. The cost grows with the tags, not with the jobs.
+        count, too: only a claim finds out. With `among`, only those tags are looked for. The cost
+        grows with the tags, not with the jobs.
         """
         ...
 

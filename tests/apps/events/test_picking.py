@@ -264,3 +264,13 @@ async def test_list_has_every_status(api: Api) -> None:
     found = (await api.get("/events", params={"status": "CANCELLED"})).json()
     assert [one["id"] for one in found["events"]] == [event["id"]]
     assert (await api.get("/events", params={"status": "SUPERSEDED"})).json()["total"] == 0
+
+
+async def test_thousands_of_other_tags_keep_nobody_waiting(api: Api) -> None:
+    for start in (0, 1_000):
+        crowd = [{"title": "t", "tags": f"crowd-{start + n}"} for n in range(1_000)]
+        assert (await api.post("/events/batch", json={"events": crowd})).status_code == 201
+    waits = waiting(api, tags="last")
+    assert await api.nothing_for("other")
+    event = await api.publish(tags="last")
+    assert (await waits).json()["id"] == event["id"]

@@ -16,6 +16,8 @@ from penstock import Job, Penstock, PenstockError, Snoozed
 _log = logging.getLogger(__name__)
 
 _LOOK_AGAIN = 30.0
+# Mostly there are fewer ready tags than this, or than tags that are waited for.
+_TAGS = 1_000
 _RETRY_PAUSE = 0.5
 
 
@@ -106,7 +108,7 @@ class Subscribers:
         """Give what is ready to who waits for it."""
         wave = 1
         while self._waiters:
-            ready = frozenset(await self._penstock.ready_tags(self._queue))
+            ready = await self._ready()
             if not ready:
                 return
             chosen = self._choose(ready, wave)
@@ -114,6 +116,14 @@ class Subscribers:
             if not any(served):
                 return
             wave *= 2
+
+    async def _ready(self) -> frozenset[str]:
+        """The tags of ready events, all that anybody waits for."""
+        ready = await self._penstock.ready_tags(self._queue, _TAGS)
+        if len(ready) == _TAGS:  # there are more: ask for those that matter
+            wanted = list({tag for waiter in self._waiters for tag in waiter.tags})
+            ready = await self._penstock.ready_tags(self._queue, len(wanted) or 1, among=wanted)
+        return frozenset(ready)
 
     def _choose(self, ready: frozenset[str], wave: int) -> list[_Waiter]:
         """Of those who wait for the same tags, so many at once; the longest waiting first."""
