@@ -82,16 +82,19 @@ class Events:
         limit: int,
         wait: float,
         gone: Callable[[], Coroutine[Any, Any, object]],
+        *,
+        check: Callable[[], object],
     ) -> list[Job]:
         """Give a worker up to `limit` events with any of these tags; wait for the first if need be.
 
-        `gone` is called when it has to wait, and returns when the worker does so no longer.
+        `gone` is called when it has to wait, and returns when the worker does so no longer;
+        `check` afterwards, and raises what keeps the worker from having them.
         """
         jobs = await self._penstock.claim(
             worker=worker, limit=limit, queues=[shapes.QUEUE], tags=tags
         )
         if not jobs and wait > 0:
-            jobs = await self._subscribers.wait(tags, worker, limit, wait, gone)
+            jobs = await self._subscribers.wait(tags, worker, limit, wait, gone, check=check)
         for job in jobs:
             self._remember(job)
         return jobs

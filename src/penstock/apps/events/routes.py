@@ -91,7 +91,7 @@ class EventRoutes:
         """
         if call.scope["method"] == "HEAD":  # would pick an event and show it to nobody
             raise Problem(405, "HEAD is no method of this path", headers={"Allow": "GET, POST"})
-        return await self._subscribe(query, call.receive)
+        return await self._subscribe(query, call)
 
     @route(
         "POST",
@@ -102,15 +102,16 @@ class EventRoutes:
     )
     async def subscribe_by_body(self, body: shapes.Subscription, call: Call) -> Answer:
         """As `GET /events/subscribe`, for clients and proxies that repeat a GET by themselves."""
-        return await self._subscribe(body, call.receive)
+        return await self._subscribe(body, call)
 
-    async def _subscribe(self, wanted: shapes.Subscription, receive: Receive) -> Answer:
+    async def _subscribe(self, wanted: shapes.Subscription, call: Call) -> Answer:
         jobs = await self._events.subscribe(
             shapes.tags_of(wanted.tags),
             wanted.worker_id,
             wanted.limit or 1,
             wanted.wait,
-            lambda: _disconnected(receive),
+            lambda: _disconnected(call.receive),
+            check=call.check,
         )
         if wanted.limit is not None:
             return Answer(200, shapes.PickedMany([shapes.picked(job) for job in jobs]), _NO_STORE)

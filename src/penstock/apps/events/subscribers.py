@@ -66,8 +66,13 @@ class Subscribers:
         limit: int,
         timeout: float,
         gone: Callable[[], Coroutine[Any, Any, object]],
+        *,
+        check: Callable[[], object] = lambda: None,
     ) -> list[Job]:
-        """Events with any of these tags, as soon as there are some; none after the time."""
+        """Events with any of these tags, as soon as there are some; none after the time.
+
+        What has come for who is gone, or does not pass the check any more, is given back.
+        """
         waiter = _Waiter(frozenset(tags), worker, limit)
         self._waiters[waiter] = None
         self._came.set()
@@ -83,6 +88,11 @@ class Subscribers:
             if jobs and leaving.done():
                 await self._give_back(jobs)
                 return []
+            try:
+                check()
+            except Exception:
+                await self._give_back(jobs)
+                raise
             return jobs
         finally:
             self._waiters.pop(waiter, None)
