@@ -1,6 +1,7 @@
 """Who gets which event, in which order, and for whom it is waited."""
 
 import asyncio
+import contextlib
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 
 from penstock import Job, NewJob, Penstock
+from penstock.apps.events.events import Events
 from penstock.apps.events.shapes import NewEvent, job_of
 from penstock.apps.events.subscribers import Subscribers
 from tests.apps.events.support import ALICE, BOB, Api, served
@@ -274,3 +276,51 @@ async def test_thousands_of_other_tags_keep_nobody_waiting(api: Api) -> None:
     assert await api.nothing_for("other")
     event = await api.publish(tags="last")
     assert (await waits).json()["id"] == event["id"]
+
+
+async def test_event_that_was_picked_as_the_server_stopped_is_given_back(tmp_path: Path) -> None:
+    claimed, answered = asyncio.Event(), asyncio.Event()
+
+    class Slow(Penstock):
+        async def claim(self, **wanted: Any) -> list[Job]:
+            jobs = await super().claim(**wanted)
+            if jobs:
+                claimed.set()
+                await answered.wait()
+            return jobs
+
+    async with Slow(f"sqlite:///{tmp_path}/jobs.db") as app:
+        subscribers = Subscribers(app, "events")
+        async with contextlib.AsyncExitStack() as stack:
+            await stack.enter_async_context(subscribers.running())
+            waits = asyncio.create_task(subscribers.wait(["a"], ALICE, 1, 60, answered.wait))
+            event = job_of(NewEvent(title="t", tags="a"), 300, timedelta(seconds=30))
+            (job,) = await app.enqueue_many([event])
+            await claimed.wait()
+            stopping = asyncio.create_task(stack.pop_all().aclose())
+            assert await waits == []
+            answered.set()
+            await stopping
+        assert [entry.event for entry in await app.log(job.id)] == [
+            "enqueued",
+            "claimed",
+            "snoozed",
+        ]
+
+
+async def test_event_for_who_left_during_the_first_look_is_given_back(tmp_path: Path) -> None:
+    async with Penstock(f"sqlite:///{tmp_path}/jobs.db") as app:
+        events = Events(app, retry_delay=300, lease=timedelta(seconds=30))
+        (event,) = await events.publish([NewEvent(title="t", tags="a")])
+
+        async def gone() -> None:
+            """At once."""
+
+        def check() -> None:
+            """Nothing against it."""
+
+        assert await events.subscribe(["a"], ALICE, 1, 0, gone, check=check) == []
+        assert (await app.get(event.id)).attempt == 0
+        stays = asyncio.Event().wait
+        (job,) = await events.subscribe(["a"], ALICE, 1, 0, stays, check=check)
+        assert job.id == event.id

@@ -4,6 +4,7 @@ Running twice is safe: a report carries the token of its hold, and a repeated on
 entry in the log.
 """
 
+import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Sequence
 from datetime import timedelta
@@ -87,12 +88,15 @@ class Events:
     ) -> list[Job]:
         """Give a worker up to `limit` events with any of these tags; wait for the first if need be.
 
-        `gone` is called when it has to wait, and returns when the worker does so no longer;
-        `check` afterwards, and raises what keeps the worker from having them.
+        `gone` returns when the worker does not wait any more; `check` raises what keeps it from
+        having them after a wait.
         """
         jobs = await self._penstock.claim(
             worker=worker, limit=limit, queues=[shapes.QUEUE], tags=tags
         )
+        if jobs and await _has_left(gone):
+            await self._subscribers.give_back(jobs)
+            return []
         if not jobs and wait > 0:
             jobs = await self._subscribers.wait(tags, worker, limit, wait, gone, check=check)
         for job in jobs:
@@ -257,6 +261,13 @@ class Events:
         if job.state is State.RUNNING and job.worker == worker and token in (None, job.token):
             return job
         return Lease(job.id, token or 0, worker)
+
+
+async def _has_left(gone: Callable[[], Coroutine[Any, Any, object]]) -> bool:
+    """Whether who asked has gone away meanwhile."""
+    leaving = asyncio.create_task(gone())
+    await asyncio.sleep(0)
+    return leaving.done() or not leaving.cancel()
 
 
 def _answer(worker: str, report: Report, job: Job) -> Answer:

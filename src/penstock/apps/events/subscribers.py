@@ -38,6 +38,7 @@ class Subscribers:
         self._penstock = penstock
         self._queue = queue
         self._waiters: dict[_Waiter, None] = {}
+        self._claims: set[asyncio.Task[bool]] = set()
         self._came = asyncio.Event()
         self._closing = False
 
@@ -52,6 +53,8 @@ class Subscribers:
             serving.cancel()
             with suppress(asyncio.CancelledError):
                 await serving
+            # What is being claimed would stay with nobody until its lease ends.
+            await asyncio.gather(*self._claims, return_exceptions=True)
 
     def let_go(self) -> None:
         """Answer those who wait with nothing, and those who come from now on."""
@@ -86,12 +89,12 @@ class Subscribers:
             # From here on nothing is claimed for it; what was claimed has arrived.
             jobs = waiter.answer.result() if waiter.answer.done() else []
             if jobs and leaving.done():
-                await self._give_back(jobs)
+                await self.give_back(jobs)
                 return []
             try:
                 check()
             except Exception:
-                await self._give_back(jobs)
+                await self.give_back(jobs)
                 raise
             return jobs
         finally:
@@ -122,7 +125,11 @@ class Subscribers:
             if not ready:
                 return
             chosen = self._choose(ready, wave)
-            served = await asyncio.gather(*map(self._claim_for, chosen))
+            claims = [asyncio.create_task(self._claim_for(waiter)) for waiter in chosen]
+            self._claims.update(claims)
+            for claim in claims:
+                claim.add_done_callback(self._claims.discard)
+            served = await asyncio.shield(asyncio.gather(*claims))
             if not any(served):
                 return
             wave *= 2
@@ -152,12 +159,13 @@ class Subscribers:
             tags=sorted(waiter.tags),
         )
         if jobs and not _tell(waiter, jobs):  # it went away meanwhile
-            await self._give_back(jobs)
+            await self.give_back(jobs)
         if jobs:
             self._waiters.pop(waiter, None)
         return bool(jobs)
 
-    async def _give_back(self, jobs: Sequence[Job]) -> None:
+    async def give_back(self, jobs: Sequence[Job]) -> None:
+        """Make events pending again that did not reach who asked for them."""
         back = Snoozed(reason="the subscriber went away")
         await self._penstock.settle_held([(job, back) for job in jobs])
 
