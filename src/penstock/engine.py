@@ -476,8 +476,8 @@ class Penstock(AccessTokens, Administration, History, Periodic):
         """
         renewed = await self.store.renew(leases)
         if len(renewed) < len(leases):
-            held = {(job.id, job.token) for job in renewed}
-            await self._refuse([one for one in leases if (one.job_id, one.token) not in held])
+            held = {job.lease for job in renewed}
+            await self._refuse([one for one in leases if one not in held])
         return renewed
 
     async def note(self, notes: Sequence[Note]) -> list[bool]:
@@ -615,14 +615,17 @@ class Penstock(AccessTokens, Administration, History, Periodic):
         """How many jobs there are by queue, state and what they wait for; constant time."""
         return await self.store.count()
 
-    async def ready_tags(self, queue: str, limit: int = 1000) -> list[str]:
+    async def ready_tags(
+        self, queue: str, limit: int = 1000, *, among: Sequence[str] | None = None
+    ) -> list[str]:
         """The tags of the ready jobs of a queue, by name: whether a claim is worth its while.
 
         There are none while the queue is paused, or when its concurrency or rate lets no job
-        start. The cost grows with the tags, not with the jobs.
+        start. With `among`, only those tags are looked for. The cost grows with the tags, not with
+        the jobs.
         """
         check_limit(limit)
-        return await self.store.ready_tags(queue, limit)
+        return await self.store.ready_tags(queue, limit, among=among)
 
     async def oldest_ready(self) -> Mapping[str, datetime]:
         """Since when the job of each queue that is ready for the longest has been due.
@@ -930,7 +933,7 @@ def _moment(instant: datetime | None) -> str:
 
 
 def _holds(hold: Job | Lease, job: Job) -> bool:
-    return job.state is State.RUNNING and job.token == hold.token
+    return (job.state, job.token, job.worker) == (State.RUNNING, hold.token, hold.worker)
 
 
 def _refusal(hold: Job | Lease, job: Job) -> Move:

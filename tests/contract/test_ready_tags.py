@@ -46,6 +46,16 @@ async def test_no_more_than_the_limit_are_answered(store: Store) -> None:
     assert await tags(store, limit=0) == []
 
 
+async def test_some_tags_alone_are_looked_for(store: Store) -> None:
+    await add(store, *(new(tags=(f"{n:02}",)) for n in range(20)))
+    await add(store, new(queue="other", tags=("c",)))
+    assert await tags(store, among=["17", "c", "03", "17", "x"]) == ["03", "17"]
+    assert await tags(store, among=["17", "03"], limit=1) == ["03"]
+    assert await tags(store, among=[]) == []
+    await store.configure(QueueSettings(name="default", paused=True))
+    assert await tags(store, among=["17"]) == []
+
+
 async def test_only_what_a_claim_could_take_counts(store: Store) -> None:
     first = await add_one(store, tags=("head",), key="k", priority=9)
     await add(

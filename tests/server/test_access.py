@@ -15,10 +15,11 @@ from typing import Any
 import httpx
 import pytest
 
-from penstock import Access, Penstock, run_sync
+from penstock import Access, NewJob, Penstock, State, run_sync
 from penstock.http.routes import Route, route, routes_of
 from penstock.server.app import Service
 from penstock.server.gate import Gatekeeper
+from tests.server.streaming import listening
 from tests.server.support import SOON, guarded, serving, whole_service
 
 ROUTES = whole_service(Penstock("memory://")).routes
@@ -273,3 +274,50 @@ def test_public_address_needs_a_token(tmp_path: Path) -> None:
         [*command[:3], *advised], cwd=tmp_path, capture_output=True, timeout=SOON, check=False
     )
     assert made.returncode == 0, made.stderr
+
+
+@pytest.fixture
+async def revoking(tmp_path: Path) -> AsyncIterator[tuple[str, Gatekeeper, Penstock, str]]:
+    """A service behind a socket, its gate, its store, and a token called `t` for everything."""
+    app = Penstock(f"sqlite:///{tmp_path}/jobs.db")
+    secret = await app.create_token("t", list(Access))
+    service = whole_service(app)
+    async with guarded(service) as gate, listening(service) as address:
+        yield address, gate, app, secret
+
+
+async def test_open_stream_ends_with_its_token(
+    revoking: tuple[str, Gatekeeper, Penstock, str],
+) -> None:
+    address, gate, app, secret = revoking
+    headers = {"Authorization": f"Bearer {secret}"}
+    async with (
+        httpx.AsyncClient(timeout=SOON, headers=headers, trust_env=False) as client,
+        client.stream("GET", f"{address}/api/v1/stream") as answer,
+    ):
+        lines = answer.aiter_lines()
+        assert await anext(lines) == "retry: 1000"
+        await app.revoke_token("t")
+        await gate.refresh()
+        await app.enqueue_many([NewJob(task="secret", payload="{}")])
+        assert not [line async for line in lines if line.startswith("data")]
+
+
+async def test_who_waits_gets_nothing_after_the_token_was_revoked(
+    revoking: tuple[str, Gatekeeper, Penstock, str],
+) -> None:
+    address, gate, app, secret = revoking
+    headers = {"Authorization": f"Bearer {secret}"}
+    async with httpx.AsyncClient(timeout=SOON, headers=headers, trust_env=False) as client:
+        wanted = {"tags": "a", "worker_id": "w", "wait": "60"}
+        waits = asyncio.create_task(client.get(f"{address}/events/subscribe", params=wanted))
+        other = {**wanted, "tags": "b", "wait": "0"}
+        assert (await client.get(f"{address}/events/subscribe", params=other)).status_code == 204
+        await app.revoke_token("t")
+        await gate.refresh()
+        (job,) = await app.enqueue_many(
+            [NewJob(task="t", payload="{}", queue="events", tags=("a",))]
+        )
+        assert (await waits).status_code == 401
+    assert (await app.get(job.id)).state is State.PENDING
+    assert (await app.get(job.id)).attempt == 0

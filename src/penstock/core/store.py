@@ -87,7 +87,8 @@ class Store(Protocol):
     async def renew(self, leases: Sequence[Lease]) -> list[Job]:
         """Move the deadlines of these leases to a full lease time from now.
 
-        Returns the jobs still held, as they are now; a lease that is over is left out.
+        Returns the jobs still held, as they are now; a lease that is over, or that has another
+        worker's name, is left out.
         """
         ...
 
@@ -143,12 +144,15 @@ class Store(Protocol):
         """
         ...
 
-    async def ready_tags(self, queue: str, limit: int = 1000) -> list[str]:
+    async def ready_tags(
+        self, queue: str, limit: int = 1000, *, among: Sequence[str] | None = None
+    ) -> list[str]:
         """The tags of the ready jobs of a queue, each once, by name: what a claim may ask for.
 
         Jobs that have fallen due count. There are none while the queue is paused, or when its
         concurrency or rate lets no job start. Jobs that a limit of their task or throttle holds
-        count, too: only a claim finds out. The cost grows with the tags, not with the jobs.
+        count, too: only a claim finds out. With `among`, only those tags are looked for. The cost
+        grows with the tags, not with the jobs.
         """
         ...
 

@@ -51,11 +51,16 @@ class Stream(NamedTuple):
 
 
 class Call(NamedTuple):
-    """What a request brings besides its parameters and its body."""
+    """What a request brings besides its parameters and its body.
+
+    What takes long calls `check` before it gives anything away: it raises the `Problem` why the
+    caller may not have it any more.
+    """
 
     scope: Scope
     receive: Receive
     actor: str
+    check: Callable[[], object]
 
 
 class Declared(NamedTuple):
@@ -153,8 +158,7 @@ class Route:
         return answer.status
 
     async def _answer(self, scope: Scope, receive: Receive) -> Answer | Stream:
-        declared = self.declared
-        actor = self.gate(scope, declared.access) if self.gate and declared.access else ""
+        actor = self._admit(scope)
         given: dict[str, Any] = {}
         for name, kind in self.path_types.items():
             given[name] = _parameter(scope["path_params"][name], kind, name)
@@ -163,13 +167,18 @@ class Route:
         if self._decoder is not None:
             given["body"] = await self._body(scope, receive)
         if self._takes_call:
-            given["call"] = Call(scope, receive, actor)
+            given["call"] = Call(scope, receive, actor, lambda: self._admit(scope))
         if actor:
             with acting_as(f"token:{actor}"):
                 answer = await self.handler(**given)
         else:
             answer = await self.handler(**given)
         return answer if isinstance(answer, Answer | Stream) else Answer(200, answer)
+
+    def _admit(self, scope: Scope) -> str:
+        """Who calls; raises the `Problem` why they may not."""
+        access = self.declared.access
+        return self.gate(scope, access) if self.gate and access else ""
 
     async def _body(self, scope: Scope, receive: Receive) -> Any:
         assert self._decoder is not None  # noqa: S101 - checked by the caller

@@ -82,29 +82,28 @@ class StreamRoutes:
         async def send_all(send: Send, receive: Receive) -> None:
             leaving = asyncio.create_task(until_gone(receive, self._stopping))
             try:
-                await self._send(query, after, send, leaving)
+                await self._send(self._parts(query, after, leaving, call), send)
             finally:
                 leaving.cancel()
 
         return Stream(send_all)
 
-    async def _send(
-        self, query: StreamQuery, after: int | None, send: Send, leaving: asyncio.Task[None]
-    ) -> None:
+    @staticmethod
+    async def _send(parts: AsyncGenerator[bytes, None], send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
         try:
-            async with aclosing(self._parts(query, after, leaving)) as parts:
+            async with aclosing(parts):
                 async for part in parts:
                     async with asyncio.timeout(SLOW):
                         await send({"type": "http.response.body", "body": part, "more_body": True})
         except TimeoutError:
             return  # without an end: the connection is closed
-        except PenstockError:
-            pass  # the reader comes back, and asks again
+        except (PenstockError, Problem):
+            pass  # the reader comes back, and asks again; or is told why it may not
         await send({"type": "http.response.body", "body": b""})
 
     async def _parts(
-        self, query: StreamQuery, after: int | None, leaving: asyncio.Task[None]
+        self, query: StreamQuery, after: int | None, leaving: asyncio.Task[None], call: Call
     ) -> AsyncGenerator[bytes, None]:
         """What goes over the wire, bit by bit, until the reader leaves."""
         async with self._tail.reading(after) as begin:
@@ -114,6 +113,7 @@ class StreamRoutes:
             heard = time.monotonic()
             while not leaving.done():
                 items, place = await self._tail.behind(place)
+                call.check()
                 if wanted := [item.frame for item in items if query.wants(item)]:
                     yield b"".join(wanted)
                     heard = time.monotonic()

@@ -8,7 +8,7 @@ from http import HTTPStatus
 from typing import Any
 
 import msgspec
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 HEAD_LIMIT = 64_000
 """Bytes that the first line and the headers of a request may have."""
@@ -25,6 +25,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._whole = False  # nothing yet is no request either
         self._head_size = 0
         self._patience: asyncio.TimerHandle | None = None
+        self._earlier: list[RequestResponseCycle] = []  # behind which others have come already
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Wait for the first request, not for ever."""
@@ -34,6 +35,9 @@ class BoundedProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Nothing is waited for any more."""
         self._be_calm()
+        for cycle in self._earlier:  # uvicorn tells the last one alone
+            cycle.disconnected = True
+            cycle.message_event.set()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -57,6 +61,9 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """Its body may follow."""
         self._in_head = False
+        if self.cycle is not None:
+            known = (*self._earlier, self.cycle)
+            self._earlier = [cycle for cycle in known if not cycle.response_complete]
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:

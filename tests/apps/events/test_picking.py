@@ -1,13 +1,15 @@
 """Who gets which event, in which order, and for whom it is waited."""
 
 import asyncio
+import contextlib
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from penstock import Job, Penstock
+from penstock import Job, NewJob, Penstock
+from penstock.apps.events.events import Events
 from penstock.apps.events.shapes import NewEvent, job_of
 from penstock.apps.events.subscribers import Subscribers
 from tests.apps.events.support import ALICE, BOB, Api, served
@@ -224,3 +226,101 @@ async def test_event_that_was_picked_as_its_reader_left_is_given_back(tmp_path: 
             "snoozed",
         ]
         assert (await app.get(job.id)).attempt == 0
+
+
+async def test_dedupe_answers_with_the_event_as_it_is_now(api: Api) -> None:
+    await api.publish(dedupe="k")
+    api.after(10)
+    event = await api.pick()
+    api.after(10)
+    again = await api.publish(dedupe="k")
+    assert again["id"] == event["id"]
+    assert (again["status"], again["updated_at"]) == ("PROCESSING", "2025-12-24T10:30:10Z")
+
+
+async def test_dedupe_key_of_a_job_means_no_event(api: Api) -> None:
+    (job,) = await api.app.enqueue_many([NewJob(task="other", payload="{}", dedupe="k")])
+    event = await api.publish(dedupe="k")
+    assert event["id"] != job.id
+    assert (await api.pick())["id"] == event["id"]
+
+
+@pytest.mark.parametrize("task", ["other", "events.event"])
+async def test_job_in_the_queue_of_the_events_is_one(api: Api, task: str) -> None:
+    """Nothing that is enqueued there can keep others from their events."""
+    new = {"task": task, "queue": "events", "tags": ["a"], "args": {"n": 1}}
+    assert (await api.post("/api/v1/jobs", json=new)).status_code == 201
+    event = await api.pick()
+    assert (event["title"], event["payload"]) == (task, {"n": 1})
+    failed = (await api.say("fail", event["id"], token=event["token"])).json()
+    assert failed["retry_scheduled"]
+    assert (await api.look(event["id"]))["title"] == task
+    (listed,) = (await api.get("/events")).json()["events"]
+    assert (listed["title"], listed["status"]) == (task, "PENDING")
+
+
+async def test_list_has_every_status(api: Api) -> None:
+    event = await api.publish()
+    await api.publish()
+    await api.app.cancel(event["id"])
+    found = (await api.get("/events", params={"status": "CANCELLED"})).json()
+    assert [one["id"] for one in found["events"]] == [event["id"]]
+    assert (await api.get("/events", params={"status": "SUPERSEDED"})).json()["total"] == 0
+
+
+async def test_thousands_of_other_tags_keep_nobody_waiting(api: Api) -> None:
+    for start in (0, 1_000):
+        crowd = [{"title": "t", "tags": f"crowd-{start + n}"} for n in range(1_000)]
+        assert (await api.post("/events/batch", json={"events": crowd})).status_code == 201
+    waits = waiting(api, tags="last")
+    assert await api.nothing_for("other")
+    event = await api.publish(tags="last")
+    assert (await waits).json()["id"] == event["id"]
+
+
+async def test_event_that_was_picked_as_the_server_stopped_is_given_back(tmp_path: Path) -> None:
+    claimed, answered = asyncio.Event(), asyncio.Event()
+
+    class Slow(Penstock):
+        async def claim(self, **wanted: Any) -> list[Job]:
+            jobs = await super().claim(**wanted)
+            if jobs:
+                claimed.set()
+                await answered.wait()
+            return jobs
+
+    async with Slow(f"sqlite:///{tmp_path}/jobs.db") as app:
+        subscribers = Subscribers(app, "events")
+        async with contextlib.AsyncExitStack() as stack:
+            await stack.enter_async_context(subscribers.running())
+            waits = asyncio.create_task(subscribers.wait(["a"], ALICE, 1, 60, answered.wait))
+            event = job_of(NewEvent(title="t", tags="a"), 300, timedelta(seconds=30))
+            (job,) = await app.enqueue_many([event])
+            await claimed.wait()
+            stopping = asyncio.create_task(stack.pop_all().aclose())
+            assert await waits == []
+            answered.set()
+            await stopping
+        assert [entry.event for entry in await app.log(job.id)] == [
+            "enqueued",
+            "claimed",
+            "snoozed",
+        ]
+
+
+async def test_event_for_who_left_during_the_first_look_is_given_back(tmp_path: Path) -> None:
+    async with Penstock(f"sqlite:///{tmp_path}/jobs.db") as app:
+        events = Events(app, retry_delay=300, lease=timedelta(seconds=30))
+        (event,) = await events.publish([NewEvent(title="t", tags="a")])
+
+        async def gone() -> None:
+            """At once."""
+
+        def check() -> None:
+            """Nothing against it."""
+
+        assert await events.subscribe(["a"], ALICE, 1, 0, gone, check=check) == []
+        assert (await app.get(event.id)).attempt == 0
+        stays = asyncio.Event().wait
+        (job,) = await events.subscribe(["a"], ALICE, 1, 0, stays, check=check)
+        assert job.id == event.id

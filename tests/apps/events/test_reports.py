@@ -92,6 +92,20 @@ async def test_repeated_report_reaches_another_server(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("action", ["complete", "fail", "start", "heartbeat", "release"])
+async def test_worker_without_a_token_is_known_to_every_server(tmp_path: Path, action: str) -> None:
+    """Also to one that remembers an earlier hold of the same worker."""
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    async with served(url) as one, served(url, clock=one.clock) as other:
+        event = await held(one)
+        one.after(31)
+        assert await other.app.reclaim() == 1
+        assert (await other.pick())["id"] == event["id"]
+        assert (await one.say(action, event["id"])).status_code == 200
+        assert (await one.say(action, event["id"], token=event["token"])).status_code == 409
+        assert (await one.actions(event["id"])).count("REFUSED") == 1
+
+
+@pytest.mark.parametrize("action", ["complete", "fail", "start", "heartbeat", "release"])
 async def test_only_the_holder_is_heard(api: Api, action: str) -> None:
     event = await held(api)
     answer = await api.say(action, event["id"], BOB)
@@ -101,9 +115,11 @@ async def test_only_the_holder_is_heard(api: Api, action: str) -> None:
     }
     stale = await api.say(action, event["id"], ALICE, token=event["token"] - 1)
     assert stale.status_code == 409
+    borrowed = await api.say(action, event["id"], BOB, token=event["token"])
+    assert borrowed.status_code == 409
     after = await api.look(event["id"])
     assert after["status"] == "PROCESSING"
-    assert [line["action"] for line in after["logs"]] == ["PICKED", "REFUSED", "REFUSED"]
+    assert [line["action"] for line in after["logs"]] == ["PICKED", *["REFUSED"] * 3]
     assert (await api.say("complete", event["id"], token=event["token"])).status_code == 200
 
 

@@ -182,3 +182,19 @@ async def test_who_hung_up_gets_nothing(tmp_path: Path) -> None:
         (job,) = await app.claim(worker="w", queues=["events"], tags=["a"])
         assert [entry.event for entry in await app.log(job.id)] == ["enqueued", "claimed"]
     await app.close()
+
+
+async def test_who_hung_up_behind_another_request_gets_nothing(tmp_path: Path) -> None:
+    """Requests may be sent before the answer to the one before has come."""
+    app = Penstock(f"sqlite:///{tmp_path}/jobs.db")
+    async with serving(app) as (listener, _):
+        _, writer = await asyncio.open_connection("127.0.0.1", listener.port)
+        for path in ("/events/subscribe?tags=a&worker_id=w&wait=60", "/health", "/health"):
+            writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        await until_they_wait(listener, 1)
+        writer.close()
+        await until_they_wait(listener, 0)
+        await publish(app, listener, "a")
+        (job,) = await app.claim(worker="w", queues=["events"], tags=["a"])
+        assert [entry.event for entry in await app.log(job.id)] == ["enqueued", "claimed"]
+    await app.close()

@@ -4,6 +4,7 @@ Running twice is safe: a report carries the token of its hold, and a repeated on
 entry in the log.
 """
 
+import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Sequence
 from datetime import timedelta
@@ -58,10 +59,20 @@ class Events:
         self.running = self._subscribers.running
         self.let_go = self._subscribers.let_go
 
-    async def publish(self, events: Sequence[shapes.NewEvent]) -> list[Job]:
-        """Store these events in one transaction, all or none."""
-        jobs = [shapes.job_of(event, self._retry_delay, self._lease) for event in events]
-        return await self._penstock.enqueue_many(jobs)
+    async def publish(self, events: Sequence[shapes.NewEvent]) -> list[shapes.Published]:
+        """Store these events in one transaction, all or none.
+
+        In the place of one whose dedupe key is taken stands the event that has it, as it is now.
+        """
+        new = [shapes.job_of(event, self._retry_delay, self._lease) for event in events]
+        jobs = await self._penstock.enqueue_many(new)
+        published = list(map(shapes.just_published, jobs, events))
+        taken = [job.id for job in jobs if job.duplicate]
+        if taken:
+            found = await self._penstock.records(taken)
+            known = {record.job.id: shapes.as_it_is(record) for record in found}
+            published = [known.get(JobId(one.id), one) for one in published]
+        return published
 
     # Holding
 
@@ -72,16 +83,22 @@ class Events:
         limit: int,
         wait: float,
         gone: Callable[[], Coroutine[Any, Any, object]],
+        *,
+        check: Callable[[], object],
     ) -> list[Job]:
         """Give a worker up to `limit` events with any of these tags; wait for the first if need be.
 
-        `gone` is called when it has to wait, and returns when the worker does so no longer.
+        `gone` returns when the worker does not wait any more; `check` raises what keeps it from
+        having them after a wait.
         """
         jobs = await self._penstock.claim(
             worker=worker, limit=limit, queues=[shapes.QUEUE], tags=tags
         )
+        if jobs and await _has_left(gone):
+            await self._subscribers.give_back(jobs)
+            return []
         if not jobs and wait > 0:
-            jobs = await self._subscribers.wait(tags, worker, limit, wait, gone)
+            jobs = await self._subscribers.wait(tags, worker, limit, wait, gone, check=check)
         for job in jobs:
             self._remember(job)
         return jobs
@@ -133,15 +150,20 @@ class Events:
         todo = [n for n in range(len(reports)) if n not in answers]
         results = [(held[n], reports[n].outcome) for n in todo]
         settled = await self._penstock.settle_held(results, refuse=False)
-        lost = []
+        lost, outdated = [], []
         for n, job in zip(todo, settled, strict=True):
             self._held.pop(reports[n].event_id, None)
-            if job is None:
-                lost.append(n)
-            else:
+            if job is not None:
                 answers[n] = _answer(worker, reports[n], job)
+            elif n in unknown:
+                lost.append(n)
+            else:  # another process may have given it to the same worker since
+                outdated.append(n)
         if lost:
             answers |= await self._refuse(worker, reports, lost)
+        if outdated:
+            again = await self.report(worker, [reports[n] for n in outdated])
+            answers |= zip(outdated, again, strict=True)
         return [answers[n] for n in range(len(reports))]
 
     async def _refuse(
@@ -188,7 +210,7 @@ class Events:
         found = {record.job.id: record for record in await self._penstock.records(wanted)}
         return {
             n: record
-            if (record := found.get(JobId(event_id))) and record.job.task == shapes.TASK
+            if (record := found.get(JobId(event_id))) and shapes.is_event(record.job)
             else _unknown(event_id)
             for n, event_id in zip(places, wanted, strict=True)
         }
@@ -198,7 +220,7 @@ class Events:
     async def get(self, event_id: int) -> Record:
         """An event with its log."""
         records = await self._penstock.records([event_id])
-        if not records or records[0].job.task != shapes.TASK:
+        if not records or not shapes.is_event(records[0].job):
             raise _unknown(event_id)
         return records[0]
 
@@ -208,7 +230,6 @@ class Events:
         """A page of the events, newest first, and how many there are."""
         query = JobQuery(
             queue=shapes.QUEUE,
-            task=shapes.TASK,
             states=None if state is None else frozenset({state}),
             tags=tuple(tags),
             limit=offset + limit,
@@ -228,17 +249,25 @@ class Events:
             self._held.popitem(last=False)
 
     async def _hold(self, event_id: int, worker: str, token: int | None) -> Job | Lease:
+        # What is remembered may be over; the token tells, a name alone does not.
         job = self._held.get(event_id)
-        if job is None or job.worker != worker or token not in (None, job.token):
+        if job is None or job.worker != worker or token != job.token:
             try:
                 job = await self._penstock.get(event_id)
             except JobNotFound:
                 raise _unknown(event_id) from None
-            if job.task != shapes.TASK:
+            if not shapes.is_event(job):
                 raise _unknown(event_id)
         if job.state is State.RUNNING and job.worker == worker and token in (None, job.token):
             return job
         return Lease(job.id, token or 0, worker)
+
+
+async def _has_left(gone: Callable[[], Coroutine[Any, Any, object]]) -> bool:
+    """Whether who asked has gone away meanwhile."""
+    leaving = asyncio.create_task(gone())
+    await asyncio.sleep(0)
+    return leaving.done() or not leaving.cancel()
 
 
 def _answer(worker: str, report: Report, job: Job) -> Answer:
@@ -251,7 +280,7 @@ def _answer(worker: str, report: Report, job: Job) -> Answer:
     if job.state is State.FAILED:
         return shapes.exhausted(job)
     if job.state is State.PENDING:
-        at = job.run_at - job.retry.delay
+        at = job.run_at - job.retry.delay_after(job.attempt, 0.5)
         return shapes.failed(job.id, worker, at, report.said, error, job.run_at)
     assert job.finished_at is not None  # noqa: S101 - it was cancelled or superseded
     return shapes.failed(job.id, worker, job.finished_at, report.said, error, None)

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from penstock import Done, Failed, Job, State
+from penstock import Done, Failed, Job
 from penstock.apps.events import shapes
 from penstock.apps.events.events import Events, Report
 from penstock.core.token import Access
@@ -15,12 +15,7 @@ from penstock.http.problems import Problem
 from penstock.http.routes import Answer, Call, answer_to, route
 
 _NO_STORE = ((b"cache-control", b"no-store"),)
-_STATES = {
-    "PENDING": State.PENDING,
-    "PROCESSING": State.RUNNING,
-    "COMPLETED": State.DONE,
-    "FAILED": State.FAILED,
-}
+_STATES = {status: state for state, status in shapes.STATUSES.items()}
 
 
 class Look(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -32,7 +27,9 @@ class Look(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Listing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Which events to list."""
 
-    status: Literal["PENDING", "PROCESSING", "COMPLETED", "FAILED"] | None = None
+    status: (
+        Literal["PENDING", "PROCESSING", "COMPLETED", "FAILED", "CANCELLED", "SUPERSEDED"] | None
+    ) = None
     tags: Annotated[str, Meta(max_length=10_100)] | None = None
     limit: Annotated[int, Meta(ge=1, le=1_000)] = 20
     offset: Annotated[int, Meta(ge=0, le=100_000)] = 0
@@ -65,8 +62,8 @@ class EventRoutes:
     )
     async def publish(self, body: shapes.NewEvent) -> Answer:
         """Store an event. It is durable when this is answered."""
-        (job,) = await self._events.publish((body,))
-        return Answer(201, shapes.just_published(job, body))
+        (event,) = await self._events.publish((body,))
+        return Answer(201, event)
 
     @route(
         "POST",
@@ -78,10 +75,7 @@ class EventRoutes:
     )
     async def publish_many(self, body: shapes.NewEvents) -> Answer:
         """Store up to 1,000 events in one transaction: all of them, or none."""
-        jobs = await self._events.publish(body.events)
-        return Answer(
-            201, shapes.PublishedMany(list(map(shapes.just_published, jobs, body.events)))
-        )
+        return Answer(201, shapes.PublishedMany(await self._events.publish(body.events)))
 
     @route(
         "GET",
@@ -97,7 +91,7 @@ class EventRoutes:
         """
         if call.scope["method"] == "HEAD":  # would pick an event and show it to nobody
             raise Problem(405, "HEAD is no method of this path", headers={"Allow": "GET, POST"})
-        return await self._subscribe(query, call.receive)
+        return await self._subscribe(query, call)
 
     @route(
         "POST",
@@ -108,15 +102,16 @@ class EventRoutes:
     )
     async def subscribe_by_body(self, body: shapes.Subscription, call: Call) -> Answer:
         """As `GET /events/subscribe`, for clients and proxies that repeat a GET by themselves."""
-        return await self._subscribe(body, call.receive)
+        return await self._subscribe(body, call)
 
-    async def _subscribe(self, wanted: shapes.Subscription, receive: Receive) -> Answer:
+    async def _subscribe(self, wanted: shapes.Subscription, call: Call) -> Answer:
         jobs = await self._events.subscribe(
             shapes.tags_of(wanted.tags),
             wanted.worker_id,
             wanted.limit or 1,
             wanted.wait,
-            lambda: _disconnected(receive),
+            lambda: _disconnected(call.receive),
+            check=call.check,
         )
         if wanted.limit is not None:
             return Answer(200, shapes.PickedMany([shapes.picked(job) for job in jobs]), _NO_STORE)
@@ -252,7 +247,7 @@ class EventRoutes:
         """An event as it is now, with its log if asked for."""
         record = await self._events.get(event_id)
         logs = list(shapes.log_lines(record.log)) if query.include_logs else msgspec.UNSET
-        return shapes.published(record.job, record.log[-1].at, logs)
+        return shapes.as_it_is(record, logs)
 
     @route(
         "GET",

@@ -1,11 +1,13 @@
 """What goes over the wire, and how a job reads as an event.
 
 An event is a job without a handler here: its arguments hold the title, the description and the
-payload, and outside workers claim it by its tags.
+payload, and outside workers claim it by its tags. Whatever else is enqueued in the queue of the
+events reads as one, too: its task is the title, its arguments are the payload.
 """
 
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Annotated
@@ -79,7 +81,18 @@ class NewEvent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         | None
     ) = None
     key: Annotated[Key, Meta(description="One at a time, in order, per key.")] | None = None
-    dedupe: Annotated[Key, Meta(description="While one is unfinished, no second.")] | None = None
+    dedupe: (
+        Annotated[
+            str,
+            Meta(
+                min_length=1,
+                max_length=990,
+                pattern=_NO_NUL,
+                description="While one event is unfinished, no second.",
+            ),
+        ]
+        | None
+    ) = None
 
 
 class NewEvents(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -301,9 +314,22 @@ class Detail(msgspec.Struct, frozen=True, omit_defaults=True):
 
 _NULL = Raw(b"null")
 
-content = msgspec.json.Decoder(Content)
+_content = msgspec.json.Decoder(Content)
 detail = msgspec.json.Decoder(Detail)
 encode = msgspec.json.Encoder().encode
+
+
+def is_event(job: Job) -> bool:
+    """Whether workers of the event API may get this job."""
+    return job.queue == QUEUE
+
+
+def content_of(job: Job) -> Content:
+    """What an event says; also one that was not published here."""
+    if job.task == TASK:
+        with suppress(msgspec.ValidationError):
+            return _content.decode(job.payload)
+    return Content(job.task, None, Raw(job.payload.encode()))
 
 
 def tags_of(given: str | Sequence[str]) -> tuple[str, ...]:
@@ -347,7 +373,8 @@ def job_of(event: NewEvent, retry_delay: float, lease: timedelta) -> NewJob:
         priority=event.priority,
         delay=None if event.delay is None else timedelta(seconds=event.delay),
         key=event.key,
-        dedupe=event.dedupe,
+        # Jobs that are no events may have the same keys for something else.
+        dedupe=None if event.dedupe is None else f"{QUEUE}:{event.dedupe}",
         tags=tags_of(event.tags),
         retry=_retry(event.max_retries, seconds),
         lease=lease,
@@ -412,7 +439,7 @@ def next_retry(job: Job) -> str | None:
 
 def published(job: Job, updated_at: datetime, logs: list[LogLine] | UnsetType = UNSET) -> Published:
     """A job as an event."""
-    said = content.decode(job.payload)
+    said = content_of(job)
     return Published(
         id=job.id,
         title=said.title,
@@ -427,6 +454,11 @@ def published(job: Job, updated_at: datetime, logs: list[LogLine] | UnsetType = 
         updated_at=stamp(updated_at),
         logs=logs,
     )
+
+
+def as_it_is(record: Record, logs: list[LogLine] | UnsetType = UNSET) -> Published:
+    """A job with its log as an event."""
+    return published(record.job, record.log[-1].at, logs)
 
 
 def just_published(job: Job, event: NewEvent) -> Published:
@@ -451,7 +483,7 @@ def just_published(job: Job, event: NewEvent) -> Published:
 
 def picked(job: Job) -> Picked:
     """A claimed job as its worker gets it."""
-    said = content.decode(job.payload)
+    said = content_of(job)
     return Picked(
         id=job.id,
         title=said.title,
@@ -470,7 +502,7 @@ def listed(record: Record) -> Listed:
     job = record.job
     return Listed(
         id=job.id,
-        title=content.decode(job.payload).title,
+        title=content_of(job).title,
         status=STATUSES[job.state],
         tags=",".join(job.tags),
         retry_count=retries(job),
@@ -486,7 +518,8 @@ def replayed(entry: LogEntry, job: Job) -> Recorded | Exhausted:
         return completed(job.id, entry.actor, entry.at, _said(entry))
     if entry.state is State.FAILED:
         return exhausted(job)
-    retry_at = entry.at + job.retry.delay if entry.state is State.PENDING else None
+    delay = job.retry.delay_after(max(1, job.attempt), 0.5)
+    retry_at = entry.at + delay if entry.state is State.PENDING else None
     return failed(job.id, entry.actor, entry.at, _said(entry), entry.error or "", retry_at)
 
 

@@ -16,6 +16,8 @@ from penstock import Job, Penstock, PenstockError, Snoozed
 _log = logging.getLogger(__name__)
 
 _LOOK_AGAIN = 30.0
+# Mostly there are fewer ready tags than this, or than tags that are waited for.
+_TAGS = 1_000
 _RETRY_PAUSE = 0.5
 
 
@@ -36,6 +38,7 @@ class Subscribers:
         self._penstock = penstock
         self._queue = queue
         self._waiters: dict[_Waiter, None] = {}
+        self._claims: set[asyncio.Task[bool]] = set()
         self._came = asyncio.Event()
         self._closing = False
 
@@ -50,6 +53,8 @@ class Subscribers:
             serving.cancel()
             with suppress(asyncio.CancelledError):
                 await serving
+            # What is being claimed would stay with nobody until its lease ends.
+            await asyncio.gather(*self._claims, return_exceptions=True)
 
     def let_go(self) -> None:
         """Answer those who wait with nothing, and those who come from now on."""
@@ -64,8 +69,13 @@ class Subscribers:
         limit: int,
         timeout: float,
         gone: Callable[[], Coroutine[Any, Any, object]],
+        *,
+        check: Callable[[], object] = lambda: None,
     ) -> list[Job]:
-        """Events with any of these tags, as soon as there are some; none after the time."""
+        """Events with any of these tags, as soon as there are some; none after the time.
+
+        What has come for who is gone, or does not pass the check any more, is given back.
+        """
         waiter = _Waiter(frozenset(tags), worker, limit)
         self._waiters[waiter] = None
         self._came.set()
@@ -79,8 +89,13 @@ class Subscribers:
             # From here on nothing is claimed for it; what was claimed has arrived.
             jobs = waiter.answer.result() if waiter.answer.done() else []
             if jobs and leaving.done():
-                await self._give_back(jobs)
+                await self.give_back(jobs)
                 return []
+            try:
+                check()
+            except Exception:
+                await self.give_back(jobs)
+                raise
             return jobs
         finally:
             self._waiters.pop(waiter, None)
@@ -106,14 +121,26 @@ class Subscribers:
         """Give what is ready to who waits for it."""
         wave = 1
         while self._waiters:
-            ready = frozenset(await self._penstock.ready_tags(self._queue))
+            ready = await self._ready()
             if not ready:
                 return
             chosen = self._choose(ready, wave)
-            served = await asyncio.gather(*map(self._claim_for, chosen))
+            claims = [asyncio.create_task(self._claim_for(waiter)) for waiter in chosen]
+            self._claims.update(claims)
+            for claim in claims:
+                claim.add_done_callback(self._claims.discard)
+            served = await asyncio.shield(asyncio.gather(*claims))
             if not any(served):
                 return
             wave *= 2
+
+    async def _ready(self) -> frozenset[str]:
+        """The tags of ready events, all that anybody waits for."""
+        ready = await self._penstock.ready_tags(self._queue, _TAGS)
+        if len(ready) == _TAGS:  # there are more: ask for those that matter
+            wanted = list({tag for waiter in self._waiters for tag in waiter.tags})
+            ready = await self._penstock.ready_tags(self._queue, len(wanted) or 1, among=wanted)
+        return frozenset(ready)
 
     def _choose(self, ready: frozenset[str], wave: int) -> list[_Waiter]:
         """Of those who wait for the same tags, so many at once; the longest waiting first."""
@@ -132,12 +159,13 @@ class Subscribers:
             tags=sorted(waiter.tags),
         )
         if jobs and not _tell(waiter, jobs):  # it went away meanwhile
-            await self._give_back(jobs)
+            await self.give_back(jobs)
         if jobs:
             self._waiters.pop(waiter, None)
         return bool(jobs)
 
-    async def _give_back(self, jobs: Sequence[Job]) -> None:
+    async def give_back(self, jobs: Sequence[Job]) -> None:
+        """Make events pending again that did not reach who asked for them."""
         back = Snoozed(reason="the subscriber went away")
         await self._penstock.settle_held([(job, back) for job in jobs])
 

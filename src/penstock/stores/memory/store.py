@@ -136,7 +136,7 @@ class MemoryStore:
                 replace(job, expires_at=now + job.lease_time)
                 for lease in leases
                 if (job := self._jobs.get(lease.job_id))
-                and (job.state, job.token) == (State.RUNNING, lease.token)
+                and (job.state, job.lease) == (State.RUNNING, lease)
             ]
             self._commit(Batch(jobs=held), wake=False)
             return _copies(held)
@@ -200,7 +200,9 @@ class MemoryStore:
             self._tick()
             return {place: total for place, total in self._totals.items() if total}
 
-    async def ready_tags(self, queue: str, limit: int = 1000) -> list[str]:
+    async def ready_tags(
+        self, queue: str, limit: int = 1000, *, among: Sequence[str] | None = None
+    ) -> list[str]:
         with self._lock:
             now = self._tick()
             running = self._totals[queue, State.RUNNING, None]
@@ -209,8 +211,8 @@ class MemoryStore:
             ):
                 return []
             places = {*self._ready, *self._claiming.places()}
-            found = sorted(tag for name, tag in places if name == queue and tag is not None)
-            return found[:limit]
+            found = {tag for name, tag in places if name == queue and tag is not None}
+            return sorted(found if among is None else found & {*among})[:limit]
 
     async def oldest_ready(self) -> dict[str, datetime]:
         with self._lock:

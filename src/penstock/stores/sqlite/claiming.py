@@ -273,13 +273,19 @@ def held_by(execute: Execute, job: Job, now: int) -> list[Held]:
     return held
 
 
-def ready_tags(execute: Execute, queue: str, limit: int, now: int) -> list[str]:
+def ready_tags(
+    execute: Execute, queue: str, limit: int, among: Sequence[str] | None, now: int
+) -> list[str]:
     """See `Store.ready_tags`; of the jobs that are ready already."""
     for row in execute(SQL["open_queues"], (encoded([queue]),)).fetchall():
         room = _Queue(row, now).room
         if room is not None and room <= 0:
             return []
-    return names.decode(execute(SQL["ready_tags"], (queue, limit)).fetchone()[0])
+    if among is None:
+        found = execute(SQL["ready_tags"], (queue, limit))
+    else:
+        found = execute(SQL["ready_tags_among"], (queue, limit, encoded(sorted({*among}))))
+    return names.decode(found.fetchone()[0])
 
 
 def oldest_ready(execute: Execute) -> dict[str, int]:

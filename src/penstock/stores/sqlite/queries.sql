@@ -350,7 +350,8 @@ CROSS JOIN penstock_payload AS l ON l.job_id = j.id;
 -- name: renew
 UPDATE penstock_job SET expires_at = ?1 + lease_time
 FROM json_each(?2) AS p
-WHERE penstock_job.id = p.value ->> 0 AND token = p.value ->> 1 AND stage = 3
+WHERE penstock_job.id = p.value ->> 0 AND token = p.value ->> 1 AND worker = p.value ->> 2
+AND stage = 3
 RETURNING id;
 
 -- name: versions
@@ -570,6 +571,14 @@ WITH RECURSIVE ready (tag) AS (
 )
 SELECT json_group_array(tag) FROM ready
 WHERE tag IS NOT NULL AND NOT (SELECT paused FROM penstock_queue WHERE name = ?1);
+
+-- name: ready_tags_among
+SELECT json_group_array(tag) FROM (
+    SELECT value AS tag FROM json_each(?3)
+    WHERE EXISTS (SELECT 1 FROM penstock_ready_tag AS t WHERE t.queue = ?1 AND t.tag = value)
+    AND NOT (SELECT paused FROM penstock_queue WHERE name = ?1)
+    ORDER BY value LIMIT ?2
+);
 
 -- Each priority of a queue has its oldest job at the beginning of its part of the index, and so
 -- has each tenant; what limits hold is asked for place by place.

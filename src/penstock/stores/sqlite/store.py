@@ -214,14 +214,16 @@ class SqliteStore:
         found = await self._read(lambda connection: connection.execute(SQL["totals"]).fetchall())
         return {(queue, *STAGES[stage]): n for queue, stage, n in found}
 
-    async def ready_tags(self, queue: str, limit: int = 1000) -> list[str]:
+    async def ready_tags(
+        self, queue: str, limit: int = 1000, *, among: Sequence[str] | None = None
+    ) -> list[str]:
         """See `Store.ready_tags`."""
         now = self._clock()  # what falls due meanwhile could keep this busy for ever
 
         def read(connection: sqlite3.Connection) -> list[str] | None:
             if connection.execute(SQL["any_due"], (now,)).fetchone():
                 return None
-            return ready_tags(connection.execute, queue, limit, now)
+            return ready_tags(connection.execute, queue, limit, among, now)
 
         # What is due has to be let in sooner or later; then its tags stand with the others.
         while (found := await self._read(read)) is None:
@@ -593,18 +595,11 @@ class SqliteStore:
         return jobs
 
     def _renew(self, tx: Transaction, calls: Sequence[Sequence[Lease]]) -> list[list[Job]]:
-        leases = encoded([(lease.job_id, lease.token) for call in calls for lease in call])
+        leases = encoded([msgspec.structs.astuple(lease) for call in calls for lease in call])
         renewed = [row[0] for row in tx.execute(SQL["renew"], (self._clock(), leases)).fetchall()]
         tx.written = tx.written or bool(renewed)
-        held = {(job.id, job.token): job for job in tx.jobs(renewed)}
-        return [
-            [
-                held[lease.job_id, lease.token]
-                for lease in call
-                if (lease.job_id, lease.token) in held
-            ]
-            for call in calls
-        ]
+        held = {job.lease: job for job in tx.jobs(renewed)}
+        return [[held[lease] for lease in call if lease in held] for call in calls]
 
     # Moving on
 
