@@ -1,9 +1,11 @@
 """Events per second over HTTP, and how long others wait meanwhile."""
 
 import asyncio
+import gc
 import json
 import time
 from collections.abc import Coroutine
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -13,6 +15,7 @@ from benchmarks import http_load
 from benchmarks.contenders import Contender, make_payload
 from benchmarks.contenders.http import Site
 from benchmarks.http_load import Tally, get, post
+from benchmarks.processes import started
 from benchmarks.scenarios import Figures, Load, Scenario, percentile
 
 T = TypeVar("T")
@@ -32,6 +35,7 @@ _OURS = ("penstock",)
 def _run(work: Coroutine[Any, Any, T]) -> T:
     import uvloop
 
+    gc.disable()  # a pause of the one who measures is none of the server
     return uvloop.run(work)
 
 
@@ -116,30 +120,30 @@ def latency(contender: Contender, folder: Path, load: Load) -> Figures:
 
 
 def health(contender: Contender, folder: Path, load: Load) -> Figures:
-    """How long the health checks take while publishing is saturated."""
-    with _site(contender, folder) as site:
-        live, ready = _run(_check_meanwhile(site.port, load.jobs))
+    """How long the health checks take while publishing is saturated, by another process."""
+    with _site(contender, folder) as site, started(_saturate, site.port, load.jobs) as loading:
+        live, ready = _run(_check_while(site.port, loading))
+        loading.result()
     return {
         "live": 1000 * percentile(live, 0.99),
         "ready": 1000 * percentile(ready, 0.99),
     }
 
 
-async def _check_meanwhile(port: int, jobs: int) -> tuple[list[float], list[float]]:
-    tally = Tally(jobs)
+def _saturate(port: int, jobs: int) -> float:
     request = post("/events", _BODY)
-    load = asyncio.create_task(
-        http_load.saturate(port, request, connections=CONNECTIONS, tally=tally)
-    )
+    return _run(http_load.saturate(port, request, connections=CONNECTIONS, tally=Tally(jobs)))
+
+
+async def _check_while(port: int, loading: Future[float]) -> tuple[list[float], list[float]]:
     line = await http_load.connect(port)
     taken: dict[str, list[float]] = {"/health": [], "/health/ready": []}
-    while not load.done():
+    while not loading.done():
         for path, seconds in taken.items():
             begun = time.perf_counter()
             await line.ask(get(path))
             seconds.append(time.perf_counter() - begun)
-        await asyncio.sleep(0.005)
-    await load
+            await asyncio.sleep(0.005)
     line.close()
     return taken["/health"], taken["/health/ready"]
 
