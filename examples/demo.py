@@ -5,8 +5,10 @@ progress run in several queues, one of which is paused. A few things happen each
 """
 
 import asyncio
+import json
 import random
 import signal
+import subprocess
 import sys
 from asyncio.subprocess import PIPE
 from contextlib import suppress
@@ -26,10 +28,23 @@ WORKERS = {"packer": "orders", "greeter": "users", "all-rounder": "orders,users,
 QUICK = RetryPolicy(attempts=3, delay=timedelta(seconds=5))
 
 
+def store_of(options: list[str]) -> str:
+    """The store that a server with these options works on."""
+    command = (sys.executable, "-m", "penstock", "config", "--json", *options)
+    told = subprocess.run(command, check=True, stdout=PIPE)  # noqa: S603 - with its own options
+    found = json.loads(told.stdout)
+    return found["store"]["value"] or f"sqlite:///{found['data']['value']}/penstock.db"
+
+
 async def main() -> int:
     """Start the server, keep it busy until a signal, and stop it."""
+    options = ["--data", DATA, *sys.argv[1:]]
+    try:
+        store = store_of(options)
+    except subprocess.CalledProcessError as error:  # it has said what is wrong
+        return error.returncode
     server = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "penstock", "serve", "--data", DATA, *sys.argv[1:]),
+        *(sys.executable, "-m", "penstock", "serve", *options),
         stdout=PIPE,
         process_group=0,  # Ctrl-C is for this program, which tells the server
     )
@@ -37,18 +52,20 @@ async def main() -> int:
     address = (await server.stdout.readline()).decode().split()
     if address:
         print(*address, "with sample work; Ctrl-C stops it", flush=True)
-        busy = asyncio.create_task(keep_busy(address[-1]))
+        busy = asyncio.create_task(keep_busy(address[-1], store))
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, busy.cancel)
-        with suppress(asyncio.CancelledError):
-            await busy
-        server.terminate()
+        try:
+            with suppress(asyncio.CancelledError):
+                await busy
+        finally:
+            server.terminate()
     return await server.wait()
 
 
-async def keep_busy(url: str) -> None:
+async def keep_busy(url: str, store: str) -> None:
     """Publish and work events over HTTP, enqueue and run jobs beside it."""
-    app = Penstock(f"sqlite:///{DATA}/penstock.db")
+    app = Penstock(store)
     add_tasks(app)
     async with app, httpx.AsyncClient(base_url=url, timeout=60) as http:
         await app.pause("reports")

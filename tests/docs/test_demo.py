@@ -17,10 +17,11 @@ ROOT = Path(__file__).parents[2]
 
 def test_demo_fills_a_server_with_work_until_it_is_stopped(tmp_path: Path) -> None:
     shutil.copy(ROOT / "examples" / "demo.py", tmp_path)
-    with started((sys.executable, "demo.py", "--port", "0"), tmp_path) as demo:
+    options = ("--port", "0", "--data", "elsewhere")
+    with started((sys.executable, "demo.py", *options), tmp_path) as demo:
         url = address(demo)
         _wait_for_completed_events(url)
-        app = Penstock(f"sqlite:///{tmp_path}/penstock-demo/penstock.db", create=False)
+        app = Penstock(f"sqlite:///{tmp_path}/elsewhere/penstock.db", create=False)
         assert {"events", "mail", "reports"} <= {queue.name for queue in run_sync(app.queues())}
         run_sync(app.close())
         demo.send(signal.SIGTERM)
