@@ -13,8 +13,8 @@ from penstock.core.job import Edge, Job, JobId, LogEntry, NewJob, OnFailure
 from penstock.core.lifecycle import Done, Failed, State
 from penstock.core.lifecycle import Event as Happened
 from penstock.engine import Penstock, run_sync
-from penstock.stores.sqlite.adding import Adding
-from penstock.stores.sqlite.moving import Moving
+from penstock.stores.sql.adding import Adding
+from penstock.stores.sql.moving import Moving
 from tests.crash.client import Client
 from tests.crash.history import Stored, Violation
 from tests.crash.recording import Event, Started

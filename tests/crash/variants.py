@@ -15,8 +15,8 @@ from penstock import engine
 from penstock.core.job import Change, Job, Lease, NewJob
 from penstock.core.lifecycle import Done, Move
 from penstock.engine import Penstock
-from penstock.stores.sqlite.adding import Adding
-from penstock.stores.sqlite.moving import Moving
+from penstock.stores.sql.adding import Adding
+from penstock.stores.sql.moving import Moving
 from penstock.stores.sqlite.store import SqliteStore
 from penstock.stores.sqlite.transaction import SQL, Totals, Transaction
 from penstock.stores.sqlite.writer import Writer

@@ -84,8 +84,8 @@ FROM json_each(?3) AS t CROSS JOIN penstock_payload AS p WHERE p.job_id BETWEEN 
 -- Of new jobs nothing but the id is read: the rest is known, and columns far back cost most.
 -- name: log_added
 INSERT INTO penstock_log (id, job_id, at, event, state, actor)
-SELECT ?1 + job_id, job_id, ?2, 'enqueued', 'pending', ?3
-FROM penstock_payload WHERE job_id BETWEEN ?4 AND ?5;
+SELECT ?1 + job_id - ?2, job_id, ?4, 'enqueued', 'pending', ?5
+FROM penstock_payload WHERE job_id BETWEEN ?2 AND ?3;
 
 -- name: add_totals
 INSERT INTO penstock_total (queue, stage, n) VALUES (?, ?, ?)

@@ -1,353 +1,51 @@
 """The Store protocol on one SQLite file."""
 
 import asyncio
-import heapq
 import os
 import sqlite3
-from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime, timedelta
-from itertools import count, groupby, islice
 from pathlib import Path
 from typing import Any, TypeVar
 
-import msgspec
-
 from penstock.core.errors import ConfigurationError, StoreError
-from penstock.core.history import Counters, Interval
-from penstock.core.job import (
-    Change,
-    Claim,
-    Counts,
-    Edge,
-    Job,
-    JobId,
-    JobQuery,
-    Lease,
-    LogEntry,
-    LogId,
-    NewJob,
-    Origin,
-    Queue,
-    QueueSettings,
-    Record,
-    Retention,
-    Tail,
-    Tally,
-)
-from penstock.core.lifecycle import FINAL, State
-from penstock.core.limits import Held, Limit
-from penstock.core.note import Line, Note, Progress
-from penstock.core.schedule import Due, Firing, Schedule
+from penstock.core.job import Job
 from penstock.core.store import Clock
-from penstock.core.times import from_micros, span_to_micros
-from penstock.core.token import Token
-from penstock.core.worker import WorkerInfo
-from penstock.stores.sqlite import attendance, history, noting, rows, schedules, tokens
-from penstock.stores.sqlite.adding import Adding, Addition, Following, explain, is_new
+from penstock.stores.sql.adding import Addition
+from penstock.stores.sql.store import SqlStore
+from penstock.stores.sql.transaction import Reading, Transaction
+from penstock.stores.sql.writer import Verb
 from penstock.stores.sqlite.bell import Bell
-from penstock.stores.sqlite.claiming import (
-    Claiming,
-    held_by,
-    next_start,
-    oldest_ready,
-    ready_tags,
-    room_is_wanted,
-)
 from penstock.stores.sqlite.connection import connect, prepared, translated
 from penstock.stores.sqlite.forks import note_closed, note_opened, refuse_inherited
-from penstock.stores.sqlite.moving import Moving
-from penstock.stores.sqlite.restoring import Restoring
-from penstock.stores.sqlite.rows import READY, RUNNING, SCHEDULED, STAGES, encoded
-from penstock.stores.sqlite.transaction import SQL, Freed, Totals, Transaction, jobs, shift
-from penstock.stores.sqlite.writer import Writer
+from penstock.stores.sqlite.transaction import SQL, SqliteReading, SqliteTransaction
+from penstock.stores.sqlite.writer import SqliteWriter
 
+A = TypeVar("A")
+C = TypeVar("C")
 T = TypeVar("T")
-Pick = tuple[int, int, int]
-"""How a ready job ranks: less is first. The last part is its id."""
 
-# Jobs that fall due at once are let in by portions, so that no claim waits for a million.
-_PROMOTED_AT_ONCE = 1_000
 _READER_THREADS = 2
 
 
-class SqliteStore:
+class SqliteStore(SqlStore):
     """Jobs in one SQLite file, durable on return, shared by the processes of one machine."""
 
     def __init__(self, path: str | os.PathLike[str], clock: Clock, *, create: bool = True) -> None:
+        super().__init__()
         self._path = Path(path)
         self._clock = clock
         refuse_inherited(self._path)
         with translated(self._path):
             self._readers: deque[sqlite3.Connection] = deque([prepared(self._path, create=create)])
             self._watcher = connect(self._path)
-            self._writer = Writer(self._path, self._committed)
+            self._writer = SqliteWriter(self._path, clock, self._committed)
         self._bell = Bell(self._path, self._change_counter, self._matters)
         self._marks: tuple[str, str] | None = None
-        self._noting = noting.Noting()
         self._threads = ThreadPoolExecutor(_READER_THREADS, "penstock-reader")
-        self._announced = 0
         self._closed = False
         self._opened = note_opened(self._path)
-
-    # Writing
-
-    async def add(
-        self,
-        jobs: Sequence[NewJob],
-        *,
-        actor: str,
-        connection: Any = None,
-        tail: Tail | None = None,
-        reason: str | None = None,
-    ) -> list[Job]:
-        """See `Store.add`."""
-        if reason is not None:
-            return await self._writer.run(self._add_explained, (jobs, actor, reason))
-        if connection is None:
-            return await self._writer.run(self._add, (jobs, actor, tail))
-        return self._add_within(connection, (jobs, actor, tail))
-
-    async def claim(self, wanted: Claim) -> list[Job]:
-        """See `Store.claim`."""
-        return await self._writer.run(self._claim, wanted)
-
-    async def renew(self, leases: Sequence[Lease]) -> list[Job]:
-        """See `Store.renew`."""
-        return await self._writer.run(self._renew, leases)
-
-    async def transition(self, changes: Sequence[Change], *, actor: str) -> list[Job | None]:
-        """See `Store.transition`."""
-        return await self._writer.run(self._transition, (changes, actor))
-
-    async def watch(self, ids: Sequence[JobId]) -> list[Job]:
-        """See `Store.watch`."""
-        return await self._writer.run(self._watch, ids)
-
-    async def configure(self, settings: QueueSettings) -> Queue:
-        """See `Store.configure`."""
-        return await self._writer.run(self._configure, settings)
-
-    async def delete(self, jobs: Sequence[Job]) -> list[JobId]:
-        """See `Store.delete`."""
-        return await self._writer.run(self._delete, jobs)
-
-    async def restore(
-        self, records: Sequence[Record], *, origin: Origin, actor: str
-    ) -> list[Job | None]:
-        """See `Store.restore`."""
-        return await self._writer.run(self._restore, (records, origin, actor))
-
-    async def note(self, notes: Sequence[Note]) -> list[bool]:
-        """See `Store.note`."""
-        return await self._writer.run(self._noting.write, notes)
-
-    async def limit(self, limit: Limit) -> None:
-        """See `Store.limit`."""
-        await self._writer.run(self._limit, limit)
-
-    async def prune(self, retention: Retention, limit: int) -> int:
-        """See `Store.prune`."""
-        return await self._writer.run(self._prune, (retention, limit))
-
-    async def digest(self, limit: int) -> int:
-        """See `Store.digest`."""
-        counted = await self._read(
-            lambda connection: history.digest(connection, limit, self._clock())
-        )
-        if counted.end == counted.start and counted.forget_before is None:
-            return 0
-        return await self._writer.run(history.write, counted)
-
-    # Reading
-
-    async def expired(self, limit: int) -> list[Job]:
-        """See `Store.expired`."""
-
-        def read(connection: sqlite3.Connection) -> list[Job]:
-            found = connection.execute(SQL["expired"], (self._clock(), limit)).fetchone()[0]
-            return jobs(connection.execute, rows.ids.decode(found))
-
-        return await self._read(read)
-
-    async def get(self, ids: Sequence[JobId]) -> list[Job]:
-        """See `Store.get`."""
-        return await self._read(lambda connection: jobs(connection.execute, ids))
-
-    async def edges(self, ids: Sequence[JobId]) -> list[Edge]:
-        """See `Store.edges`."""
-        wanted = (encoded(ids),)
-        found = await self._read(
-            lambda connection: connection.execute(SQL["edges"], wanted).fetchall()
-        )
-        return [rows.edge(row) for row in found]
-
-    async def find(self, query: JobQuery) -> list[Job]:
-        """See `Store.find`."""
-        tail, parameters = rows.search(query)
-        sql = f"{SQL['find_tagged' if rows.tagged(query) else 'find']} {tail}"
-        return await self._read(
-            lambda connection: [rows.job(row) for row in connection.execute(sql, parameters)]
-        )
-
-    async def find_ids(self, query: JobQuery) -> list[JobId]:
-        """See `Store.find_ids`."""
-        tail, parameters = rows.search(query)
-        sql = f"{SQL['find_ids_tagged' if rows.tagged(query) else 'find_ids']} {tail}"
-        return await self._read(
-            lambda connection: [row[0] for row in connection.execute(sql, parameters)]
-        )
-
-    async def tally(self, query: JobQuery) -> Tally:
-        """See `Store.tally`."""
-        conditions, parameters = rows.tallied(query)
-        sql = f"{SQL['tally_tagged' if rows.tagged(query) else 'tally']} {conditions}"
-        found = await self._read(lambda connection: connection.execute(sql, parameters).fetchall())
-        tally: Counter[State] = Counter()
-        for stage, n in found:
-            tally[STAGES[stage][0]] += n
-        return dict(tally)
-
-    async def count(self) -> Counts:
-        """See `Store.count`."""
-        found = await self._read(lambda connection: connection.execute(SQL["totals"]).fetchall())
-        return {(queue, *STAGES[stage]): n for queue, stage, n in found}
-
-    async def ready_tags(
-        self, queue: str, limit: int = 1000, *, among: Sequence[str] | None = None
-    ) -> list[str]:
-        """See `Store.ready_tags`."""
-        now = self._clock()  # what falls due meanwhile could keep this busy for ever
-
-        def read(connection: sqlite3.Connection) -> list[str] | None:
-            if connection.execute(SQL["any_due"], (now,)).fetchone():
-                return None
-            return ready_tags(connection.execute, queue, limit, among, now)
-
-        # What is due has to be let in sooner or later; then its tags stand with the others.
-        while (found := await self._read(read)) is None:
-            await self._writer.run(self._let_in, now)
-        return found
-
-    async def oldest_ready(self) -> dict[str, datetime]:
-        """See `Store.oldest_ready`."""
-        now = self._clock()
-
-        def read(connection: sqlite3.Connection) -> dict[str, int] | None:
-            if connection.execute(SQL["any_due"], (now,)).fetchone():
-                return None
-            connection.execute("BEGIN")  # of one moment
-            try:
-                return oldest_ready(connection.execute)
-            finally:
-                connection.execute("COMMIT")
-
-        while (found := await self._read(read)) is None:
-            await self._writer.run(self._let_in, now)
-        return {queue: from_micros(at) for queue, at in found.items()}
-
-    async def backlog(
-        self, queue: str | None = None, until: JobId | None = None
-    ) -> tuple[int, JobId]:
-        """See `Store.backlog`."""
-
-        def read(connection: sqlite3.Connection) -> tuple[int, JobId]:
-            newest = connection.execute(SQL["last_ids"]).fetchone()[0] if until is None else until
-            n, last = connection.execute(SQL["backlog"], (queue, newest)).fetchone()
-            return n, newest if last is None else last
-
-        return await self._read(read)
-
-    async def queues(self) -> list[Queue]:
-        """See `Store.queues`."""
-        found = await self._read(lambda connection: connection.execute(SQL["queues"]).fetchall())
-        return [rows.queue(row) for row in found]
-
-    async def limits(self) -> list[Limit]:
-        """See `Store.limits`."""
-        found = await self._read(lambda connection: connection.execute(SQL["limits"]).fetchall())
-        return [Limit(kind=kind, name=name, concurrency=n) for kind, name, n in found]
-
-    async def held(self, job: Job) -> list[Held]:
-        """See `Store.held`."""
-        return await self._read(lambda connection: held_by(connection.execute, job, self._clock()))
-
-    async def log(
-        self, job_id: JobId | None = None, *, after: LogId | None = None, limit: int = 1000
-    ) -> list[LogEntry]:
-        """See `Store.log`."""
-        name = "log" if job_id is None else "log_of_job"
-        parameters = (*(() if job_id is None else (job_id,)), after or 0, limit)
-        found = await self._read(
-            lambda connection: connection.execute(SQL[name], parameters).fetchall()
-        )
-        return [rows.log_entry(row) for row in found]
-
-    async def newest_log(self) -> LogId:
-        """See `Store.newest_log`."""
-        found = await self._read(lambda connection: connection.execute(SQL["last_ids"]).fetchone())
-        return LogId(found[1])
-
-    async def histories(self, ids: Sequence[JobId]) -> list[Record]:
-        """See `Store.histories`."""
-
-        def read(connection: sqlite3.Connection) -> list[Record]:
-            connection.execute("BEGIN")  # of one moment
-            try:
-                found = jobs(connection.execute, ids)
-                entries = connection.execute(SQL["histories"], (encoded(ids),)).fetchall()
-                waiting = connection.execute(SQL["open_edges"], (encoded(ids),)).fetchall()
-            finally:
-                connection.execute("COMMIT")
-            logs: dict[int, list[LogEntry]] = {job.id: [] for job in found}
-            for entry in map(rows.log_entry, entries):
-                logs[entry.job_id].append(entry)
-            edges: dict[int, list[Edge]] = {}
-            for edge in map(rows.edge, waiting):
-                edges.setdefault(edge.job_id, []).append(edge)
-            return [
-                Record(job=job, log=tuple(logs[job.id]), edges=tuple(edges.get(job.id, ())))
-                for job in found
-            ]
-
-        return await self._read(read)
-
-    async def origin(self) -> Origin:
-        """See `Store.origin`."""
-
-        def read(connection: sqlite3.Connection) -> Origin:
-            (source,) = connection.execute(SQL["source"]).fetchone()
-            last_job, last_log = connection.execute(SQL["last_ids"]).fetchone()
-            return Origin(source=source, last_job=last_job, last_log=last_log)
-
-        return await self._read(read)
-
-    async def progress(self, ids: Sequence[JobId]) -> Mapping[JobId, Progress]:
-        """See `Store.progress`."""
-        return await self._read(lambda connection: noting.progress(connection.execute, ids))
-
-    async def checkpoint(self, job_id: JobId) -> str | None:
-        """See `Store.checkpoint`."""
-        return await self._read(lambda connection: self._noting.checkpoint(connection, job_id))
-
-    async def lines(self, job_id: JobId, *, after: int = 0, limit: int = 1000) -> list[Line]:
-        """See `Store.lines`."""
-        return await self._read(
-            lambda connection: noting.lines(connection.execute, job_id, after, limit)
-        )
-
-    async def history(
-        self, since: datetime, until: datetime | None, queue: str | None, step: timedelta
-    ) -> list[Interval]:
-        """See `Store.history`."""
-        return await self._read(
-            lambda connection: history.find(connection, since, until, queue, step)
-        )
-
-    async def counters(self) -> list[Counters]:
-        """See `Store.counters`."""
-        return await self._read(history.counters)
 
     async def wait(self, seen: int, timeout: float) -> int:
         """See `Store.wait`."""
@@ -364,59 +62,6 @@ class SqliteStore:
             timeout = min(timeout, (due - clock) / 1e6)
         return await self._bell.wait(seen, timeout)
 
-    async def schedules(self, names: Collection[str] | None = None) -> list[Schedule]:
-        """See `Store.schedules`."""
-        return await self._read(lambda connection: schedules.find(connection, names))
-
-    async def put_schedule(self, schedule: Schedule) -> Schedule | None:
-        """See `Store.put_schedule`."""
-        return await self._writer.run(self._put_schedules, schedule)
-
-    async def drop_schedule(self, name: str) -> bool:
-        """See `Store.drop_schedule`."""
-        return await self._writer.run(self._drop_schedules, name)
-
-    async def due(self, tasks: Collection[str], declared: Collection[str], limit: int) -> Due:
-        """See `Store.due`."""
-        known = tasks, declared
-        return await self._read(
-            lambda connection: schedules.due(connection, self._clock(), known, limit)
-        )
-
-    async def fire(self, firing: Firing, *, actor: str) -> list[Job] | None:
-        """See `Store.fire`."""
-        return await self._writer.run(self._fire, (firing, actor))
-
-    async def tokens(self) -> list[Token]:
-        """See `Store.tokens`."""
-        return await self._read(tokens.find)
-
-    async def add_token(self, token: Token) -> bool:
-        """See `Store.add_token`."""
-        return await self._writer.run(self._add_tokens, token)
-
-    async def drop_token(self, name: str) -> bool:
-        """See `Store.drop_token`."""
-        return await self._writer.run(self._drop_tokens, name)
-
-    async def greet(self, workers: Sequence[WorkerInfo]) -> None:
-        """See `Store.greet`."""
-        await self._writer.run(self._greet, workers)
-
-    async def dismiss(self, names: Sequence[str]) -> None:
-        """See `Store.dismiss`."""
-        await self._writer.run(self._dismiss, names)
-
-    async def workers(self) -> list[WorkerInfo]:
-        """See `Store.workers`."""
-        return await self._read(attendance.find)
-
-    def _next_change(self, connection: sqlite3.Connection) -> int | None:
-        """When the next job falls due, or may start by its queue's rate."""
-        (due,) = connection.execute(SQL["next_due"], (self._announced,)).fetchone()
-        start = next_start(connection.execute, self._announced)
-        return min((at for at in (due, start) if at is not None), default=None)
-
     async def close(self) -> None:
         """See `Store.close`."""
         if self._closed:
@@ -432,7 +77,10 @@ class SqliteStore:
 
     # How verbs reach the file
 
-    async def _read(self, read: Callable[[sqlite3.Connection], T]) -> T:
+    async def _write(self, verb: Verb[C, A], call: C) -> A:
+        return await self._writer.run(verb, call)
+
+    async def _read(self, read: Callable[[Reading], T]) -> T:
         if self._closed:
             raise StoreError(f"{self._path} was closed")
         loop = asyncio._get_running_loop()  # noqa: SLF001 - the public one raises
@@ -440,14 +88,14 @@ class SqliteStore:
             return self._read_here(read)
         return await loop.run_in_executor(self._threads, self._read_here, read)
 
-    def _read_here(self, read: Callable[[sqlite3.Connection], T]) -> T:
+    def _read_here(self, read: Callable[[Reading], T]) -> T:
         with translated(self._path):
             try:
                 connection = self._readers.pop()
             except IndexError:  # all in use by other threads
                 connection = connect(self._path)
             try:
-                return read(connection)
+                return read(SqliteReading(connection, self._clock))
             finally:
                 if len(self._readers) < _READER_THREADS:
                     self._readers.append(connection)
@@ -456,13 +104,10 @@ class SqliteStore:
 
     def _committed(self, transaction: Transaction) -> None:
         if transaction.ring:
-            self._bell.ring(others=transaction.ring_others or self._is_wanted(transaction.freed))
-
-    def _is_wanted(self, freed: Collection[Freed]) -> bool:
-        """Whether a ready job still waits for what was freed, and others should look for it."""
-        return bool(freed) and self._read_here(
-            lambda connection: room_is_wanted(connection.execute, freed)
-        )
+            wanted = bool(transaction.freed) and self._read_here(
+                lambda reading: self._is_wanted(reading, transaction.freed)
+            )
+            self._bell.ring(others=transaction.ring_others or wanted)
 
     def _change_counter(self) -> int:
         with translated(self._path):
@@ -477,9 +122,7 @@ class SqliteStore:
             return True
         return before[0] == self._marks[0] or before[1] != self._marks[1]
 
-    # Adding
-
-    def _add_within(self, connection: sqlite3.Connection, call: Addition) -> list[Job]:
+    async def _add_within(self, connection: Any, call: Addition) -> list[Job]:
         if not isinstance(connection, sqlite3.Connection):
             raise ConfigurationError("a SQLite store takes a sqlite3.Connection as connection")
         with translated(self._path):
@@ -489,7 +132,7 @@ class SqliteStore:
             text_factory, connection.text_factory = connection.text_factory, str
             try:
                 self._join(connection, cursor)
-                (answer,) = self._add(Transaction(cursor), [call])
+                (answer,) = self._add(SqliteTransaction(cursor, self._clock), [call])
             finally:
                 connection.text_factory = text_factory
         if isinstance(answer, Exception):
@@ -507,225 +150,3 @@ class SqliteStore:
                     "the connection is in autocommit mode: begin a transaction first"
                 )
             cursor.execute("BEGIN IMMEDIATE")
-
-    def _add(self, tx: Transaction, calls: Sequence[Addition]) -> list[list[Job] | Exception]:
-        now = self._clock()
-        adding = Adding(tx, now)
-        adding.look_up_keys(job.key for jobs, _, _ in calls for job in jobs if job.key is not None)
-        following: Following | None = None
-        answers: list[list[Job] | Exception] = []
-        for new, actor, tail in calls:
-            if tail is None:
-                answers.append(adding.call(new, actor))
-            else:
-                following = following or Following(tx, now, adding)
-                answers.append(following.add(new, actor, tail))
-        adding.write()
-        if adding.abandoned or following is not None:
-            return (following or Following(tx, now, adding)).write(calls, answers)
-        return answers
-
-    def _add_explained(
-        self, tx: Transaction, calls: Sequence[tuple[Sequence[NewJob], str, str]]
-    ) -> list[list[Job] | Exception]:
-        answers = self._add(tx, [(jobs, actor, None) for jobs, actor, _ in calls])
-        for (_, _, reason), answer in zip(calls, answers, strict=True):
-            if not isinstance(answer, Exception):
-                explain(tx, {job.version: reason for job in answer if is_new(job)})
-        return answers
-
-    # Claiming
-
-    def _claim(self, tx: Transaction, calls: Sequence[Claim]) -> list[list[Job]]:
-        now = self._clock()
-        more = self._promote(tx, now)
-        answers = [self._claim_one(tx, wanted, now) for wanted in calls]
-        while more and not all(answers):
-            more = self._promote(tx, now)
-            answers = [
-                answer or self._claim_one(tx, wanted, now)
-                for wanted, answer in zip(calls, answers, strict=True)
-            ]
-        return answers
-
-    def _promote(self, tx: Transaction, now: int) -> bool:
-        """Make jobs ready that have fallen due; whether there may be more."""
-        if not tx.execute(SQL["any_due"], (now,)).fetchone():
-            return False
-        totals: Totals = {}
-        due = tx.execute(SQL["promote_due"], (now, _PROMOTED_AT_ONCE)).fetchall()
-        for (queue,), n in Counter(due).items():
-            shift(totals, queue, SCHEDULED, READY, n)
-        tx.add_totals(totals)
-        return len(due) == _PROMOTED_AT_ONCE
-
-    def _let_in(self, tx: Transaction, calls: Sequence[int]) -> list[bool]:
-        return [self._promote(tx, max(calls))] * len(calls)
-
-    def _claim_one(self, tx: Transaction, wanted: Claim, now: int) -> list[Job]:
-        found = dict(tx.execute(SQL["queues_with_ready"]).fetchall())
-        queues = found.keys() if wanted.queues is None else found.keys() & set(wanted.queues)
-        if any(map(found.__getitem__, queues)):
-            ids = Claiming(tx, wanted, now).choose(queues)
-        else:
-            ids = self._next(tx, wanted, queues)
-        return self._start(tx, wanted, ids, now) if ids else []
-
-    def _next(self, tx: Transaction, wanted: Claim, queues: Collection[str]) -> list[int]:
-        sources = [(queue, tag) for queue in queues for tag in wanted.tags or (None,)]
-        portion = -(-wanted.limit // max(1, len(sources)))
-        ranked = [_ready(tx, queue, tag, portion) for queue, tag in sources]
-        if len(ranked) == 1:
-            picks = islice(ranked[0], wanted.limit)
-        else:
-            # A job that fits several tags comes up once for each, one after the other.
-            picks = islice((pick for pick, _ in groupby(heapq.merge(*ranked))), wanted.limit)
-        return [pick[-1] for pick in picks]
-
-    def _start(self, tx: Transaction, wanted: Claim, ids: Sequence[int], now: int) -> list[Job]:
-        chosen = encoded(ids)
-        _, last_log = tx.execute(SQL["last_ids"]).fetchone()
-        tx.execute(SQL["log_claimed"], (last_log + 1, now, wanted.worker, chosen))
-        tx.execute(SQL["start"], (last_log + 1, now, wanted.worker, chosen))
-        jobs = tx.jobs(ids)
-        totals: Totals = {}
-        for queue, n in Counter([job.queue for job in jobs]).items():
-            shift(totals, queue, READY, RUNNING, n)
-        tx.add_totals(totals)
-        return jobs
-
-    def _renew(self, tx: Transaction, calls: Sequence[Sequence[Lease]]) -> list[list[Job]]:
-        leases = encoded([msgspec.structs.astuple(lease) for call in calls for lease in call])
-        renewed = [row[0] for row in tx.execute(SQL["renew"], (self._clock(), leases)).fetchall()]
-        tx.written = tx.written or bool(renewed)
-        held = {job.lease: job for job in tx.jobs(renewed)}
-        return [[held[lease] for lease in call if lease in held] for call in calls]
-
-    # Moving on
-
-    def _transition(
-        self, tx: Transaction, calls: Sequence[tuple[Sequence[Change], str]]
-    ) -> list[list[Job | None] | Exception]:
-        moving = Moving(tx, self._clock())
-        moving.look_up([change.job.id for changes, _ in calls for change in changes])
-        answers = moving.write([moving.call(changes, actor) for changes, actor in calls])
-        if self._noting.resumable:
-            self._noting.settle(tx, answers)
-        return answers
-
-    def _watch(self, tx: Transaction, calls: Sequence[Sequence[JobId]]) -> list[list[Job]]:
-        wanted = [job_id for ids in calls for job_id in ids]
-        tx.execute(SQL["await"], (encoded(wanted),))
-        tx.written = True
-        return [tx.jobs(ids) for ids in calls]
-
-    # Queues and retention
-
-    def _configure(self, tx: Transaction, calls: Sequence[QueueSettings]) -> list[Queue]:
-        return [self._configure_one(tx, settings) for settings in calls]
-
-    def _configure_one(self, tx: Transaction, settings: QueueSettings) -> Queue:
-        row = tx.execute(SQL["queue"], (settings.name,)).fetchone()
-        queue = Queue(name=settings.name) if row is None else rows.queue(row)
-        changed = {
-            name: value
-            for name, value in msgspec.structs.asdict(settings).items()
-            if value is not msgspec.UNSET
-        }
-        queue = msgspec.structs.replace(queue, **changed)
-        tx.execute(SQL["configure"], rows.queue_columns(queue))
-        tx.written = tx.ring = tx.ring_others = True
-        return queue
-
-    def _delete(self, tx: Transaction, calls: Sequence[Sequence[Job]]) -> list[list[JobId]]:
-        return [self._delete_one(tx, jobs) for jobs in calls]
-
-    def _delete_one(self, tx: Transaction, jobs: Sequence[Job]) -> list[JobId]:
-        wanted = encoded([(job.id, job.version) for job in jobs])
-        found = tx.execute(SQL["deletable"], (wanted,)).fetchone()[0]
-        self._remove(tx, found)
-        return [JobId(job_id) for job_id in rows.ids.decode(found)]
-
-    def _restore(
-        self, tx: Transaction, calls: Sequence[tuple[Sequence[Record], Origin, str]]
-    ) -> list[list[Job | None]]:
-        now = self._clock()
-        return [Restoring(tx, now, origin, actor).call(records) for records, origin, actor in calls]
-
-    def _limit(self, tx: Transaction, calls: Sequence[Limit]) -> list[None]:
-        for limit in calls:
-            if limit.concurrency is None:
-                tx.execute(SQL["remove_limit"], (limit.kind, limit.name))
-            else:
-                tx.execute(SQL["set_limit"], (limit.kind, limit.name, limit.concurrency))
-        tx.written = tx.ring = tx.ring_others = True
-        return [None] * len(calls)
-
-    def _prune(self, tx: Transaction, calls: Sequence[tuple[Retention, int]]) -> list[int]:
-        return [self._prune_one(tx, retention, limit) for retention, limit in calls]
-
-    def _prune_one(self, tx: Transaction, retention: Retention, limit: int) -> int:
-        now, removed = self._clock(), 0
-        for state in FINAL:
-            before = now - span_to_micros(retention.keeps(state))
-            parameters = (rows.STAGE_OF[state], before, limit - removed)
-            found = tx.execute(SQL["prunable"], parameters).fetchone()[0]
-            removed += self._remove(tx, found)
-        return removed
-
-    def _remove(self, tx: Transaction, found: str) -> int:
-        """Remove finished jobs, by a JSON list of ids, with all that belongs to them."""
-        if found == "[]":
-            return 0
-        tx.execute(SQL["remember_last_ids"], tx.execute(SQL["last_ids"]).fetchone())
-        tx.execute(SQL["prune_log"], (found,))
-        tx.execute(SQL["prune_edges"], (found,))
-        tx.execute(SQL["prune_payloads"], (found,))
-        gone = tx.execute(SQL["prune_jobs"], (found,)).fetchall()
-        tx.add_totals({key: -n for key, n in Counter(gone).items()})
-        return len(gone)
-
-    # Schedules
-
-    def _put_schedules(
-        self, tx: Transaction, calls: Sequence[Schedule]
-    ) -> list[Schedule | Exception | None]:
-        return [schedules.put(tx, schedule) for schedule in calls]
-
-    def _drop_schedules(self, tx: Transaction, calls: Sequence[str]) -> list[bool]:
-        return [schedules.drop(tx, name) for name in calls]
-
-    def _fire(
-        self, tx: Transaction, calls: Sequence[tuple[Firing, str]]
-    ) -> list[list[Job] | Exception | None]:
-        return schedules.fire(tx, calls, self._clock())
-
-    # Access tokens
-
-    def _add_tokens(self, tx: Transaction, calls: Sequence[Token]) -> list[bool]:
-        return [tokens.add(tx, token) for token in calls]
-
-    def _drop_tokens(self, tx: Transaction, calls: Sequence[str]) -> list[bool]:
-        return [tokens.drop(tx, name) for name in calls]
-
-    # Workers
-
-    def _greet(self, tx: Transaction, calls: Sequence[Sequence[WorkerInfo]]) -> list[None]:
-        for workers in calls:
-            attendance.greet(tx, workers, self._clock())
-        return [None] * len(calls)
-
-    def _dismiss(self, tx: Transaction, calls: Sequence[Sequence[str]]) -> list[None]:
-        for names in calls:
-            attendance.dismiss(tx, names)
-        return [None] * len(calls)
-
-
-def _ready(tx: Transaction, queue: str, tag: str | None, portion: int) -> Iterator[Pick]:
-    """The ready jobs of a queue, in their order, read by portions as they are wanted."""
-    name, source = ("pick", (queue,)) if tag is None else ("pick_tagged", (queue, tag))
-    for offset in count(0, portion):
-        found = rows.picks.decode(tx.execute(SQL[name], (*source, portion, offset)).fetchone()[0])
-        yield from found
-        if len(found) < portion:
-            return

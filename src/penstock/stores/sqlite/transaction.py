@@ -1,67 +1,124 @@
-"""An open write transaction, and what the verbs of the store share inside one."""
+"""An open write transaction on a SQLite file, and reading from one."""
 
+import contextlib
 import sqlite3
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
-from penstock.core.job import Job, Scope
-from penstock.stores.sql import load_queries
-from penstock.stores.sqlite import rows
-from penstock.stores.sqlite.rows import RUNNING, encoded
+from penstock.core.job import Job, JobQuery
+from penstock.core.store import Clock
+from penstock.stores.sql import load_queries, rows
+from penstock.stores.sql.adding import add_tags
+from penstock.stores.sql.rows import encoded
+from penstock.stores.sql.transaction import Current, Reading, Search, Totals, Transaction
+from penstock.stores.sqlite.searching import searched, tagged, tallied
 
 SQL = load_queries("penstock.stores.sqlite")
 
 # All of them become one text, which SQLite limits to a billion bytes.
 _JOBS_AT_ONCE = 100
 
-Totals = dict[tuple[str, int], int]
-"""How the number of jobs in a queue and stage changes."""
 
-Freed = tuple[str, str, str | None]
-"""The queue, the task and the throttle of a job that runs no more."""
+class SqliteReading(Reading):
+    """Runs statements on a connection."""
 
+    def __init__(self, connection: sqlite3.Connection | sqlite3.Cursor, clock: Clock) -> None:
+        super().__init__()
+        self._execute = connection.execute
+        self._executemany = connection.executemany
+        self._clock = clock
 
-class Transaction:
-    """Runs statements; verbs note here what has to happen after the commit."""
+    def execute(self, name: str, parameters: Sequence[Any] = ()) -> sqlite3.Cursor:
+        """See `Reading.execute`."""
+        return self._execute(SQL[name], parameters)
 
-    def __init__(self, connection: sqlite3.Connection | sqlite3.Cursor) -> None:
-        self.execute: Callable[..., sqlite3.Cursor] = connection.execute
-        self.executemany: Callable[..., sqlite3.Cursor] = connection.executemany
-        self.written = False
-        self.ring = False
-        self.ring_others = False
-        # What had a place among running jobs and gave it back, where limits are in force.
-        self.freed: set[Freed] = set()
+    def search(self, what: Search, query: JobQuery) -> sqlite3.Cursor:
+        """See `Reading.search`."""
+        tail, parameters = tallied(query) if what == "tally" else searched(query)
+        name = f"{what}_tagged" if tagged(query) else what
+        return self._execute(f"{SQL[name]} {tail}", parameters)
+
+    def now(self) -> int:
+        """See `Reading.now`."""
+        return self._clock()
+
+    @contextlib.contextmanager
+    def moment(self) -> Iterator[None]:
+        """See `Reading.moment`."""
+        self._execute("BEGIN")
+        try:
+            yield
+        finally:
+            self._execute("COMMIT")
 
     def jobs(self, ids: Sequence[int]) -> list[Job]:
-        """The jobs with these ids, in this order; unknown ones are left out."""
-        return jobs(self.execute, ids)
+        """See `Reading.jobs`."""
+        found: list[Job] = []
+        for start in range(0, len(ids), _JOBS_AT_ONCE):
+            wanted = encoded(ids[start : start + _JOBS_AT_ONCE])
+            row = self._execute(SQL["jobs"], (wanted,)).fetchone()[0]
+            found += [rows.job(columns) for columns in rows.jobs.decode(row)]
+        return found
 
-    def dedupe_holder(self, dedupe: str, scope: Scope, but: Collection[int] = ()) -> int | None:
-        """Who keeps a job with this dedupe key from being pending."""
-        for job_id, stage, held in self.execute(SQL["dedupe_holders"], (dedupe,)).fetchall():
-            if job_id not in but and (stage < RUNNING or Scope.UNFINISHED in (scope, held)):
-                return int(job_id)
-        return None
+
+class SqliteTransaction(SqliteReading, Transaction):
+    """Runs statements of one transaction."""
+
+    def executemany(self, name: str, parameters: Sequence[Sequence[Any]]) -> None:
+        """See `Transaction.executemany`."""
+        self._executemany(SQL[name], parameters)
+
+    def reserve(self, jobs: int, entries: int) -> tuple[range, range]:
+        """See `Transaction.reserve`. Nobody else writes meanwhile."""
+        last_job, last_log = self._execute(SQL["last_ids"]).fetchone()
+        return (
+            range(last_job + 1, last_job + 1 + jobs),
+            range(last_log + 1, last_log + 1 + entries),
+        )
+
+    def numbers(self, numbers: Sequence[int]) -> int:
+        """See `Transaction.numbers`: there are no gaps, so that the first says it all."""
+        return numbers[0]
+
+    def current(self, ids: Sequence[int]) -> Sequence[Current]:
+        """See `Transaction.current`."""
+        found = self._execute(SQL["versions"], (encoded(ids),)).fetchone()[0]
+        return rows.versions.decode(found)
+
+    def add_jobs(
+        self,
+        ids: Sequence[int],
+        versions: Sequence[int],
+        now: int,
+        groups: Sequence[tuple[tuple[Any, ...], Sequence[str]]],
+    ) -> None:
+        """See `Transaction.add_jobs`."""
+        first, ahead = ids[0], versions[0] - ids[0]
+        for options, payloads in groups:
+            self._add_group(first, ahead, now, options, payloads)
+            first += len(payloads)
+
+    def _add_group(
+        self, first: int, ahead: int, now: int, options: tuple[Any, ...], payloads: Sequence[str]
+    ) -> None:
+        is_plain = options[rows.RARE] == rows.NONE_OF_THEM
+        if is_plain:
+            options = options[: rows.RARE.start]
+        last = first + len(payloads) - 1
+        if len(payloads) == 1:
+            query = SQL["add_plain_job" if is_plain else "add_job"]
+            self._execute(query, (first, first + ahead, now, *options))
+            self._execute(SQL["add_payload"], (first, payloads[0]))
+        else:
+            query = SQL["add_plain_jobs" if is_plain else "add_jobs"]
+            self._execute(SQL["add_payloads"], (encoded(payloads), first))
+            self._execute(query, (first, last, ahead, now, *options))
+        if not is_plain:
+            add_tags(self, range(first, last + 1), options)
 
     def add_totals(self, totals: Totals) -> None:
-        """Keep the totals that no one counts rows for."""
+        """See `Transaction.add_totals`."""
         for (queue, stage), n in totals.items():
             if n:
-                self.execute(SQL["add_totals"], (queue, stage, n))
+                self._execute(SQL["add_totals"], (queue, stage, n))
         self.written = True
-
-
-def jobs(execute: Callable[..., sqlite3.Cursor], ids: Sequence[int]) -> list[Job]:
-    """The jobs with these ids, in this order; unknown ones are left out."""
-    found: list[Job] = []
-    for start in range(0, len(ids), _JOBS_AT_ONCE):
-        wanted = encoded(ids[start : start + _JOBS_AT_ONCE])
-        row = execute(SQL["jobs"], (wanted,)).fetchone()[0]
-        found += [rows.job(columns) for columns in rows.jobs.decode(row)]
-    return found
-
-
-def shift(totals: Totals, queue: str, before: int, after: int, n: int = 1) -> None:
-    """Note that `n` jobs go from one stage to another."""
-    totals[queue, before] = totals.get((queue, before), 0) - n
-    totals[queue, after] = totals.get((queue, after), 0) + n

@@ -1,14 +1,13 @@
 """Writes and reads what running jobs say about themselves."""
 
-import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from penstock.core.job import Job, JobId
 from penstock.core.lifecycle import State
 from penstock.core.note import LINES_KEPT, Line, Note, Progress
 from penstock.core.times import from_micros, to_micros
-from penstock.stores.sqlite.rows import encoded
-from penstock.stores.sqlite.transaction import SQL, Transaction
+from penstock.stores.sql.rows import encoded
+from penstock.stores.sql.transaction import Reading, Transaction
 
 
 class Noting:
@@ -24,7 +23,7 @@ class Noting:
     def write(self, tx: Transaction, calls: Sequence[Sequence[Note]]) -> list[list[bool]]:
         """See `Store.note`."""
         ids = {note.lease.job_id for call in calls for note in call}
-        held = set(tx.execute(SQL["held"], (encoded(list(ids)),)).fetchall())
+        held = set(tx.execute("held", (encoded(list(ids)),)).fetchall())
         answers = [[(n.lease.job_id, n.lease.token) in held for n in call] for call in calls]
         for call, answer in zip(calls, answers, strict=True):
             for note, is_held in zip(call, answer, strict=True):
@@ -37,17 +36,17 @@ class Noting:
         if (said := note.progress) is not None:
             times = to_micros(said.at), to_micros(said.started_at)
             values = (job_id, said.done, said.total, said.note, *times, said.start)
-            tx.execute(SQL["write_progress"], values)
+            tx.execute("write_progress", values)
         if note.state is not None:
-            tx.execute(SQL["write_checkpoint"], (job_id, note.state))
+            tx.execute("write_checkpoint", (job_id, note.state))
             self.resumable.add(job_id)
         if note.lines:
             lines = [
                 (job_id, to_micros(line.at), line.level, line.text, line.attempt)
                 for line in note.lines
             ]
-            tx.executemany(SQL["add_line"], lines)
-            tx.execute(SQL["drop_lines"], (job_id, LINES_KEPT))
+            tx.executemany("add_line", lines)
+            tx.execute("drop_lines", (job_id, LINES_KEPT))
         tx.written = True
 
     def settle(self, tx: Transaction, answers: Sequence[list[Job | None] | Exception]) -> None:
@@ -61,12 +60,12 @@ class Noting:
         ]
         done = [job.id for job in moved if job.state is State.DONE]
         if done:
-            tx.execute(SQL["clear_checkpoints"], (encoded(done),))
+            tx.execute("clear_checkpoints", (encoded(done),))
         self.resumable.difference_update([job.id for job in moved])
 
-    def checkpoint(self, connection: sqlite3.Connection, job_id: JobId) -> str | None:
+    def checkpoint(self, reading: Reading, job_id: JobId) -> str | None:
         """See `Store.checkpoint`."""
-        row = connection.execute(SQL["checkpoint"], (job_id,)).fetchone()
+        row = reading.execute("checkpoint", (job_id,)).fetchone()
         if row is None:
             return None
         body, is_running = row
@@ -77,22 +76,22 @@ class Noting:
 
 def forget(tx: Transaction, ids: str) -> None:
     """Let these jobs start anew: without progress, without a checkpoint."""
-    tx.execute(SQL["clear_progress"], (ids,))
-    tx.execute(SQL["clear_checkpoints"], (ids,))
+    tx.execute("clear_progress", (ids,))
+    tx.execute("clear_checkpoints", (ids,))
 
 
-def progress(execute: Callable[..., sqlite3.Cursor], ids: Sequence[JobId]) -> dict[JobId, Progress]:
+def progress(reading: Reading, ids: Sequence[JobId]) -> dict[JobId, Progress]:
     """See `Store.progress`."""
-    found = execute(SQL["progress"], (encoded(ids),)).fetchall()
+    found = reading.execute("progress", (encoded(ids),)).fetchall()
     return {
         job_id: Progress(done, total, note, from_micros(at), from_micros(started_at), start)
         for job_id, done, total, note, at, started_at, start in found
     }
 
 
-def lines(execute: Callable[..., sqlite3.Cursor], *wanted: int) -> list[Line]:
+def lines(reading: Reading, *wanted: int) -> list[Line]:
     """See `Store.lines`."""
     return [
         Line(line_id, from_micros(at), level, text, attempt)
-        for line_id, at, level, text, attempt in execute(SQL["lines"], wanted).fetchall()
+        for line_id, at, level, text, attempt in reading.execute("lines", wanted).fetchall()
     ]

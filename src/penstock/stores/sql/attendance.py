@@ -1,6 +1,5 @@
 """Who works on the store, in the file: what the verbs about it do."""
 
-import sqlite3
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
@@ -8,28 +7,28 @@ import msgspec
 
 from penstock.core.times import from_micros, to_micros
 from penstock.core.worker import Holding, WorkerInfo, roster
-from penstock.stores.sqlite.rows import encoded
-from penstock.stores.sqlite.transaction import SQL, Transaction
+from penstock.stores.sql.rows import encoded
+from penstock.stores.sql.transaction import Reading, Transaction
 
 _names = msgspec.json.Decoder(tuple[str, ...])
 
 
-def find(connection: sqlite3.Connection) -> list[WorkerInfo]:
+def find(reading: Reading) -> list[WorkerInfo]:
     """Every worker that greeted or holds a lease."""
-    greeted = [_worker(row) for row in connection.execute(SQL["workers"])]
-    return roster(greeted, [_holding(row) for row in connection.execute(SQL["holdings"])])
+    greeted = [_worker(row) for row in reading.execute("workers")]
+    return roster(greeted, [_holding(row) for row in reading.execute("holdings")])
 
 
 def greet(tx: Transaction, workers: Iterable[WorkerInfo], now: int) -> None:
     """Write what workers say of themselves; nobody is woken."""
     for worker in workers:
-        tx.execute(SQL["greet"], _columns(worker, now))
+        tx.execute("greet", _columns(worker, now))
         tx.written = True
 
 
 def dismiss(tx: Transaction, names: Collection[str]) -> None:
     """Forget workers; nobody is woken."""
-    if tx.execute(SQL["dismiss"], (encoded(list(names)),)).fetchall():
+    if tx.execute("dismiss", (encoded(list(names)),)).fetchall():
         tx.written = True
 
 

@@ -1,6 +1,5 @@
 """Schedules in the file: what the verbs about them do inside a transaction."""
 
-import sqlite3
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -10,9 +9,9 @@ from msgspec.structs import replace
 from penstock.core.job import Job, NewJob
 from penstock.core.schedule import Due, Firing, Missed, Rhythm, Schedule
 from penstock.core.times import from_micros, span_from_micros, span_to_micros, to_micros
-from penstock.stores.sqlite.adding import Adding, explain, is_new
-from penstock.stores.sqlite.rows import encoded
-from penstock.stores.sqlite.transaction import SQL, Transaction
+from penstock.stores.sql.adding import Adding, explain, is_new
+from penstock.stores.sql.rows import encoded
+from penstock.stores.sql.transaction import Reading, Transaction
 
 _DEFAULTS = {
     field.name: field.default
@@ -22,25 +21,25 @@ _DEFAULTS = {
 _job = msgspec.json.Decoder(NewJob)
 
 
-def find(connection: sqlite3.Connection, names: Collection[str] | None) -> list[Schedule]:
+def find(reading: Reading, names: Collection[str] | None) -> list[Schedule]:
     """The schedules with these names, or all."""
     if names is None:
-        found = connection.execute(SQL["schedules"])
+        found = reading.execute("schedules")
     else:
-        found = connection.execute(SQL["schedules_named"], (encoded(sorted(names)),))
+        found = reading.execute("schedules_named", (encoded(sorted(names)),))
     return [_schedule(row) for row in found]
 
 
 def due(
-    connection: sqlite3.Connection,
-    now: int,
+    reading: Reading,
     known: tuple[Collection[str], Collection[str]],
     limit: int,
 ) -> Due:
     """What is due among the known ones, and when the next is."""
+    now = reading.now()
     tasks, declared = (encoded(sorted(names)) for names in known)
-    found = connection.execute(SQL["due_schedules"], (now, tasks, declared, limit)).fetchall()
-    following = connection.execute(SQL["next_schedule"], (now, tasks, declared)).fetchone()
+    found = reading.execute("due_schedules", (now, tasks, declared, limit)).fetchall()
+    following = reading.execute("next_schedule", (now, tasks, declared)).fetchone()
     return Due(
         now=from_micros(now),
         schedules=[_schedule(row) for row in found],
@@ -50,18 +49,18 @@ def due(
 
 def put(tx: Transaction, schedule: Schedule) -> Schedule | None:
     """Write a schedule unless another write came first."""
-    row = tx.execute(SQL["schedule_version"], (schedule.name,)).fetchone()
+    row = tx.execute("schedule_version", (schedule.name,)).fetchone()
     if schedule.version != (0 if row is None else row[0]):
         return None
     schedule = replace(schedule, version=_next_version(tx))
-    tx.execute(SQL["put_schedule"], _columns(schedule))
+    tx.execute("put_schedule", _columns(schedule))
     tx.written = tx.ring = tx.ring_others = True
     return schedule
 
 
 def drop(tx: Transaction, name: str) -> bool:
     """Remove a schedule, if it is there."""
-    dropped = tx.execute(SQL["drop_schedule"], (name,)).fetchone() is not None
+    dropped = tx.execute("drop_schedule", (name,)).fetchone() is not None
     tx.written = tx.written or dropped
     return dropped
 
@@ -70,7 +69,7 @@ def fire(
     tx: Transaction, calls: Sequence[tuple[Firing, str]], now: int
 ) -> list[list[Job] | Exception | None]:
     """Add the jobs of each firing that nobody else came first with."""
-    adding = Adding(tx, now)
+    adding = Adding(tx, now, sum(len(firing.jobs) for firing, _ in calls))
     adding.look_up_keys(
         job.key for firing, _ in calls for job in firing.jobs if job.key is not None
     )
@@ -87,7 +86,7 @@ def _fire_one(
     tx: Transaction, adding: Adding, firing: Firing, actor: str, now: int
 ) -> list[Job] | Exception | None:
     schedule = firing.schedule
-    row = tx.execute(SQL["schedule_version"], (schedule.name,)).fetchone()
+    row = tx.execute("schedule_version", (schedule.name,)).fetchone()
     if row is None:
         return None
     version, next_at, paused = row
@@ -98,7 +97,7 @@ def _fire_one(
         return jobs
     newest = next((job for job in reversed(jobs) if not job.duplicate), None)
     tx.execute(
-        SQL["schedule_fired"],
+        "schedule_fired",
         (
             schedule.name,
             _next_version(tx),
@@ -112,7 +111,7 @@ def _fire_one(
 
 
 def _next_version(tx: Transaction) -> int:
-    return int(tx.execute(SQL["next_schedule_version"]).fetchone()[0])
+    return int(tx.execute("next_schedule_version").fetchone()[0])
 
 
 def _columns(schedule: Schedule) -> tuple[Any, ...]:

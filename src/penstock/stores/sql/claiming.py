@@ -5,7 +5,6 @@ the kept totals, per task and throttle from the rows of running jobs. A lease th
 leaves nothing behind that could be wrong.
 """
 
-import sqlite3
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from heapq import merge
@@ -26,10 +25,10 @@ from penstock.core.limits import (
     throttle_limit,
 )
 from penstock.core.times import from_micros
-from penstock.stores.sqlite.rows import encoded, names
-from penstock.stores.sqlite.transaction import SQL, Freed, Transaction
+from penstock.stores.sql.rows import encoded, names
+from penstock.stores.sql.transaction import Cursor, Freed, Transaction
 
-Execute = Callable[..., sqlite3.Cursor]
+Execute = Callable[..., Cursor]
 
 # How many held jobs a claim puts out of the way at most, before others get their turn.
 _PATIENCE = 1_000
@@ -92,7 +91,7 @@ class _Ready:
     def _tenants(self, name: str, priority: int, after: str, *tag: str) -> Iterator[str]:
         while True:
             parameters = (self._queue.name, priority, after, _TENANTS_AT_ONCE, *tag)
-            found = self._tx.execute(SQL[name], parameters).fetchall()
+            found = self._tx.execute(name, parameters).fetchall()
             yield from (tenant for (tenant,) in found)
             if len(found) < _TENANTS_AT_ONCE:
                 return
@@ -103,7 +102,7 @@ class _Ready:
         queue, portion = self._queue, self._portion
         while True:
             parameters = (queue.name, priority, run_at, job_id, portion, *more)
-            found = _candidates.decode(self._tx.execute(SQL[name], parameters).fetchone()[0])
+            found = _candidates.decode(self._tx.execute(name, parameters).fetchone()[0])
             for run_at, job_id, task, throttle in found:
                 level = queue.level(priority, run_at)
                 yield Candidate(level, run_at, job_id, queue.name, task, throttle, tenant or None)
@@ -128,7 +127,7 @@ class Claiming:
         return [job.id for job in chosen.taken]
 
     def _choose(self, names: Collection[str]) -> Chosen:
-        found = self._tx.execute(SQL["open_queues"], (encoded(list(names)),)).fetchall()
+        found = self._tx.execute("open_queues", (encoded(list(names)),)).fetchall()
         queues = {row[0]: _Queue(row, self._now) for row in found}
         places = places_of(self._tx.execute, {name: queue.room for name, queue in queues.items()})
         by_tag = bool(self._wanted.tags)
@@ -151,7 +150,7 @@ class Claiming:
             # By tag, held jobs are met as well, whose tenants the queue does not count.
             fair=queue.fair or bool(self._wanted.tags),
             ages=queue.promote_after is not None,
-            last=lambda: dict(self._tx.execute(SQL["turns"], (queue.name,)).fetchall()),
+            last=lambda: dict(self._tx.execute("turns", (queue.name,)).fetchall()),
         )
 
     def _release(self, places: Places, queues: Mapping[str, _Queue]) -> None:
@@ -160,14 +159,14 @@ class Claiming:
         Only in queues that this claim takes from: it meets them, and takes or holds each, so
         that a claim which comes to nothing writes nothing.
         """
-        for (held,) in self._tx.execute(SQL["holders"]).fetchall():
+        for (held,) in self._tx.execute("holders").fetchall():
             room = _room_of(places, held)
             if room is not None and room <= 0:
                 continue
-            for tenant, queue, priority in self._tx.execute(SQL["held_places"], (held,)).fetchall():
+            for tenant, queue, priority in self._tx.execute("held_places", (held,)).fetchall():
                 if queue in queues and places.queue_is_open(queue):
                     limit = _ALL if room is None else room
-                    self._tx.execute(SQL["release"], (held, tenant, queue, priority, limit))
+                    self._tx.execute("release", (held, tenant, queue, priority, limit))
                     self._tx.written = True
                     queues[queue].fair = queues[queue].fair or tenant != NO_TENANT
 
@@ -177,7 +176,7 @@ class Claiming:
         for job_id, (kind, name) in chosen.held.items():
             groups[f"{kind}:{name}"].append(job_id)
         for held, ids in groups.items():
-            self._tx.execute(SQL["hold"], (held, encoded(ids)))
+            self._tx.execute("hold", (held, encoded(ids)))
             self._tx.written = True
         if chosen.gave_up:
             self._tx.ring = True  # there may be more to take behind those
@@ -190,12 +189,12 @@ class Claiming:
             if queues[job.queue].fair
         }
         for (name, level), tenant in turns.items():
-            self._tx.execute(SQL["note_turn"], (name, level, tenant))
+            self._tx.execute("note_turn", (name, level, tenant))
         for name, n in Counter(job.queue for job in chosen.taken).items():
             queue = queues[name]
             if queue.rate is not None:
                 starts = started(queue.starts, self._now, n, queue.window)
-                self._tx.execute(SQL["note_starts"], (name, encoded(starts)))
+                self._tx.execute("note_starts", (name, encoded(starts)))
                 if rate_taken(starts, self._now, queue.window) >= queue.rate:
                     # Who waits has to look when the rate allows the next.
                     self._tx.ring = self._tx.ring_others = True
@@ -204,16 +203,16 @@ class Claiming:
 def places_of(execute: Execute, queues: Mapping[str, int | None]) -> Places:
     """The places that are free, by the limits in the file and what runs now."""
     limits: dict[str, dict[str, int]] = {"task": {}, "throttle": {}}
-    for kind, name, concurrency in execute(SQL["limits"]).fetchall():
+    for kind, name, concurrency in execute("limits").fetchall():
         limits[kind][name] = concurrency
     running: dict[str, int] = {}
     if limits["task"]:
         parameters = (encoded(list(limits["task"])),)
-        running = dict(execute(SQL["running_by_task"], parameters).fetchall())
+        running = dict(execute("running_by_task", parameters).fetchall())
     tasks = {name: limit - running.get(name, 0) for name, limit in limits["task"].items()}
 
     def throttle_room(name: str) -> int:
-        (n,) = execute(SQL["running_of_throttle"], (name,)).fetchone()
+        (n,) = execute("running_of_throttle", (name,)).fetchone()
         return throttle_limit(limits["throttle"], name) - int(n)
 
     return Places(queues=queues, tasks=tasks, throttle=throttle_room)
@@ -227,11 +226,11 @@ def _room_of(places: Places, held: str) -> int | None:
 
 def room_is_wanted(execute: Execute, freed: Collection[Freed]) -> bool:
     """Whether a limit that these jobs counted for has room, and ready jobs to fill it."""
-    if execute(SQL["queue_is_wanted"], (encoded({queue for queue, _, _ in freed}),)).fetchone()[0]:
+    if execute("queue_is_wanted", (encoded({queue for queue, _, _ in freed}),)).fetchone()[0]:
         return True
     names = {f"task:{task}" for _, task, _ in freed}
     names |= {f"throttle:{throttle}" for _, _, throttle in freed if throttle is not None}
-    holding = execute(SQL["holding"], (encoded(names),)).fetchall()
+    holding = execute("holding", (encoded(names),)).fetchall()
     places = places_of(execute, {})
     return any((_room_of(places, held) or 0) > 0 for (held,) in holding)
 
@@ -239,7 +238,7 @@ def room_is_wanted(execute: Execute, freed: Collection[Freed]) -> bool:
 def held_by(execute: Execute, job: Job, now: int) -> list[Held]:
     """See `Store.held`."""
     held: list[Held] = []
-    for row in execute(SQL["open_queues"], (encoded([job.queue]),)).fetchall():
+    for row in execute("open_queues", (encoded([job.queue]),)).fetchall():
         queue = _Queue(row, now)
         if queue.concurrency is not None and queue.running >= queue.concurrency:
             held.append(
@@ -258,16 +257,16 @@ def held_by(execute: Execute, job: Job, now: int) -> list[Held]:
                     until=None if until is None else from_micros(until),
                 )
             )
-    limits = execute(SQL["limits"]).fetchall()
+    limits = execute("limits").fetchall()
     for kind, name, limit in limits:
         if (kind, name) == ("task", job.task):
-            running = dict(execute(SQL["running_by_task"], (encoded([name]),)).fetchall())
+            running = dict(execute("running_by_task", (encoded([name]),)).fetchall())
             if (taken := running.get(name, 0)) >= limit:
                 held.append(Held(kind="task", name=name, taken=taken, limit=limit))
     if job.throttle is not None:
         prefixes = {name: limit for kind, name, limit in limits if kind == "throttle"}
         limit = throttle_limit(prefixes, job.throttle)
-        (taken,) = execute(SQL["running_of_throttle"], (job.throttle,)).fetchone()
+        (taken,) = execute("running_of_throttle", (job.throttle,)).fetchone()
         if taken >= limit:
             held.append(Held(kind="throttle", name=job.throttle, taken=taken, limit=limit))
     return held
@@ -277,24 +276,24 @@ def ready_tags(
     execute: Execute, queue: str, limit: int, among: Sequence[str] | None, now: int
 ) -> list[str]:
     """See `Store.ready_tags`; of the jobs that are ready already."""
-    for row in execute(SQL["open_queues"], (encoded([queue]),)).fetchall():
+    for row in execute("open_queues", (encoded([queue]),)).fetchall():
         room = _Queue(row, now).room
         if room is not None and room <= 0:
             return []
     if among is None:
-        found = execute(SQL["ready_tags"], (queue, limit))
+        found = execute("ready_tags", (queue, limit))
     else:
-        found = execute(SQL["ready_tags_among"], (queue, limit, encoded(sorted({*among}))))
+        found = execute("ready_tags_among", (queue, limit, encoded(sorted({*among}))))
     return names.decode(found.fetchone()[0])
 
 
 def oldest_ready(execute: Execute) -> dict[str, int]:
     """See `Store.oldest_ready`; of the jobs that are ready already."""
-    found = [*execute(SQL["oldest_ready"]), *execute(SQL["oldest_of_tenants"])]
-    for (held,) in execute(SQL["holders"]).fetchall():
-        for tenant, queue, priority in execute(SQL["held_places"], (held,)).fetchall():
+    found = [*execute("oldest_ready"), *execute("oldest_of_tenants")]
+    for (held,) in execute("holders").fetchall():
+        for tenant, queue, priority in execute("held_places", (held,)).fetchall():
             place = (held, tenant, queue, priority)
-            found.append((queue, *execute(SQL["oldest_held"], place).fetchone()))
+            found.append((queue, *execute("oldest_held", place).fetchone()))
     oldest: dict[str, int] = {}
     for queue, at in found:
         if at is not None:
@@ -306,7 +305,7 @@ def next_start(execute: Execute, after: int) -> int | None:
     """When a rate that holds ready jobs lets the next one start, behind an instant."""
     instants = [
         at
-        for rate, window, starts in execute(SQL["rates_in_force"]).fetchall()
+        for rate, window, starts in execute("rates_in_force").fetchall()
         if (at := free_at(_starts.decode(starts), rate, window)) is not None and at > after
     ]
     return min(instants, default=None)

@@ -19,11 +19,11 @@ from penstock.core.job import (
 )
 from penstock.core.lifecycle import Event, State, abandon, frees
 from penstock.core.times import from_micros, span_to_micros, to_micros
-from penstock.stores.sqlite import rows
-from penstock.stores.sqlite.adding import add_tags
-from penstock.stores.sqlite.moving import Moving
-from penstock.stores.sqlite.rows import BLOCKED, READY, SCHEDULED, STAGES, encoded
-from penstock.stores.sqlite.transaction import SQL, Totals, Transaction, shift
+from penstock.stores.sql import rows
+from penstock.stores.sql.adding import add_tags
+from penstock.stores.sql.moving import Moving
+from penstock.stores.sql.rows import BLOCKED, READY, SCHEDULED, STAGES, encoded
+from penstock.stores.sql.transaction import Totals, Transaction, shift
 
 
 class Restoring:
@@ -34,7 +34,7 @@ class Restoring:
         self._now = now
         self._origin = origin
         self._actor = actor
-        self._last_job, last_log = tx.execute(SQL["last_ids"]).fetchone()
+        self._last_job, last_log = tx.execute("last_ids").fetchone()
         self._last_log = max(last_log, origin.last_log)
         self._places: dict[int, JobId] = {}
         self._totals: Totals = {}
@@ -51,19 +51,17 @@ class Restoring:
         originals |= {record.job.parent for record in records if record.job.parent is not None}
         originals |= {edge.needed for record in records for edge in record.edges}
         self._places = dict(
-            self._tx.execute(
-                SQL["taken_over"], (self._origin.source, encoded(originals))
-            ).fetchall()
+            self._tx.execute("taken_over", (self._origin.source, encoded(originals))).fetchall()
         )
         for queue in {record.job.queue for record in records}:
-            if self._tx.execute(SQL["queue"], (queue,)).fetchone() is None:
-                self._tx.execute(SQL["add_queue"], (queue,))
+            if self._tx.execute("queue", (queue,)).fetchone() is None:
+                self._tx.execute("add_queue", (queue,))
         self._coming = {record.job.id: record.job.state for record in records}
         answers = [self._take(record) for record in records]
         self._link()
         self._show_heads()
         floors = (max(self._last_job, self._origin.last_job), self._last_log)
-        self._tx.execute(SQL["remember_last_ids"], floors)
+        self._tx.execute("remember_last_ids", floors)
         self._tx.add_totals(self._totals)
         self._tx.ring = self._tx.ring_others = True
         if self._lost:
@@ -86,11 +84,11 @@ class Restoring:
         needs = self._needs(record, place) if record.edges else 0
         stage = self._stage(job, needs)
         options = rows.options(asked(moved), stage, to_micros(moved.run_at), needs)
-        self._tx.execute(SQL["restore_job"], _row(moved, stage, options))
-        self._tx.execute(SQL["add_payload"], (place, job.payload))
-        add_tags(self._tx, place, place, options)
-        self._tx.executemany(SQL["restore_log"], _log_rows(log))
-        self._tx.execute(SQL["take_over"], (self._origin.source, job.id, place))
+        self._tx.execute("restore_job", _row(moved, stage, options))
+        self._tx.execute("add_payload", (place, job.payload))
+        add_tags(self._tx, [place], options)
+        self._tx.executemany("restore_log", _log_rows(log))
+        self._tx.execute("take_over", (self._origin.source, job.id, place))
         self._places[job.id] = place
         self._totals[job.queue, stage] = self._totals.get((job.queue, stage), 0) + 1
         return place
@@ -139,7 +137,7 @@ class Restoring:
             for edge in record.edges
             if edge.needed in self._places and not edge.resolved
         }
-        found = self._tx.execute(SQL["stages"], (encoded(list(needed)),)).fetchall()
+        found = self._tx.execute("stages", (encoded(list(needed)),)).fetchall()
         states = {one: STAGES[stage][0] for one, stage in found}
         for one, state in states.items():
             self._wait(place, one, state, needed[one])
@@ -158,15 +156,15 @@ class Restoring:
         self._write_edges()
         if self._early:
             ids = encoded({place for place, _, _ in self._early})
-            self._tx.execute(SQL["recount_needs"], (ids,))
-            for _, queue, stage in self._tx.execute(SQL["free"], (self._now, ids)).fetchall():
+            self._tx.execute("recount_needs", (ids,))
+            for _, queue, stage in self._tx.execute("free", (self._now, ids)).fetchall():
                 shift(self._totals, queue, BLOCKED, stage)
 
     def _write_edges(self) -> None:
         if self._edges:
-            self._tx.execute(SQL["add_edges"], (encoded(self._edges),))
+            self._tx.execute("add_edges", (encoded(self._edges),))
             needed = {needed for needed, _, _, resolved in self._edges if not resolved}
-            self._tx.execute(SQL["await"], (encoded(needed),))
+            self._tx.execute("await", (encoded(needed),))
 
     def _abandon(self) -> None:
         """Those that wait for a job which did not succeed here meanwhile."""
@@ -193,7 +191,7 @@ class Restoring:
     def _show_heads(self) -> None:
         if self._keys:
             parameters = (self._now, encoded(self._keys))
-            for _, queue, stage in self._tx.execute(SQL["unblock"], parameters).fetchall():
+            for _, queue, stage in self._tx.execute("unblock", parameters).fetchall():
                 shift(self._totals, queue, BLOCKED, stage)
 
 

@@ -1,6 +1,5 @@
 """Access tokens in the file: what the verbs about them do."""
 
-import sqlite3
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,15 +7,15 @@ import msgspec
 
 from penstock.core.times import from_micros, to_micros
 from penstock.core.token import Access, Token
-from penstock.stores.sqlite.rows import encoded
-from penstock.stores.sqlite.transaction import SQL, Transaction
+from penstock.stores.sql.rows import encoded
+from penstock.stores.sql.transaction import Reading, Transaction
 
 _scopes = msgspec.json.Decoder(frozenset[Access])
 
 
-def find(connection: sqlite3.Connection) -> list[Token]:
+def find(reading: Reading) -> list[Token]:
     """Every token, by name."""
-    return [_token(row) for row in connection.execute(SQL["tokens"])]
+    return [_token(row) for row in reading.execute("tokens")]
 
 
 def add(tx: Transaction, token: Token) -> bool:
@@ -38,7 +37,7 @@ def drop(tx: Transaction, name: str) -> bool:
 
 def _changed(tx: Transaction, query: str, parameters: Sequence[Any]) -> bool:
     """Whether the query changed a row; then every process hears of it."""
-    if not tx.execute(SQL[query], parameters).fetchall():
+    if not tx.execute(query, parameters).fetchall():
         return False
     tx.written = tx.ring = tx.ring_others = True
     return True

@@ -1,6 +1,5 @@
 """Sums of the log in the file: counted by a reader, written by the writer if nobody else was."""
 
-import sqlite3
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import NamedTuple
@@ -18,8 +17,8 @@ from penstock.core.history import (
     summed,
 )
 from penstock.core.times import span_to_micros, to_micros
-from penstock.stores.sqlite.rows import encoded
-from penstock.stores.sqlite.transaction import SQL, Transaction
+from penstock.stores.sql.rows import encoded
+from penstock.stores.sql.transaction import Reading, Transaction
 
 _END_OF_TIME = 2**62
 
@@ -35,24 +34,24 @@ class Digest(NamedTuple):
     """The minute before which sums are past their time, where there are any."""
 
 
-def digest(connection: sqlite3.Connection, limit: int, now: int) -> Digest:
+def digest(reading: Reading, limit: int) -> Digest:
     """Count the next portion of the log.
 
     A portion is a span of ids, which have few gaps: finding its end costs nothing. No statement
     sees less of the log than the one before, so that they need no transaction.
     """
-    start, first, newest = connection.execute(SQL["digested"]).fetchone()
-    oldest = (now - span_to_micros(KEPT)) // MINUTE_IN_MICROS
-    any_old = connection.execute(SQL["any_old_history"], (oldest,)).fetchone()
+    start, first, newest = reading.execute("digested").fetchone()
+    oldest = (reading.now() - span_to_micros(KEPT)) // MINUTE_IN_MICROS
+    any_old = reading.execute("any_old_history", (oldest,)).fetchone()
     forget_before = oldest if any_old else None
     if first is None or limit < 1:
         return Digest(start, start, 0, [], forget_before)
     end = min(newest, first + limit - 1)
-    found = connection.execute(SQL["sums"], (first, end, *BOUNDS_IN_MICROS))
+    found = reading.execute("sums", (first, end, *BOUNDS_IN_MICROS))
     sums = [Sum(*row) for row in found]
     passed = sum(one.n for one in sums)
     if passed <= end - first:  # some were taken over, or removed
-        (passed,) = connection.execute(SQL["log_size"], (first, end)).fetchone()
+        (passed,) = reading.execute("log_size", (first, end)).fetchone()
     return Digest(start, end, passed, sums, forget_before)
 
 
@@ -63,19 +62,19 @@ def write(tx: Transaction, digests: Sequence[Digest]) -> list[int]:
 
 def _write_one(tx: Transaction, digest: Digest) -> int:
     if digest.forget_before is not None:
-        tx.execute(SQL["drop_old_history"], (digest.forget_before, FORGOTTEN_AT_ONCE))
+        tx.execute("drop_old_history", (digest.forget_before, FORGOTTEN_AT_ONCE))
         tx.written = True
-    if not tx.execute(SQL["note_digested"], (digest.start, digest.end)).fetchone():
+    if not tx.execute("note_digested", (digest.start, digest.end)).fetchone():
         return 0
     sums = encoded(digest.sums)
-    tx.execute(SQL["add_history"], (sums,))
-    tx.execute(SQL["add_counters"], (sums,))
+    tx.execute("add_history", (sums,))
+    tx.execute("add_counters", (sums,))
     tx.written = True
     return digest.passed
 
 
 def find(
-    connection: sqlite3.Connection,
+    reading: Reading,
     since: datetime,
     until: datetime | None,
     queue: str | None,
@@ -84,12 +83,12 @@ def find(
     """What has happened in this time."""
     end = _END_OF_TIME if until is None else _minute_from(until)
     parameters = (step // MINUTE, _minute_from(since), end, queue)
-    return intervals(Sum(*row) for row in connection.execute(SQL["history"], parameters))
+    return intervals(Sum(*row) for row in reading.execute("history", parameters))
 
 
-def counters(connection: sqlite3.Connection) -> list[Counters]:
+def counters(reading: Reading) -> list[Counters]:
     """What has happened for ever."""
-    return summed(Sum(*row) for row in connection.execute(SQL["counters"]))
+    return summed(Sum(*row) for row in reading.execute("counters"))
 
 
 def _minute_from(instant: datetime) -> int:

@@ -12,11 +12,11 @@ from penstock.core.errors import JobNotFound, Overtaken, QueueFull
 from penstock.core.job import Change, Job, NewJob, OnFailure, Tail
 from penstock.core.lifecycle import State, abandon, frees, supersede
 from penstock.core.times import from_micros
-from penstock.stores.sqlite import rows
-from penstock.stores.sqlite.edges import inherit
-from penstock.stores.sqlite.moving import Moving, Taken
-from penstock.stores.sqlite.rows import BLOCKED, READY, SCHEDULED, STAGES, encoded
-from penstock.stores.sqlite.transaction import SQL, Totals, Transaction
+from penstock.stores.sql import rows
+from penstock.stores.sql.edges import inherit
+from penstock.stores.sql.moving import Moving, Taken
+from penstock.stores.sql.rows import BLOCKED, READY, SCHEDULED, STAGES, encoded
+from penstock.stores.sql.transaction import Totals, Transaction
 
 Addition = tuple[Sequence[NewJob], str, Tail | None]
 """One call of `add`: the new jobs, the actor, and what a superseding one was merged with."""
@@ -25,12 +25,11 @@ Addition = tuple[Sequence[NewJob], str, Tail | None]
 class Adding:
     """New jobs on their way into the file."""
 
-    def __init__(self, tx: Transaction, now: int) -> None:
+    def __init__(self, tx: Transaction, now: int, at_most: int) -> None:
         self._tx = tx
         self._now = now
         self._at = from_micros(now)
-        last_job, last_log = tx.execute(SQL["last_ids"]).fetchone()
-        self._first, self._first_log = last_job + 1, last_log + 1
+        self._ids, self._versions = tx.reserve(at_most, at_most)
         self._n = 0
         # Runs of jobs that differ only in their arguments: the rest of them, and the arguments.
         self._groups: list[tuple[tuple[Any, ...], list[str]]] = []
@@ -48,7 +47,7 @@ class Adding:
     def look_up_keys(self, keys: Iterable[str]) -> None:
         """Which of these keys already have an unfinished job."""
         if wanted := set(keys):
-            found = self._tx.execute(SQL["held_keys"], (encoded(wanted),)).fetchone()[0]
+            found = self._tx.execute("held_keys", (encoded(wanted),)).fetchone()[0]
             self._held_keys.update(rows.names.decode(found))
 
     def call(self, jobs: Sequence[NewJob], actor: str) -> list[Job] | Exception:
@@ -126,46 +125,29 @@ class Adding:
         """Write every job that was taken."""
         if not self._n:
             return
-        first, ahead = self._first, self._first_log - self._first
-        for options, payloads in self._groups:
-            self._write_group(first, ahead, options, payloads)
-            first += len(payloads)
-        first = self._first
+        ids, versions = self._ids[: self._n], self._versions[: self._n]
+        self._tx.add_jobs(ids, versions, self._now, self._groups)
+        first = 0
         for actor, group in groupby(self._actors, key=itemgetter(0)):
-            n = sum(taken for _, taken in group)
-            self._tx.execute(SQL["log_added"], (ahead, self._now, actor, first, first + n - 1))
-            first += n
+            last = first + sum(taken for _, taken in group)
+            if last > first:
+                numbers = self._tx.numbers(versions[first:last])
+                span = self._tx.numbers(ids[first:last]), ids[last - 1]
+                self._tx.execute("log_added", (numbers, *span, self._now, actor))
+            first = last
         if self._edges:
-            self._tx.execute(SQL["add_edges"], (encoded(self._edges),))
+            self._tx.execute("add_edges", (encoded(self._edges),))
             open_ends = {needed for needed, _, _, resolved in self._edges if not resolved}
-            self._tx.execute(SQL["await"], (encoded(open_ends),))
+            self._tx.execute("await", (encoded(open_ends),))
         self._tx.add_totals(self._totals)
         self._tx.ring = self._tx.ring_others = True
-
-    def _write_group(
-        self, first: int, ahead: int, options: tuple[Any, ...], payloads: list[str]
-    ) -> None:
-        is_plain = options[rows.RARE] == rows.NONE_OF_THEM
-        if is_plain:
-            options = options[: rows.RARE.start]
-        if len(payloads) == 1:
-            query = SQL["add_plain_job" if is_plain else "add_job"]
-            self._tx.execute(query, (first, first + ahead, self._now, *options))
-            self._tx.execute(SQL["add_payload"], (first, payloads[0]))
-        else:
-            query = SQL["add_plain_jobs" if is_plain else "add_jobs"]
-            last = first + len(payloads) - 1
-            self._tx.execute(SQL["add_payloads"], (encoded(payloads), first))
-            self._tx.execute(query, (first, last, ahead, self._now, *options))
-        if not is_plain:
-            add_tags(self._tx, first, first + len(payloads) - 1, options)
 
     def _look_up_needed(self, jobs: Sequence[NewJob]) -> dict[int, State]:
         """The states of the stored jobs that these wait for."""
         wanted = {needed for job in jobs if job.after for needed in job.after}
         if not wanted:
             return {}
-        found = self._tx.execute(SQL["stages"], (encoded(wanted),)).fetchall()
+        found = self._tx.execute("stages", (encoded(wanted),)).fetchall()
         states = {job_id: STAGES[stage][0] for job_id, stage in found}
         if missing := wanted - states.keys():
             raise JobNotFound(f"there is no job {min(missing)} to wait for")
@@ -194,7 +176,7 @@ class Adding:
             self.added_keys.add(new.key)
         if needs:
             stage = BLOCKED
-        job_id, version = self._first + self._n, self._first_log + self._n
+        job_id, version = self._ids[self._n], self._versions[self._n]
         self._n += 1
         options = rows.options(new, stage, run_at, needs)
         if self._last is not None and options == self._groups[-1][0]:
@@ -221,13 +203,13 @@ class Adding:
     def _room(self, queue: str) -> tuple[int, int] | None:
         """How many more jobs a queue takes, and its limit; None without a limit."""
         if queue not in self._rooms:
-            row = self._tx.execute(SQL["max_pending"], (queue,)).fetchone()
+            row = self._tx.execute("max_pending", (queue,)).fetchone()
             if row is None:
-                self._tx.execute(SQL["add_queue"], (queue,))
+                self._tx.execute("add_queue", (queue,))
             limit = None if row is None else row[0]
             self._rooms[queue] = None
             if limit is not None:
-                pending = self._tx.execute(SQL["pending_total"], (queue,)).fetchone()[0]
+                pending = self._tx.execute("pending_total", (queue,)).fetchone()[0]
                 self._rooms[queue] = (limit - pending, limit)
         return self._rooms[queue]
 
@@ -246,7 +228,7 @@ class Following:
         (new,) = jobs
         if new.key in self._adding.added_keys:  # by another caller in this transaction
             return _overtaken(new)
-        (newest,) = self._tx.execute(SQL["tail_of_key"], (new.key,)).fetchone()
+        (newest,) = self._tx.execute("tail_of_key", (new.key,)).fetchone()
         expected = None if tail.job is None else (tail.job.id, tail.job.version)
         found = [(job.id, job.version) for job in self._tx.jobs([newest])] if newest else [None]
         if found != [expected]:
@@ -300,17 +282,18 @@ def is_new(job: Job) -> bool:
     return not job.duplicate and job.state is State.PENDING
 
 
-def add_tags(tx: Transaction, first: int, last: int, options: tuple[Any, ...]) -> None:
+def add_tags(tx: Transaction, ids: Sequence[int], options: tuple[Any, ...]) -> None:
     """Let these jobs, which have the same options and are stored, be found by their tags."""
     stage, run_at, queue, _, priority, *_ = options
     tags, tenant = options[rows.TAGS], options[rows.TENANT]
     if tags is None:
         return
-    tx.execute(SQL["add_tags"], (first, last, tags))
+    span = tx.numbers(ids), ids[-1]
+    tx.execute("add_tags", (*span, tags))
     if stage == READY:
-        tx.execute(SQL["add_ready_tags"], (first, last, tags, queue, priority, tenant, run_at))
+        tx.execute("add_ready_tags", (*span, tags, queue, priority, tenant, run_at))
 
 
 def explain(tx: Transaction, reasons: Mapping[int, str]) -> None:
     """Say in the log why jobs were enqueued, by the ids of the entries."""
-    tx.executemany(SQL["log_reason"], [(reason, entry) for entry, reason in reasons.items()])
+    tx.executemany("log_reason", [(reason, entry) for entry, reason in reasons.items()])

@@ -10,9 +10,9 @@ from penstock.core.errors import TransitionRefused
 from penstock.core.job import Change, Job, JobId, OnFailure, kept_error, moved_fields
 from penstock.core.lifecycle import Event, Move, State, abandon, frees, give_way, undetailed
 from penstock.core.times import from_micros, span_to_micros
-from penstock.stores.sqlite import edges, noting, rows
-from penstock.stores.sqlite.rows import BLOCKED, READY, RUNNING, SCHEDULED, STAGES, encoded
-from penstock.stores.sqlite.transaction import SQL, Totals, Transaction, shift
+from penstock.stores.sql import edges, noting, rows
+from penstock.stores.sql.rows import BLOCKED, READY, RUNNING, SCHEDULED, STAGES, encoded
+from penstock.stores.sql.transaction import Current, Totals, Transaction, shift
 
 
 class _Group:
@@ -44,7 +44,7 @@ class Moving:
         self._tx = tx
         self._now = now
         self._at = from_micros(now)
-        self._current: dict[int, tuple[int | None, int, int | None, int, int]] = {}
+        self._current: dict[int, Current] = {}
         self._groups: dict[tuple[Any, ...], _Group] = {}
         self._last: _Group | None = None
         self._totals: Totals = {}
@@ -66,8 +66,7 @@ class Moving:
 
     def look_up(self, job_ids: Sequence[JobId]) -> None:
         """What these jobs are now: versions, stages, ends of leases, what they need, awaited."""
-        found = self._tx.execute(SQL["versions"], (encoded(job_ids),)).fetchone()[0]
-        self._current.update(zip(job_ids, rows.versions.decode(found), strict=True))
+        self._current.update(zip(job_ids, self._tx.current(job_ids), strict=True))
 
     def call(self, changes: Sequence[Change], actor: str) -> list[Taken | None] | Exception:
         """Take the moves of one caller whose jobs are what the caller believes; in order."""
@@ -91,10 +90,13 @@ class Moving:
         if self._groups:
             self._hand_over()
             self._release()
-            version = self._tx.execute(SQL["last_ids"]).fetchone()[1] + 1
+            n = sum(len(group.jobs) for group in self._groups.values())
+            _, versions = self._tx.reserve(0, n)
+            first = 0
             for group in self._groups.values():
-                self._write_group(version, group)
-                version += len(group.jobs)
+                last = first + len(group.jobs)
+                self._write_group(versions[first:last], group)
+                first = last
             self._write_freed()
             self._write_keys()
             self._note_freed()
@@ -206,29 +208,29 @@ class Moving:
             return BLOCKED, run_at
         return READY if run_at <= self._now else SCHEDULED, run_at
 
-    def _write_group(self, version: int, group: _Group) -> None:
+    def _write_group(self, versions: Sequence[int], group: _Group) -> None:
         move = group.move
         job_ids = [job.id for job in group.jobs]
-        ids = encoded(job_ids)
+        ids, version = encoded(job_ids), self._tx.numbers(versions)
         if move.event is Event.RESET:
             noting.forget(self._tx, ids)
         name, logged = "log_moved", ids
         if group.details:
             name, logged = "log_detailed", encoded(list(zip(job_ids, group.details, strict=True)))
         entry = (self._now, move.event, move.state, group.actor, move.reason, move.error)
-        self._tx.execute(SQL[name], (version, logged, *entry))
+        self._tx.execute(name, (version, logged, *entry))
         if group.stage is None:
             waiting = None
             if move.priority is None:
                 renewed_at = self._now if move.renews else None
-                self._tx.execute(SQL["note"], (version, ids, move.cancel_requested, renewed_at))
+                self._tx.execute("note", (version, ids, move.cancel_requested, renewed_at))
             else:
-                self._tx.execute(SQL["reprioritise"], (version, ids, move.priority))
+                self._tx.execute("reprioritise", (version, ids, move.priority))
         else:
             waiting = STAGES[group.stage][1]
             finished_at = self._now if move.state.final else None
             self._tx.execute(
-                SQL["move"],
+                "move",
                 (
                     version, ids, group.stage, move.attempt, group.run_at, finished_at,
                     group.error, move.result,
@@ -238,11 +240,11 @@ class Moving:
             for (queue, old_stage), n in origins.items():
                 shift(self._totals, queue, old_stage, group.stage, n)
         group.fields = moved_fields(move, group.error, at=self._at, waiting=waiting)
-        self._versions.update(zip(job_ids, range(version, version + len(job_ids)), strict=True))
+        self._versions.update(zip(job_ids, versions, strict=True))
 
     def _note_freed(self) -> None:
         """Whose places other processes may wait for; those that are rung anyway need no note."""
-        if self._tx.ring_others or not self._tx.execute(SQL["limited"]).fetchone()[0]:
+        if self._tx.ring_others or not self._tx.execute("limited").fetchone()[0]:
             return
         for group in self._groups.values():
             if group.stage is not None:
@@ -266,12 +268,12 @@ class Moving:
             ended, self._ended = self._ended, {}
             self._tx.ring_others = True
             over = encoded(list(ended))
-            waiting = self._tx.execute(SQL["waiting_for"], (over,)).fetchall()
+            waiting = self._tx.execute("waiting_for", (over,)).fetchall()
             if not waiting:
                 return
-            self._tx.execute(SQL["resolve"], (over,))
+            self._tx.execute("resolve", (over,))
             fewer = Counter([job_id for _, job_id, _ in waiting])
-            self._tx.execute(SQL["need_less"], (encoded(list(fewer.items())),))
+            self._tx.execute("need_less", (encoded(list(fewer.items())),))
             self._needs_less.update(fewer)
             orphans = {
                 job_id: (needed, *ended[needed])
@@ -297,21 +299,21 @@ class Moving:
     def _write_freed(self) -> None:
         if self._needs_less:
             ids = encoded(self._needs_less)
-            self._keys.update(key for (key,) in self._tx.execute(SQL["freed_keys"], (ids,)))
-            freed = self._tx.execute(SQL["free"], (self._now, ids)).fetchall()
+            self._keys.update(key for (key,) in self._tx.execute("freed_keys", (ids,)))
+            freed = self._tx.execute("free", (self._now, ids)).fetchall()
             for job_id, queue, stage in freed:
                 self._restage(job_id, queue, BLOCKED, stage)
 
     def _write_keys(self) -> None:
         if self._reset_keys:
             keys = encoded(self._reset_keys)
-            visible = self._tx.execute(SQL["visible_behind"], (keys,)).fetchall()
-            self._tx.execute(SQL["block"], (encoded([row[0] for row in visible]),))
+            visible = self._tx.execute("visible_behind", (keys,)).fetchall()
+            self._tx.execute("block", (encoded([row[0] for row in visible]),))
             for job_id, queue, stage in visible:
                 self._restage(job_id, queue, stage, BLOCKED)
         if self._keys:
             parameters = (self._now, encoded(self._keys))
-            for job_id, queue, stage in self._tx.execute(SQL["unblock"], parameters).fetchall():
+            for job_id, queue, stage in self._tx.execute("unblock", parameters).fetchall():
                 self._restage(job_id, queue, BLOCKED, stage)
 
     def _restage(self, job_id: int, queue: str, before: int, after: int) -> None:

@@ -1,0 +1,124 @@
+"""What the verbs of a store on a database stand on: statements by their names, and one transaction.
+
+A database has its own text for each query, under names that all of them share, and its own
+way to number jobs and to hand them over; everything else is written once, in this package.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Literal, Protocol
+
+from penstock.core.job import Job, JobQuery, Scope
+from penstock.stores.sql.rows import RUNNING
+
+Totals = dict[tuple[str, int], int]
+"""How the number of jobs in a queue and stage changes."""
+
+Freed = tuple[str, str, str | None]
+"""The queue, the task and the throttle of a job that runs no more."""
+
+Current = tuple[int | None, int, int | None, int, int]
+"""What a job is now: its version, stage and end of the lease, what it needs, if it is awaited."""
+
+
+Search = Literal["find", "find_ids", "tally"]
+
+
+class Cursor(Protocol):
+    """What a statement comes to."""
+
+    @property
+    def rowcount(self) -> int:
+        """How many rows it changed."""
+        ...
+
+    def fetchone(self) -> Any:
+        """The next row, or None."""
+        ...
+
+    def fetchall(self) -> list[Any]:
+        """The rows that are left."""
+        ...
+
+    def __iter__(self) -> Iterator[Any]:
+        """The rows that are left, one by one."""
+        ...
+
+
+class Reading(ABC):
+    """Runs statements by their names."""
+
+    @abstractmethod
+    def execute(self, name: str, parameters: Sequence[Any] = ()) -> Cursor:
+        """Run the query of this name."""
+
+    @abstractmethod
+    def search(self, what: Search, query: JobQuery) -> Cursor:
+        """Run a search: for jobs or their ids, in the query's order, or the number per stage."""
+
+    @abstractmethod
+    def now(self) -> int:
+        """The time that the store goes by; inside a transaction, always the same."""
+
+    @abstractmethod
+    def moment(self) -> AbstractContextManager[None]:
+        """Let all statements inside the block see the store as it is at one moment."""
+
+    @abstractmethod
+    def jobs(self, ids: Sequence[int]) -> list[Job]:
+        """The jobs with these ids, in this order; unknown ones are left out."""
+
+
+class Transaction(Reading):
+    """A transaction that writes; verbs note here what has to happen after the commit."""
+
+    def __init__(self) -> None:
+        self.written = False
+        self.ring = False
+        self.ring_others = False
+        # What had a place among running jobs and gave it back, where limits are in force.
+        self.freed: set[Freed] = set()
+
+    @abstractmethod
+    def executemany(self, name: str, parameters: Sequence[Sequence[Any]]) -> None:
+        """Run the query of this name with each of these."""
+
+    @abstractmethod
+    def reserve(self, jobs: int, entries: int) -> tuple[Sequence[int], Sequence[int]]:
+        """Numbers for so many jobs and entries of the log, higher than any given before."""
+
+    @abstractmethod
+    def numbers(self, numbers: Sequence[int]) -> Any:
+        """These numbers, or a part of them, as the parameter of a query."""
+
+    @abstractmethod
+    def current(self, ids: Sequence[int]) -> Sequence[Current]:
+        """What these jobs are now, in this order; nobody else changes them before the end."""
+
+    @abstractmethod
+    def add_jobs(
+        self,
+        ids: Sequence[int],
+        versions: Sequence[int],
+        now: int,
+        groups: Sequence[tuple[tuple[Any, ...], Sequence[str]]],
+    ) -> None:
+        """Write new jobs: groups of those that share their options, and the payloads of each."""
+
+    @abstractmethod
+    def add_totals(self, totals: Totals) -> None:
+        """Keep the totals that no one counts rows for."""
+
+    def dedupe_holder(self, dedupe: str, scope: Scope, but: Collection[int] = ()) -> int | None:
+        """Who keeps a job with this dedupe key from being pending."""
+        for job_id, stage, held in self.execute("dedupe_holders", (dedupe,)).fetchall():
+            if job_id not in but and (stage < RUNNING or Scope.UNFINISHED in (scope, held)):
+                return int(job_id)
+        return None
+
+
+def shift(totals: Totals, queue: str, before: int, after: int, n: int = 1) -> None:
+    """Note that `n` jobs go from one stage to another."""
+    totals[queue, before] = totals.get((queue, before), 0) - n
+    totals[queue, after] = totals.get((queue, after), 0) + n

@@ -1,0 +1,87 @@
+"""The conditions of a search, as SQLite finds its way best.
+
+A plus sign keeps it from an index, or from the order, that would make it walk or sort more rows
+than the other way.
+"""
+
+from typing import Any
+
+from penstock.core.job import JobQuery
+from penstock.core.lifecycle import FINAL, UNFINISHED, State
+from penstock.core.times import to_micros
+from penstock.stores.sql.rows import STAGES, encoded
+
+
+def searched(query: JobQuery) -> tuple[str, list[Any]]:
+    """What follows the WHERE of the queries `find` and `find_tagged`, and the parameters."""
+    clauses, parameters = _conditions(query)
+    few = query.states is not None and query.states.isdisjoint({State.PENDING, State.DONE})
+    walked = "j.id" if not few else "+j.id"
+    if tagged(query):
+        walked = "t.job_id"
+        parameters.insert(0, query.tags[0])
+    if query.after is not None:
+        clauses.append(f"{walked} {'<' if query.newest_first else '>'} ?")
+        parameters.append(query.after)
+    order = f"ORDER BY {walked} {'DESC' if query.newest_first else 'ASC'} LIMIT ?"
+    return f"{' AND '.join(clauses) or 'true'} {order}", [*parameters, query.limit]
+
+
+def tallied(query: JobQuery) -> tuple[str, list[Any]]:
+    """What follows the WHERE of the queries `tally` and `tally_tagged`, and the parameters."""
+    clauses, parameters = _conditions(query)
+    if tagged(query):
+        parameters.insert(0, query.tags[0])
+    return f"{' AND '.join(clauses) or 'true'} GROUP BY j.stage", parameters
+
+
+def tagged(query: JobQuery) -> bool:
+    """Whether to walk the jobs of a tag: with several, a job would be met several times."""
+    return len(query.tags) == 1
+
+
+def _conditions(query: JobQuery) -> tuple[list[str], list[Any]]:
+    clauses: list[str] = []
+    parameters: list[Any] = []
+    if query.states is not None:
+        clauses += _stages(query.states)
+    if query.cancel_requested is not None:
+        clauses.append(f"j.cancel_requested = {query.cancel_requested:d}")
+    for column in ("queue", "task", "key", "correlation", "tenant", "parent"):
+        if (value := getattr(query, column)) is not None:
+            clauses.append(f"j.{column} = ?")
+            parameters.append(value)
+    # Partial indexes: see `queries.sql`.
+    for column in ("correlation", "parent"):
+        if getattr(query, column) is not None:
+            clauses.append(f"j.{column} IS NOT NULL")
+    if query.key is not None and query.states is not None and query.states <= UNFINISHED:
+        clauses.append("j.key IS NOT NULL AND j.stage < 4")
+    if query.error is not None:
+        clauses.append("instr(j.error, ?)")
+        parameters.append(query.error)
+    if query.before is not None:
+        clauses.append("ifnull(j.finished_at, j.enqueued_at) < ?")
+        parameters.append(to_micros(query.before))
+    return _of_tags(query, clauses, parameters)
+
+
+def _of_tags(
+    query: JobQuery, clauses: list[str], parameters: list[Any]
+) -> tuple[list[str], list[Any]]:
+    if len(query.tags) > 1:
+        any_of_them = (
+            "SELECT job_id FROM penstock_tag WHERE tag IN (SELECT value FROM json_each(?))"
+        )
+        clauses.append(f"j.id IN ({any_of_them})")
+        parameters.append(encoded(query.tags))
+    return clauses, parameters
+
+
+def _stages(states: frozenset[State]) -> list[str]:
+    if states == {State.RUNNING}:
+        return ["j.stage = 3"]
+    stages = ", ".join(str(n) for n, (state, _) in enumerate(STAGES) if state in states)
+    if states & {State.PENDING, State.DONE}:
+        return [f"+j.stage IN ({stages})"]
+    return [f"j.stage IN ({stages})", *(["j.stage >= 4"] if states <= FINAL else [])]
