@@ -14,7 +14,8 @@ def system_clock() -> int:
 
 
 def open_store(url: object, *, clock: Clock = system_clock, create: bool = True) -> Store:
-    """Open the store that a URL names: `memory://` or `sqlite:///path/to/jobs.db`.
+    """Open the store that a URL names: `memory://`, `sqlite:///path/to/jobs.db` or
+    `postgresql://user@host/database`.
 
     A store that is not there yet is created, or refused with `create=False`. A clock that has a
     method `watch` is told of the store: one that jumps has to wake who waits for its time.
@@ -56,7 +57,22 @@ def _open_sqlite(url: str, clock: Clock, *, create: bool) -> Store:
     return SqliteStore(path, clock, create=create)
 
 
+def _open_postgres(url: str, clock: Clock, *, create: bool) -> Store:
+    try:
+        from penstock.stores.postgres.store import PostgresStore
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "psycopg":
+            raise
+        raise ConfigurationError(
+            "a PostgreSQL store needs the driver: pip install 'penstock[postgres]'"
+        ) from error
+    # The database's clock decides, unless a test brings its own.
+    return PostgresStore(url, None if clock is system_clock else clock, create=create)
+
+
 _OPENERS: dict[str, Callable[..., Store]] = {
     "memory": _open_memory,
     "sqlite": _open_sqlite,
+    "postgresql": _open_postgres,
+    "postgres": _open_postgres,
 }

@@ -34,13 +34,15 @@ class Digest(NamedTuple):
     """The minute before which sums are past their time, where there are any."""
 
 
-def digest(reading: Reading, limit: int) -> Digest:
+def digest(reading: Reading, limit: int, complete: int | None = None) -> Digest:
     """Count the next portion of the log.
 
-    A portion is a span of ids, which have few gaps: finding its end costs nothing. No statement
+    Only entries up to `complete` count, where it is known. A portion is a span of ids, which have few gaps: finding its end costs nothing. No statement
     sees less of the log than the one before, so that they need no transaction.
     """
-    start, first, newest = reading.execute("digested").fetchone()
+    start, first, newest = reading.execute(
+        "digested", () if complete is None else (complete,)
+    ).fetchone()
     oldest = (reading.now() - span_to_micros(KEPT)) // MINUTE_IN_MICROS
     any_old = reading.execute("any_old_history", (oldest,)).fetchone()
     forget_before = oldest if any_old else None

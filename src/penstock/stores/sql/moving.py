@@ -229,8 +229,9 @@ class Moving:
         else:
             waiting = STAGES[group.stage][1]
             finished_at = self._now if move.state.final else None
+            # A job that starts anew may have been finished.
             self._tx.execute(
-                "move",
+                "bring_back" if move.event is Event.RESET else "move",
                 (
                     version, ids, group.stage, move.attempt, group.run_at, finished_at,
                     group.error, move.result,

@@ -2,12 +2,16 @@
 
 from collections.abc import Sequence
 
+import msgspec
+
 from penstock.core.job import Job, JobId
 from penstock.core.lifecycle import State
 from penstock.core.note import LINES_KEPT, Line, Note, Progress
 from penstock.core.times import from_micros, to_micros
 from penstock.stores.sql.rows import encoded
 from penstock.stores.sql.transaction import Reading, Transaction
+
+_json_number = msgspec.json.Decoder(int | float)
 
 
 class Noting:
@@ -35,7 +39,8 @@ class Noting:
         job_id = note.lease.job_id
         if (said := note.progress) is not None:
             times = to_micros(said.at), to_micros(said.started_at)
-            values = (job_id, said.done, said.total, said.note, *times, said.start)
+            numbers = (encoded(said.done), None if said.total is None else encoded(said.total))
+            values = (job_id, *numbers, said.note, *times, encoded(said.start))
             tx.execute("write_progress", values)
         if note.state is not None:
             tx.execute("write_checkpoint", (job_id, note.state))
@@ -84,7 +89,14 @@ def progress(reading: Reading, ids: Sequence[JobId]) -> dict[JobId, Progress]:
     """See `Store.progress`."""
     found = reading.execute("progress", (encoded(ids),)).fetchall()
     return {
-        job_id: Progress(done, total, note, from_micros(at), from_micros(started_at), start)
+        job_id: Progress(
+            _number(done),
+            None if total is None else _number(total),
+            note,
+            from_micros(at),
+            from_micros(started_at),
+            _number(start),
+        )
         for job_id, done, total, note, at, started_at, start in found
     }
 
@@ -95,3 +107,8 @@ def lines(reading: Reading, *wanted: int) -> list[Line]:
         Line(line_id, from_micros(at), level, text, attempt)
         for line_id, at, level, text, attempt in reading.execute("lines", wanted).fetchall()
     ]
+
+
+def _number(stored: float | str) -> float:
+    """A number, which a database without a type for all kinds of them keeps as JSON."""
+    return _json_number.decode(stored) if isinstance(stored, str) else stored

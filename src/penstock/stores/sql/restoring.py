@@ -34,7 +34,7 @@ class Restoring:
         self._now = now
         self._origin = origin
         self._actor = actor
-        self._last_job, last_log = tx.execute("last_ids").fetchone()
+        self._last_job, last_log = tx.stop_numbering()
         self._last_log = max(last_log, origin.last_log)
         self._places: dict[int, JobId] = {}
         self._totals: Totals = {}
@@ -61,7 +61,7 @@ class Restoring:
         self._link()
         self._show_heads()
         floors = (max(self._last_job, self._origin.last_job), self._last_log)
-        self._tx.execute("remember_last_ids", floors)
+        self._tx.number_on(*floors)
         self._tx.add_totals(self._totals)
         self._tx.ring = self._tx.ring_others = True
         if self._lost:
@@ -84,10 +84,9 @@ class Restoring:
         needs = self._needs(record, place) if record.edges else 0
         stage = self._stage(job, needs)
         options = rows.options(asked(moved), stage, to_micros(moved.run_at), needs)
-        self._tx.execute("restore_job", _row(moved, stage, options))
-        self._tx.execute("add_payload", (place, job.payload))
+        self._tx.restore_job(_row(moved, stage, options), job.payload)
         add_tags(self._tx, [place], options)
-        self._tx.executemany("restore_log", _log_rows(log))
+        self._tx.restore_log(_log_rows(log), job.queue)
         self._tx.execute("take_over", (self._origin.source, job.id, place))
         self._places[job.id] = place
         self._totals[job.queue, stage] = self._totals.get((job.queue, stage), 0) + 1

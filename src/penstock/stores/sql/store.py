@@ -549,7 +549,7 @@ class SqlStore(ABC):
         """Remove finished jobs, by a JSON list of ids, with all that belongs to them."""
         if found == "[]":
             return 0
-        tx.execute("remember_last_ids", tx.execute("last_ids").fetchone())
+        tx.number_on(*tx.stop_numbering())
         tx.execute("prune_log", (found,))
         tx.execute("prune_edges", (found,))
         tx.execute("prune_payloads", (found,))

@@ -89,6 +89,14 @@ class Transaction(Reading):
         """Numbers for so many jobs and entries of the log, higher than any given before."""
 
     @abstractmethod
+    def stop_numbering(self) -> tuple[int, int]:
+        """The highest numbers of a job and of an entry; nobody takes one before the end."""
+
+    @abstractmethod
+    def number_on(self, last_job: int, last_entry: int) -> None:
+        """Give only higher numbers from now on, whatever is removed."""
+
+    @abstractmethod
     def numbers(self, numbers: Sequence[int]) -> Any:
         """These numbers, or a part of them, as the parameter of a query."""
 
@@ -105,6 +113,14 @@ class Transaction(Reading):
         groups: Sequence[tuple[tuple[Any, ...], Sequence[str]]],
     ) -> None:
         """Write new jobs: groups of those that share their options, and the payloads of each."""
+
+    @abstractmethod
+    def restore_job(self, columns: Sequence[Any], payload: str) -> None:
+        """Write a job that comes from elsewhere."""
+
+    @abstractmethod
+    def restore_log(self, entries: Sequence[Sequence[Any]], queue: str) -> None:
+        """Write the entries about such a job."""
 
     @abstractmethod
     def add_totals(self, totals: Totals) -> None:

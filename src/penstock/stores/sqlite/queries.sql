@@ -401,6 +401,22 @@ UPDATE penstock_job SET
     cancel_requested = 0
 FROM json_each(?2) AS p WHERE penstock_job.id = p.value;
 
+-- The same for jobs that may be finished.
+-- name: bring_back
+UPDATE penstock_job SET
+    stage = ?3,
+    version = ?1 + p.key,
+    attempt = ifnull(?4, attempt),
+    run_at = ifnull(?5, run_at),
+    finished_at = ?6,
+    error = ?7,
+    result = ?8,
+    started_at = CASE WHEN ?3 < 3 THEN NULL ELSE started_at END,
+    worker = CASE WHEN ?3 < 3 THEN NULL ELSE worker END,
+    expires_at = NULL,
+    cancel_requested = 0
+FROM json_each(?2) AS p WHERE penstock_job.id = p.value;
+
 -- name: note
 UPDATE penstock_job SET
     version = ?1 + p.key,

@@ -76,6 +76,15 @@ class SqliteTransaction(SqliteReading, Transaction):
             range(last_log + 1, last_log + 1 + entries),
         )
 
+    def stop_numbering(self) -> tuple[int, int]:
+        """See `Transaction.stop_numbering`."""
+        last_job, last_log = self._execute(SQL["last_ids"]).fetchone()
+        return last_job, last_log
+
+    def number_on(self, last_job: int, last_entry: int) -> None:
+        """See `Transaction.number_on`."""
+        self._execute(SQL["remember_last_ids"], (last_job, last_entry))
+
     def numbers(self, numbers: Sequence[int]) -> int:
         """See `Transaction.numbers`: there are no gaps, so that the first says it all."""
         return numbers[0]
@@ -115,6 +124,15 @@ class SqliteTransaction(SqliteReading, Transaction):
             self._execute(query, (first, last, ahead, now, *options))
         if not is_plain:
             add_tags(self, range(first, last + 1), options)
+
+    def restore_job(self, columns: Sequence[Any], payload: str) -> None:
+        """See `Transaction.restore_job`."""
+        self._execute(SQL["restore_job"], columns)
+        self._execute(SQL["add_payload"], (columns[0], payload))
+
+    def restore_log(self, entries: Sequence[Sequence[Any]], queue: str) -> None:
+        """See `Transaction.restore_log`."""
+        self._executemany(SQL["restore_log"], entries)
 
     def add_totals(self, totals: Totals) -> None:
         """See `Transaction.add_totals`."""

@@ -1,0 +1,1 @@
+"""The queue on many machines: one PostgreSQL database, shared by any number of processes."""

@@ -1,0 +1,1297 @@
+-- Every query of the PostgreSQL store, in the order of the Store protocol, under the names of the
+-- SQLite store where it has the same. `{_name}` stands for the text of the part with that name.
+-- Lists come as JSON where they are short, as binary arrays where there may be thousands.
+
+-- What a job is read from; what most jobs do not have stands together, NULL for those without.
+-- name: _columns
+j.id, j.stage, j.version, j.attempt, j.token, j.run_at, j.started_at, j.expires_at, j.worker,
+    j.queue, j.task, j.priority, j.enqueued_at, j.lease_time, j.body,
+    CASE WHEN num_nonnulls(
+        j.timeout, j.key, j.dedupe, j.tags, j.retry, j.correlation, j.tenant, j.parent,
+        j.throttle, j.trace, j.finished_at, j.error, j.result
+    ) > 0 OR j.needs > 0 OR j.cancel_requested THEN json_build_array(
+        j.finished_at, j.cancel_requested, j.needs, j.timeout, j.key, j.dedupe, j.scope,
+        j.tags, j.retry, j.correlation, j.tenant, j.parent, j.throttle, j.trace, j.error,
+        j.result
+    )::text END
+
+-- The ids of a JSON list, in its order.
+-- name: _ids
+(SELECT value::bigint AS id, n FROM json_array_elements_text($1::json) WITH ORDINALITY AS p (value, n)) AS p
+
+-- A job by its id, whether it is finished or not; most are not.
+-- name: _any_job
+LATERAL (
+    SELECT * FROM penstock.job_active AS a WHERE a.id = p.id
+    UNION ALL
+    SELECT * FROM penstock.job AS f WHERE f.id = p.id AND f.shelf <> 0
+    LIMIT 1
+) AS j
+
+-- name: enter
+SELECT penstock.enter($1::integer);
+
+-- name: now
+SELECT penstock.now();
+
+-- name: make_room
+SELECT penstock.make_room($1::integer);
+
+-- name: ring
+SELECT pg_notify($1, $2);
+
+-- name: reserve
+SELECT
+    ARRAY(SELECT nextval('penstock.job_id') FROM generate_series(1, $1::integer)),
+    ARRAY(SELECT nextval('penstock.log_id') FROM generate_series(1, $2::integer));
+
+-- name: last_ids
+SELECT
+    (SELECT last_value - (NOT is_called)::integer FROM penstock.job_id), penstock.newest();
+
+-- name: queue
+SELECT name, paused, max_pending, concurrency, rate, rate_window, promote_after
+FROM penstock.queue WHERE name = $1;
+
+-- name: max_pending
+SELECT max_pending FROM penstock.queue WHERE name = $1;
+
+-- name: any_bounded
+SELECT EXISTS (
+    SELECT 1 FROM json_array_elements_text($1::json) AS n
+    JOIN penstock.queue AS q ON q.name = n WHERE q.max_pending IS NOT NULL
+);
+
+-- name: add_queue
+INSERT INTO penstock.queue (name) VALUES ($1) ON CONFLICT DO NOTHING;
+
+-- name: pending_total
+SELECT coalesce(sum(n), 0)::bigint FROM (
+    SELECT n FROM penstock.total WHERE queue = $1 AND stage < 3
+    UNION ALL
+    SELECT n FROM penstock.delta
+    WHERE id > (SELECT value FROM penstock.meta WHERE name = 'folded') AND queue = $1 AND stage < 3
+) AS t;
+
+-- name: dedupe_holders
+SELECT id, stage, scope FROM penstock.job_active
+WHERE dedupe = $1 AND dedupe IS NOT NULL AND stage < 3
+UNION ALL
+SELECT id, stage, scope FROM penstock.job_active
+WHERE dedupe = $1 AND dedupe IS NOT NULL AND stage = 3;
+
+-- name: held_keys
+SELECT coalesce(json_agg(k)::text, '[]') FROM json_array_elements_text($1::json) AS k
+WHERE EXISTS (SELECT 1 FROM penstock.job_active WHERE key = k AND key IS NOT NULL);
+
+-- Jobs that need no look at any other, in one statement of their own: arguments and actors differ,
+-- the rest is the same. Nothing is written where the queue has a limit, or is not known yet.
+-- name: add_plain
+WITH entered AS MATERIALIZED (
+    SELECT coalesce($3::bigint, at) AS now, coalesce($4::bigint, coalesce($3::bigint, at) + $5::bigint) AS due
+    FROM (SELECT penstock.enter(0) AS at) AS e
+    WHERE EXISTS (SELECT 1 FROM penstock.queue WHERE name = $6 AND max_pending IS NULL)
+),
+new AS MATERIALIZED (
+    SELECT
+        nextval('penstock.job_id') AS id, nextval('penstock.log_id') AS version, p.body, p.actor,
+        e.now, e.due
+    FROM entered AS e CROSS JOIN unnest($1::text[], $2::text[]) AS p (body, actor)
+),
+job AS (
+    INSERT INTO penstock.job_active (
+        id, version, enqueued_at, stage, run_at, queue, task, priority, lease_time, body, timeout,
+        retry, correlation, parent, trace
+    )
+    SELECT
+        id, version, now, (due > now)::integer, due, $6, $7, $8, $9, body, $10, $11, $12, $13, $14
+    FROM new
+),
+entry AS (
+    INSERT INTO penstock.log (id, job_id, at, day, event, state, queue, actor)
+    SELECT version, id, now, now / 86400000000, 'enqueued', 'pending', $6, actor FROM new
+),
+counted AS (
+    INSERT INTO penstock.delta (id, queue, stage, n)
+    SELECT nextval('penstock.log_id'), $6, (max(due) > max(now))::integer, count(*)
+    FROM new HAVING count(*) > 0
+)
+SELECT id, version, now, due FROM new;
+
+-- The same without a look at the clock of readers, for jobs of every kind: the numbers were
+-- reserved, and each column is a list.
+-- name: add_jobs
+INSERT INTO penstock.job_active (
+    id, version, body, enqueued_at,
+    stage, run_at, queue, task, priority, lease_time, timeout, key, dedupe, scope, tags, retry,
+    correlation, tenant, parent, throttle, trace, needs
+)
+SELECT
+    id, version, body, $22,
+    stage, run_at, queue, task, priority, lease_time, timeout, key, dedupe, scope, tags, retry,
+    correlation, tenant, parent, throttle, trace, coalesce(needs, 0)
+FROM unnest(
+    $1::bigint[], $2::bigint[], $3::text[], $4::bigint[], $5::bigint[], $6::text[], $7::text[],
+    $8::bigint[], $9::bigint[], $10::bigint[], $11::text[], $12::text[], $13::text[], $14::text[],
+    $15::text[], $16::text[], $17::text[], $18::bigint[], $19::text[], $20::text[], $21::bigint[]
+) AS p (
+    id, version, body, stage, run_at, queue, task, priority, lease_time, timeout, key, dedupe,
+    scope, tags, retry, correlation, tenant, parent, throttle, trace, needs
+);
+
+-- name: add_tags_of
+WITH tagged AS MATERIALIZED (
+    SELECT j.*, t.tag
+    FROM unnest($1::bigint[]) AS p (id) JOIN penstock.job_active AS j ON j.id = p.id
+    CROSS JOIN LATERAL json_array_elements_text(j.tags::json) AS t (tag)
+),
+ready AS (
+    INSERT INTO penstock.ready_tag (queue, tag, priority, tenant, run_at, job_id)
+    SELECT queue, tag, priority, coalesce(tenant, ''), run_at, id FROM tagged WHERE stage = 0
+    ON CONFLICT DO NOTHING
+)
+INSERT INTO penstock.tag (tag, job_id) SELECT tag, id FROM tagged ON CONFLICT DO NOTHING;
+
+-- name: add_tags
+INSERT INTO penstock.tag (tag, job_id)
+SELECT t, p.id FROM unnest($1::bigint[]) AS p (id)
+CROSS JOIN json_array_elements_text($3::json) AS t WHERE $2::bigint IS NOT NULL
+ON CONFLICT DO NOTHING;
+
+-- name: add_ready_tags
+INSERT INTO penstock.ready_tag (queue, tag, priority, tenant, run_at, job_id)
+SELECT $4, t, $5, coalesce($6, ''), $7, p.id FROM unnest($1::bigint[]) AS p (id)
+CROSS JOIN json_array_elements_text($3::json) AS t WHERE $2::bigint IS NOT NULL
+ON CONFLICT DO NOTHING;
+
+-- name: log_added
+INSERT INTO penstock.log (id, job_id, at, day, event, state, queue, actor)
+SELECT p.version, j.id, $4, $4::bigint / 86400000000, 'enqueued', 'pending', j.queue, $5
+FROM unnest($1::bigint[], $2::bigint[]) AS p (version, id)
+JOIN penstock.job_active AS j ON j.id = p.id WHERE $3::bigint IS NOT NULL;
+
+-- name: add_totals
+INSERT INTO penstock.delta (id, queue, stage, n)
+SELECT nextval('penstock.log_id'), value ->> 0, (value ->> 1)::smallint, (value ->> 2)::bigint
+FROM json_array_elements($1::json);
+
+-- name: any_due
+SELECT 1 FROM penstock.job_active WHERE stage = 1 AND run_at <= $1 ORDER BY run_at LIMIT 1;
+
+-- name: promote_due
+UPDATE penstock.job_active SET stage = 0
+WHERE id IN (
+    SELECT id FROM penstock.job_active WHERE stage = 1 AND run_at <= $1
+    ORDER BY run_at LIMIT $2 FOR UPDATE SKIP LOCKED
+)
+RETURNING queue;
+
+-- What a claim has to know first: whether jobs have fallen due or arrived with somebody else's
+-- transaction, whether limits, tenants or ages have a say, and which queues are open.
+-- name: outlook
+SELECT
+    EXISTS (SELECT 1 FROM penstock.job_active WHERE stage = 1 AND run_at <= $1),
+    EXISTS (SELECT 1 FROM penstock.arrival),
+    EXISTS (SELECT 1 FROM penstock.job_active WHERE stage = 0 AND held IS NOT NULL)
+    OR EXISTS (
+        SELECT 1 FROM penstock.job_active
+        WHERE stage = 0 AND tenant IS NOT NULL AND held IS NULL
+    )
+    OR EXISTS (
+        SELECT 1 FROM penstock.job_active
+        WHERE stage = 0 AND throttle IS NOT NULL AND held IS NULL
+    )
+    OR EXISTS (SELECT 1 FROM penstock."limit" WHERE kind = 'task')
+    OR EXISTS (
+        SELECT 1 FROM penstock.queue
+        WHERE concurrency IS NOT NULL OR rate IS NOT NULL OR promote_after IS NOT NULL
+    ),
+    ARRAY(
+        SELECT name FROM penstock.queue
+        WHERE NOT paused AND ($2::text[] IS NULL OR name = ANY ($2))
+    );
+
+-- name: queues_with_ready
+SELECT q.name, true FROM penstock.queue AS q WHERE NOT q.paused;
+
+-- The next jobs of one queue, to nobody else; from a place on, in case those before are long gone.
+-- name: _picked
+SELECT j.id, j.version AS previous, -j.priority AS rank, j.run_at, j.enqueued_at
+    FROM penstock.job_active AS j
+    WHERE j.queue = q.name AND j.stage = 0 AND j.tenant IS NULL AND j.held IS NULL
+    AND j.throttle IS NULL
+    AND (-j.priority, j.run_at, j.id) >= (q.rank, q.run_at, q.id)
+    ORDER BY -j.priority, j.run_at, j.id
+
+-- name: _claimed
+numbered AS MATERIALIZED (
+    SELECT p.*, nextval('penstock.log_id') AS token FROM picked AS p
+),
+started AS (
+    UPDATE penstock.job_active AS j SET
+        stage = 3,
+        version = n.token,
+        token = n.token,
+        attempt = j.attempt + 1,
+        started_at = $1,
+        expires_at = $1 + j.lease_time,
+        worker = $2
+    FROM numbered AS n WHERE j.id = n.id
+    RETURNING n.rank AS place, n.run_at AS since, n.previous, {_columns}
+),
+entry AS (
+    INSERT INTO penstock.log (
+        id, job_id, previous, at, day, event, state, queue, actor, token, duration
+    )
+    SELECT
+        token, id, previous, $1, $1::bigint / 86400000000, 'claimed', 'running', queue, $2, token,
+        greatest(0, $1 - greatest(run_at, enqueued_at))
+    FROM started
+),
+counted AS (
+    INSERT INTO penstock.delta (id, queue, stage, n)
+    SELECT nextval('penstock.log_id'), t.queue, s.stage, s.sign * t.n
+    FROM (SELECT queue, count(*) AS n FROM started GROUP BY queue) AS t
+    CROSS JOIN (VALUES (0, -1), (3, 1)) AS s (stage, sign)
+)
+SELECT * FROM started ORDER BY place, since, id
+
+-- name: claim_of_one
+WITH q (name, rank, run_at, id) AS (VALUES ($3, $4::bigint, $5::bigint, $6::bigint)),
+picked AS MATERIALIZED (
+    SELECT p.* FROM q CROSS JOIN LATERAL ({_picked} LIMIT $7 FOR UPDATE SKIP LOCKED) AS p
+),
+{_claimed};
+
+-- First how many of each queue: what is not taken must not be kept from others meanwhile.
+-- name: claim_of_many
+WITH q (name, rank, run_at, id) AS (
+    SELECT * FROM unnest($3::text[], $4::bigint[], $5::bigint[], $6::bigint[])
+),
+wanted AS MATERIALIZED (
+    SELECT name, rank, run_at, id, count(*) AS n FROM (
+        SELECT q.* FROM q CROSS JOIN LATERAL ({_picked} LIMIT $7) AS p
+        ORDER BY p.rank, p.run_at, p.id LIMIT $7
+    ) AS t GROUP BY name, rank, run_at, id
+),
+picked AS MATERIALIZED (
+    SELECT p.* FROM wanted AS q CROSS JOIN LATERAL (
+        {_picked} LIMIT q.n FOR UPDATE SKIP LOCKED
+    ) AS p
+),
+{_claimed};
+
+-- By tags: the same, of each queue and tag.
+-- name: _picked_tagged
+SELECT j.id, j.version AS previous, -t.priority AS rank, t.run_at, j.enqueued_at
+    FROM penstock.ready_tag AS t JOIN penstock.job_active AS j ON j.id = t.job_id
+    WHERE t.queue = q.name AND t.tag = q.tag AND j.stage = 0 AND j.tenant IS NULL
+    AND j.held IS NULL AND j.throttle IS NULL
+    ORDER BY -t.priority, t.tenant, t.run_at, t.job_id
+
+-- name: claim_tagged
+WITH q (name, tag) AS (
+    SELECT n, t FROM unnest($3::text[]) AS n CROSS JOIN unnest($4::text[]) AS t
+),
+wanted AS MATERIALIZED (
+    SELECT DISTINCT rank, run_at, id FROM q CROSS JOIN LATERAL ({_picked_tagged} LIMIT $5) AS p
+    ORDER BY rank, run_at, id LIMIT $5
+),
+picked AS MATERIALIZED (
+    SELECT j.id, j.version AS previous, w.rank, j.run_at, j.enqueued_at
+    FROM wanted AS w JOIN penstock.job_active AS j ON j.id = w.id
+    WHERE j.stage = 0 ORDER BY w.rank, w.run_at, w.id FOR UPDATE OF j SKIP LOCKED
+),
+{_claimed};
+
+-- The queries of a claim where limits, tenants or ages have a say: it has the queue alone.
+-- name: open_queues
+SELECT
+    q.name, q.concurrency, q.rate, q.rate_window, q.promote_after, r.starts,
+    EXISTS (
+        SELECT 1 FROM penstock.job_active
+        WHERE queue = q.name AND stage = 0 AND tenant IS NOT NULL AND held IS NULL
+    ),
+    CASE WHEN q.concurrency IS NULL THEN 0 ELSE (
+        SELECT coalesce(sum(n), 0)::bigint FROM (
+            SELECT n FROM penstock.total WHERE queue = q.name AND stage = 3
+            UNION ALL
+            SELECT n FROM penstock.delta
+            WHERE id > (SELECT value FROM penstock.meta WHERE name = 'folded')
+            AND queue = q.name AND stage = 3
+        ) AS t
+    ) END
+FROM penstock.queue AS q LEFT JOIN penstock.rate AS r ON r.queue = q.name
+WHERE q.name IN (SELECT json_array_elements_text($1::json));
+
+-- name: running_by_task
+SELECT task, count(*) FROM penstock.job_active
+WHERE stage = 3 AND task IN (SELECT json_array_elements_text($1::json)) GROUP BY task;
+
+-- name: running_of_throttle
+SELECT count(*) FROM penstock.job_active
+WHERE throttle = $1 AND throttle IS NOT NULL AND stage = 3;
+
+-- What is held stands apart from what is ready, and each limit that holds any has something
+-- running: a claim meets as many of them as there are running jobs, at most.
+-- name: holders
+WITH RECURSIVE holder (held) AS (
+    SELECT min(held) FROM penstock.job_active WHERE stage = 0 AND held IS NOT NULL
+    UNION ALL
+    SELECT (
+        SELECT min(j.held) FROM penstock.job_active AS j
+        WHERE j.stage = 0 AND j.held IS NOT NULL AND j.held > holder.held
+    )
+    FROM holder WHERE holder.held IS NOT NULL
+)
+SELECT held FROM holder WHERE held IS NOT NULL;
+
+-- name: held_places
+WITH RECURSIVE place (tenant, queue, priority) AS (
+    (
+        SELECT coalesce(tenant, ''), queue, priority FROM penstock.job_active
+        WHERE stage = 0 AND held = $1 AND held IS NOT NULL
+        ORDER BY coalesce(tenant, ''), queue, priority LIMIT 1
+    )
+    UNION ALL
+    SELECT n.tenant, n.queue, n.priority FROM place AS p CROSS JOIN LATERAL (
+        SELECT coalesce(j.tenant, '') AS tenant, j.queue, j.priority FROM penstock.job_active AS j
+        WHERE j.stage = 0 AND j.held = $1 AND j.held IS NOT NULL
+        AND (coalesce(j.tenant, ''), j.queue, j.priority) > (p.tenant, p.queue, p.priority)
+        ORDER BY coalesce(j.tenant, ''), j.queue, j.priority LIMIT 1
+    ) AS n
+)
+SELECT tenant, queue, priority FROM place;
+
+-- name: release
+UPDATE penstock.job_active SET held = NULL
+WHERE id IN (
+    SELECT id FROM penstock.job_active
+    WHERE stage = 0 AND held = $1 AND held IS NOT NULL
+    AND coalesce(tenant, '') = $2 AND queue = $3 AND priority = $4
+    ORDER BY run_at, id LIMIT nullif($5::bigint, -1)
+);
+
+-- Whether any limit on running jobs is in force. A settle asks, for the sake of other processes.
+-- name: _limited
+SELECT
+    EXISTS (SELECT 1 FROM penstock.job_active WHERE stage = 0 AND held IS NOT NULL)
+    OR EXISTS (
+        SELECT 1 FROM penstock.job_active
+        WHERE stage = 0 AND throttle IS NOT NULL AND held IS NULL
+    )
+    OR EXISTS (SELECT 1 FROM penstock."limit" WHERE kind = 'task')
+    OR EXISTS (SELECT 1 FROM penstock.queue WHERE concurrency IS NOT NULL)
+
+-- name: limited
+{_limited};
+
+-- name: queue_is_wanted
+SELECT EXISTS (
+    SELECT 1 FROM json_array_elements_text($1::json) AS n
+    JOIN penstock.queue AS q ON q.name = n
+    WHERE q.concurrency IS NOT NULL AND NOT q.paused
+    AND EXISTS (SELECT 1 FROM penstock.job_active AS j WHERE j.queue = q.name AND j.stage = 0)
+    AND q.concurrency > (
+        SELECT count(*) FROM penstock.job_active AS j WHERE j.queue = q.name AND j.stage = 3
+    )
+);
+
+-- Claims by tag do not mark what they find held: where there are tags, any limit may hold.
+-- name: holding
+SELECT h FROM json_array_elements_text($1::json) AS h
+WHERE EXISTS (
+    SELECT 1 FROM penstock.job_active WHERE stage = 0 AND held = h AND held IS NOT NULL
+)
+OR EXISTS (SELECT 1 FROM penstock.ready_tag);
+
+-- name: hold
+UPDATE penstock.job_active SET held = $1
+WHERE stage = 0 AND id IN (SELECT json_array_elements_text($2::json)::bigint);
+
+-- name: tenants
+WITH RECURSIVE turn (tenant) AS (
+    SELECT min(tenant) FROM penstock.job_active
+    WHERE queue = $1 AND -priority = -$2::bigint AND stage = 0
+    AND tenant IS NOT NULL AND held IS NULL AND tenant > $3
+    UNION ALL
+    SELECT (
+        SELECT min(j.tenant) FROM penstock.job_active AS j
+        WHERE j.queue = $1 AND -j.priority = -$2::bigint AND j.stage = 0
+        AND j.tenant IS NOT NULL AND j.held IS NULL AND j.tenant > turn.tenant
+    )
+    FROM turn WHERE turn.tenant IS NOT NULL
+)
+SELECT tenant FROM turn WHERE tenant IS NOT NULL LIMIT $4;
+
+-- name: tenants_tagged
+WITH RECURSIVE turn (tenant) AS (
+    SELECT min(tenant) FROM penstock.ready_tag
+    WHERE queue = $1 AND tag = $5 AND -priority = -$2::bigint AND tenant > $3
+    UNION ALL
+    SELECT (
+        SELECT min(t.tenant) FROM penstock.ready_tag AS t
+        WHERE t.queue = $1 AND t.tag = $5 AND -t.priority = -$2::bigint
+        AND t.tenant > turn.tenant
+    )
+    FROM turn WHERE turn.tenant IS NOT NULL
+)
+SELECT tenant FROM turn WHERE tenant IS NOT NULL LIMIT $4;
+
+-- name: pick_level
+SELECT coalesce(json_agg(json_build_array(run_at, id, task, throttle))::text, '[]') FROM (
+    SELECT run_at, id, task, throttle FROM penstock.job_active
+    WHERE queue = $1 AND -priority = -$2::bigint AND stage = 0 AND tenant IS NULL AND held IS NULL
+    AND (run_at, id) > ($3, $4)
+    ORDER BY run_at, id LIMIT $5
+) AS t;
+
+-- name: pick_share
+SELECT coalesce(json_agg(json_build_array(run_at, id, task, throttle))::text, '[]') FROM (
+    SELECT run_at, id, task, throttle FROM penstock.job_active
+    WHERE queue = $1 AND -priority = -$2::bigint AND tenant = $6
+    AND stage = 0 AND tenant IS NOT NULL AND held IS NULL
+    AND (run_at, id) > ($3, $4)
+    ORDER BY run_at, id LIMIT $5
+) AS t;
+
+-- name: pick_level_tagged
+SELECT coalesce(json_agg(json_build_array(run_at, job_id, task, throttle))::text, '[]') FROM (
+    SELECT t.run_at, t.job_id, j.task, j.throttle FROM penstock.ready_tag AS t
+    JOIN penstock.job_active AS j ON j.id = t.job_id
+    WHERE t.queue = $1 AND t.tag = $6 AND -t.priority = -$2::bigint AND t.tenant = $7
+    AND (t.run_at, t.job_id) > ($3, $4)
+    ORDER BY t.run_at, t.job_id LIMIT $5
+) AS t;
+
+-- name: turns
+SELECT level, tenant FROM penstock.turn WHERE queue = $1;
+
+-- name: note_turn
+INSERT INTO penstock.turn (queue, level, tenant) VALUES ($1, $2, $3)
+ON CONFLICT (queue, level) DO UPDATE SET tenant = excluded.tenant;
+
+-- name: note_starts
+INSERT INTO penstock.rate (queue, starts) VALUES ($1, $2)
+ON CONFLICT (queue) DO UPDATE SET starts = excluded.starts;
+
+-- The claim logs first, because the jobs' versions still are those before it.
+-- name: log_claimed
+INSERT INTO penstock.log (
+    id, job_id, previous, at, day, event, state, queue, actor, token, duration
+)
+SELECT
+    v.number, j.id, j.version, $2, $2::bigint / 86400000000, 'claimed', 'running', j.queue, $3,
+    v.number, greatest(0, $2 - greatest(j.run_at, j.enqueued_at))
+FROM unnest($1::bigint[]) WITH ORDINALITY AS v (number, n)
+JOIN json_array_elements_text($4::json) WITH ORDINALITY AS p (id, n) USING (n)
+JOIN penstock.job_active AS j ON j.id = p.id::bigint;
+
+-- name: start
+UPDATE penstock.job_active AS j SET
+    stage = 3,
+    version = v.number,
+    token = v.number,
+    attempt = j.attempt + 1,
+    started_at = $2,
+    expires_at = $2 + j.lease_time,
+    worker = $3
+FROM unnest($1::bigint[]) WITH ORDINALITY AS v (number, n)
+JOIN json_array_elements_text($4::json) WITH ORDINALITY AS p (id, n) USING (n)
+WHERE j.id = p.id::bigint;
+
+-- name: jobs
+SELECT {_columns} FROM unnest($1::bigint[]) WITH ORDINALITY AS p (id, n) CROSS JOIN {_any_job}
+ORDER BY p.n;
+
+-- Who is just being changed by another transaction is left out: the lease then ends by itself.
+-- name: renew
+WITH held AS MATERIALIZED (
+    SELECT j.id FROM json_array_elements($2::json) AS p
+    JOIN penstock.job_active AS j ON j.id = (p ->> 0)::bigint
+    WHERE j.token = (p ->> 1)::bigint AND j.worker = p ->> 2 AND j.stage = 3
+    ORDER BY j.id FOR UPDATE OF j SKIP LOCKED
+)
+UPDATE penstock.job_active AS j SET expires_at = $1 + j.lease_time
+FROM held WHERE j.id = held.id
+RETURNING j.id;
+
+-- Those that another transaction is just changing count as gone: who asked looks again.
+-- name: versions
+SELECT p.n, j.version, j.stage, j.expires_at, j.needs, j.awaited::integer
+FROM unnest($1::bigint[]) WITH ORDINALITY AS p (id, n)
+JOIN penstock.job_active AS j ON j.id = p.id
+ORDER BY j.id FOR UPDATE OF j SKIP LOCKED;
+
+-- name: versions_finished
+SELECT p.n, j.version, j.stage, j.expires_at, j.needs, j.awaited::integer
+FROM unnest($1::bigint[]) WITH ORDINALITY AS p (id, n)
+JOIN penstock.job AS j ON j.id = p.id
+WHERE j.shelf <> 0
+ORDER BY j.id FOR UPDATE OF j SKIP LOCKED;
+
+-- Jobs without a key that nobody waits for go to their shelf, or back into the queue, in one
+-- statement: the numbers of those that were still what the worker believes come back.
+-- name: _held
+held AS MATERIALIZED (
+    SELECT w.n, w.outcome, w.said, w.kept, w.reason, w.detail, j.*
+    FROM unnest(
+        $1::bigint[], $2::bigint[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[]
+    ) WITH ORDINALITY AS w (id, version, outcome, said, kept, reason, detail, n)
+    JOIN penstock.job_active AS j ON j.id = w.id
+    WHERE j.version = w.version AND j.stage = 3 AND NOT j.awaited AND j.needs = 0
+    AND j.key IS NULL
+    ORDER BY j.id FOR UPDATE OF j SKIP LOCKED
+),
+numbered AS MATERIALIZED (
+    SELECT h.n, h.id, nextval('penstock.log_id') AS number FROM held AS h
+),
+entry AS (
+    INSERT INTO penstock.log (
+        id, job_id, previous, at, day, event, state, queue, actor, token, duration, reason, error,
+        detail
+    )
+    SELECT
+        m.number, h.id, h.version, $8, $8::bigint / 86400000000, $9, $10, h.queue, $11, h.token,
+        $8 - h.started_at, h.reason, h.said, h.detail
+    FROM held AS h JOIN numbered AS m ON m.id = h.id
+),
+counted AS (
+    INSERT INTO penstock.delta (id, queue, stage, n)
+    SELECT nextval('penstock.log_id'), t.queue, s.stage, s.sign * t.n
+    FROM (SELECT queue, count(*) AS n FROM held GROUP BY queue) AS t
+    CROSS JOIN (VALUES (3, -1), ($12::integer, 1)) AS s (stage, sign)
+)
+
+-- name: finish
+WITH {_held},
+gone AS (
+    DELETE FROM penstock.job_active AS j USING numbered AS m WHERE j.id = m.id
+),
+kept AS (
+    INSERT INTO penstock.job (
+        id, version, token, run_at, enqueued_at, lease_time, started_at, finished_at, shelf,
+        attempt, stage, priority, queue, task, worker, body, timeout, dedupe, scope,
+        tags, retry, correlation, tenant, parent, throttle, trace, error, result
+    )
+    SELECT
+        h.id, m.number, h.token, h.run_at, h.enqueued_at, h.lease_time, h.started_at, $8,
+        2 * ($8::bigint / 86400000000) + ($12 = 5)::integer, coalesce($13::integer, h.attempt), $12,
+        h.priority, h.queue, h.task, h.worker, h.body, h.timeout, h.dedupe, h.scope, h.tags,
+        h.retry, h.correlation, h.tenant, h.parent, h.throttle, h.trace, h.kept, h.outcome
+    FROM held AS h JOIN numbered AS m ON m.id = h.id
+)
+SELECT n, number, ({_limited}) FROM numbered;
+
+-- The log comes first, because the jobs still are what they were.
+-- name: log_moved
+INSERT INTO penstock.log (
+    id, job_id, previous, at, day, event, state, queue, actor, token, duration, reason, error
+)
+SELECT
+    v.number, j.id, j.version, $3, $3::bigint / 86400000000, $4, $5, j.queue, $6,
+    CASE WHEN j.stage = 3 THEN j.token END,
+    CASE WHEN j.stage = 3 AND $5 <> 'running' THEN $3 - j.started_at END,
+    $7, $8
+FROM unnest($1::bigint[]) WITH ORDINALITY AS v (number, n)
+JOIN (
+    SELECT value::bigint AS id, n
+    FROM json_array_elements_text($2::json) WITH ORDINALITY AS p (value, n)
+) AS p USING (n)
+CROSS JOIN {_any_job};
+
+-- The same for jobs that each bring a detail along: pairs of both.
+-- name: log_detailed
+INSERT INTO penstock.log (
+    id, job_id, previous, at, day, event, state, queue, actor, token, duration, reason, error,
+    detail
+)
+SELECT
+    v.number, j.id, j.version, $3, $3::bigint / 86400000000, $4, $5, j.queue, $6,
+    CASE WHEN j.stage = 3 THEN j.token END,
+    CASE WHEN j.stage = 3 AND $5 <> 'running' THEN $3 - j.started_at END,
+    $7, $8, p.detail
+FROM unnest($1::bigint[]) WITH ORDINALITY AS v (number, n)
+JOIN (
+    SELECT (value ->> 0)::bigint AS id, value ->> 1 AS detail, n
+    FROM json_array_elements($2::json) WITH ORDINALITY AS p (value, n)
+) AS p USING (n)
+CROSS JOIN {_any_job};
+
+-- name: _moved
+SET
+    shelf = CASE
+        WHEN $3::integer < 4 THEN 0
+        ELSE 2 * ($6::bigint / 86400000000) + ($3 = 5)::integer
+    END,
+    stage = $3,
+    version = v.number,
+    attempt = coalesce($4::integer, j.attempt),
+    run_at = coalesce($5::bigint, j.run_at),
+    finished_at = $6,
+    error = $7,
+    result = $8,
+    started_at = CASE WHEN $3 < 3 THEN NULL ELSE j.started_at END,
+    worker = CASE WHEN $3 < 3 THEN NULL ELSE j.worker END,
+    held = CASE WHEN $3 = 0 THEN j.held END,
+    expires_at = NULL,
+    cancel_requested = false
+FROM unnest($1::bigint[]) WITH ORDINALITY AS v (number, n)
+JOIN json_array_elements_text($2::json) WITH ORDINALITY AS p (id, n) USING (n)
+
+-- name: move
+UPDATE penstock.job AS j {_moved} WHERE j.id = p.id::bigint AND j.shelf = 0;
+
+-- name: bring_back
+UPDATE penstock.job AS j {_moved} WHERE j.id = p.id::bigint;
+
+-- name: note
+UPDATE penstock.job AS j SET
+    version = v.number,
+    cancel_requested = $3,
+    expires_at = coalesce($4 + j.lease_time, j.expires_at)
+FROM unnest($1::bigint[]) WITH ORDINALITY AS v (number, n)
+JOIN json_array_elements_text($2::json) WITH ORDINALITY AS p (id, n) USING (n)
+WHERE j.id = p.id::bigint;
+
+-- name: reprioritise
+UPDATE penstock.job_active AS j SET version = v.number, priority = $3
+FROM unnest($1::bigint[]) WITH ORDINALITY AS v (number, n)
+JOIN json_array_elements_text($2::json) WITH ORDINALITY AS p (id, n) USING (n)
+WHERE j.id = p.id::bigint;
+
+-- Of a key, the index has the visible job first, then the blocked ones by age, then the running
+-- one: what is asked for stands at an end, and is found however many are blocked.
+-- A job that was reset may be older than the visible one of its key.
+-- name: visible_behind
+SELECT j.id, j.queue, j.stage FROM json_array_elements_text($1::json) AS k
+JOIN penstock.job_active AS j ON j.id = (
+    SELECT id FROM penstock.job_active
+    WHERE key = k AND key IS NOT NULL ORDER BY key, stage, id LIMIT 1
+)
+WHERE j.stage < 2 AND j.id > (
+    SELECT id FROM penstock.job_active
+    WHERE key = k AND key IS NOT NULL AND stage >= 2 ORDER BY key, stage, id LIMIT 1
+);
+
+-- name: block
+UPDATE penstock.job_active SET stage = 2
+WHERE id IN (SELECT json_array_elements_text($1::json)::bigint);
+
+-- name: unblock
+UPDATE penstock.job_active SET stage = (run_at > $1)::integer
+WHERE id IN (
+    SELECT (
+        SELECT id FROM penstock.job_active
+        WHERE key = k AND key IS NOT NULL ORDER BY key, stage, id LIMIT 1
+    )
+    FROM json_array_elements_text($2::json) AS k
+    WHERE 3 <> (
+        SELECT stage FROM penstock.job_active
+        WHERE key = k AND key IS NOT NULL ORDER BY key DESC, stage DESC LIMIT 1
+    )
+)
+AND stage = 2
+AND needs = 0
+RETURNING id, queue, stage;
+
+-- name: tail_of_key
+SELECT (
+    SELECT id FROM penstock.job_active
+    WHERE key = $1 AND key IS NOT NULL AND stage < 3
+    ORDER BY key DESC, stage DESC, id DESC LIMIT 1
+);
+
+-- name: stages
+SELECT j.id, j.stage FROM {_ids} CROSS JOIN {_any_job};
+
+-- name: add_edges
+INSERT INTO penstock.edge (needed, job_id, on_failure, resolved)
+SELECT (value ->> 0)::bigint, (value ->> 1)::bigint, value ->> 2, (value ->> 3)::boolean
+FROM json_array_elements($1::json) AS e (value) ON CONFLICT DO NOTHING;
+
+-- name: await
+UPDATE penstock.job_active SET awaited = true
+WHERE id IN (
+    SELECT j.id FROM json_array_elements_text($1::json) AS p
+    JOIN penstock.job_active AS j ON j.id = p::bigint
+    WHERE NOT j.awaited ORDER BY j.id FOR UPDATE OF j SKIP LOCKED
+);
+
+-- name: waiting_for
+SELECT needed, job_id, on_failure FROM {_ids} JOIN penstock.edge AS e ON e.needed = p.id
+WHERE NOT e.resolved;
+
+-- name: resolve
+UPDATE penstock.edge SET resolved = true
+WHERE needed IN (SELECT json_array_elements_text($1::json)::bigint);
+
+-- name: need_less
+UPDATE penstock.job_active AS j SET needs = j.needs - (p ->> 1)::integer
+FROM json_array_elements($1::json) AS p WHERE j.id = (p ->> 0)::bigint;
+
+-- name: freed_keys
+SELECT DISTINCT key FROM penstock.job_active
+WHERE id IN (SELECT json_array_elements_text($1::json)::bigint)
+AND needs = 0 AND stage = 2 AND key IS NOT NULL;
+
+-- name: free
+UPDATE penstock.job_active SET stage = (run_at > $1)::integer
+WHERE id IN (SELECT json_array_elements_text($2::json)::bigint)
+AND needs = 0 AND stage = 2 AND key IS NULL
+RETURNING id, queue, stage;
+
+-- A job takes another's place: it waits for what that one still waited for.
+-- name: inherit_edges
+INSERT INTO penstock.edge (needed, job_id, on_failure, resolved)
+SELECT needed, $2, on_failure, false FROM penstock.edge WHERE job_id = $1 AND NOT resolved
+ON CONFLICT DO NOTHING;
+
+-- Those that wait for the first wait for the second.
+-- name: hand_over_edges
+INSERT INTO penstock.edge (needed, job_id, on_failure, resolved)
+SELECT $2, job_id, on_failure, false FROM penstock.edge
+WHERE needed = $1 AND NOT resolved
+AND job_id IN (SELECT json_array_elements_text($3::json)::bigint)
+ON CONFLICT DO NOTHING;
+
+-- name: resolve_edges
+UPDATE penstock.edge SET resolved = true
+WHERE needed = $1 AND job_id IN (SELECT json_array_elements_text($2::json)::bigint);
+
+-- name: recount_needs
+UPDATE penstock.job_active AS j SET needs = (
+    SELECT count(*) FROM penstock.edge AS e WHERE e.job_id = j.id AND NOT e.resolved
+)
+WHERE id IN (SELECT json_array_elements_text($1::json)::bigint);
+
+-- A job and all that have to end before it begins: by edges, and by the order of their keys.
+-- Before a blocked job of a key comes the blocked one before it, and what is visible or runs.
+-- name: ahead
+WITH RECURSIVE ahead (id) AS (
+    SELECT $1::bigint
+    UNION
+    SELECT n.id FROM ahead CROSS JOIN LATERAL (
+        SELECT e.needed AS id FROM penstock.edge AS e WHERE e.job_id = ahead.id AND NOT e.resolved
+        UNION ALL
+        SELECT (
+            SELECT max(b.id) FROM penstock.job_active AS b
+            WHERE b.key = j.key AND b.key IS NOT NULL AND b.stage = 2 AND b.id < j.id
+        )
+        FROM penstock.job_active AS j
+        WHERE j.id = ahead.id AND j.stage = 2 AND j.key IS NOT NULL
+        UNION ALL
+        SELECT v.id FROM penstock.job_active AS j JOIN penstock.job_active AS v ON v.key = j.key
+        WHERE j.id = ahead.id AND j.stage = 2 AND v.key IS NOT NULL AND v.stage IN (0, 1, 3)
+    ) AS n
+)
+SELECT id FROM ahead WHERE id IS NOT NULL;
+
+-- name: behind_in_key
+SELECT min(id) FROM penstock.job_active
+WHERE key = $1 AND key IS NOT NULL AND id > $2
+AND id IN (SELECT json_array_elements_text($3::json)::bigint);
+
+-- name: any_forward_edge
+SELECT EXISTS (SELECT 1 FROM penstock.edge WHERE NOT resolved AND needed > job_id);
+
+-- name: edges
+SELECT needed, job_id, on_failure, resolved FROM penstock.edge
+WHERE needed IN (SELECT json_array_elements_text($1::json)::bigint)
+UNION
+SELECT needed, job_id, on_failure, resolved FROM penstock.edge
+WHERE job_id IN (SELECT json_array_elements_text($1::json)::bigint)
+ORDER BY 2, 1;
+
+-- name: open_edges
+SELECT needed, job_id, on_failure, resolved FROM {_ids}
+JOIN penstock.edge AS e ON e.job_id = p.id
+WHERE NOT e.resolved ORDER BY e.job_id, e.needed;
+
+-- name: expired
+SELECT coalesce(json_agg(id ORDER BY expires_at)::text, '[]') FROM (
+    SELECT id, expires_at FROM penstock.job_active WHERE stage = 3 AND expires_at <= $1
+    ORDER BY expires_at LIMIT $2
+) AS t;
+
+-- name: totals
+SELECT queue, stage, sum(n)::bigint FROM (
+    SELECT queue, stage, n FROM penstock.total
+    UNION ALL
+    SELECT queue, stage, n FROM penstock.delta
+    WHERE id > (SELECT value FROM penstock.meta WHERE name = 'folded')
+) AS t
+GROUP BY queue, stage HAVING sum(n) <> 0;
+
+-- name: fold
+WITH done AS (
+    UPDATE penstock.meta SET value = $2 WHERE name = 'folded' AND value = $1 RETURNING value
+),
+gone AS (
+    DELETE FROM penstock.delta WHERE id > $1 AND id <= $2 AND EXISTS (SELECT 1 FROM done)
+    RETURNING queue, stage, n
+)
+INSERT INTO penstock.total (queue, stage, n)
+SELECT queue, stage, sum(n) FROM gone GROUP BY queue, stage
+ON CONFLICT (queue, stage) DO UPDATE SET n = total.n + excluded.n;
+
+-- name: folded
+SELECT value, penstock.complete() FROM penstock.meta WHERE name = 'folded';
+
+-- From one tag to the next, without a look at the jobs that have it.
+-- name: ready_tags
+WITH RECURSIVE ready (tag) AS (
+    SELECT min(tag) FROM penstock.ready_tag WHERE queue = $1
+    UNION ALL
+    SELECT (
+        SELECT min(t.tag) FROM penstock.ready_tag AS t WHERE t.queue = $1 AND t.tag > ready.tag
+    )
+    FROM ready WHERE ready.tag IS NOT NULL
+)
+SELECT coalesce(json_agg(tag)::text, '[]') FROM (
+    SELECT tag FROM ready
+    WHERE tag IS NOT NULL AND NOT (SELECT paused FROM penstock.queue WHERE name = $1)
+    LIMIT $2
+) AS t;
+
+-- name: ready_tags_among
+SELECT coalesce(json_agg(tag ORDER BY tag)::text, '[]') FROM (
+    SELECT tag FROM json_array_elements_text($3::json) AS a (tag)
+    WHERE EXISTS (SELECT 1 FROM penstock.ready_tag AS t WHERE t.queue = $1 AND t.tag = a.tag)
+    AND NOT (SELECT paused FROM penstock.queue WHERE name = $1)
+    ORDER BY tag COLLATE "C" LIMIT $2
+) AS t;
+
+-- Each priority of a queue has its oldest job at the beginning of its part of the index, and so
+-- has each tenant; what limits hold is asked for place by place.
+-- name: oldest_ready
+SELECT q.name, min((
+    SELECT run_at FROM penstock.job_active
+    WHERE queue = q.name AND -priority = -p AND stage = 0 AND tenant IS NULL AND held IS NULL
+    ORDER BY run_at LIMIT 1
+))
+FROM penstock.queue AS q CROSS JOIN generate_series(0, 10) AS p
+GROUP BY q.name;
+
+-- name: oldest_of_tenants
+WITH RECURSIVE share (queue, priority, tenant) AS (
+    SELECT q.name, p, (
+        SELECT min(tenant) FROM penstock.job_active
+        WHERE queue = q.name AND -priority = -p
+        AND stage = 0 AND tenant IS NOT NULL AND held IS NULL
+    )
+    FROM penstock.queue AS q CROSS JOIN generate_series(0, 10) AS p
+    UNION ALL
+    SELECT s.queue, s.priority, (
+        SELECT min(j.tenant) FROM penstock.job_active AS j
+        WHERE j.queue = s.queue AND -j.priority = -s.priority AND j.tenant > s.tenant
+        AND j.stage = 0 AND j.tenant IS NOT NULL AND j.held IS NULL
+    )
+    FROM share AS s WHERE s.tenant IS NOT NULL
+)
+SELECT s.queue, min((
+    SELECT run_at FROM penstock.job_active
+    WHERE queue = s.queue AND -priority = -s.priority AND tenant = s.tenant
+    AND stage = 0 AND tenant IS NOT NULL AND held IS NULL
+    ORDER BY run_at LIMIT 1
+))
+FROM share AS s WHERE s.tenant IS NOT NULL GROUP BY s.queue;
+
+-- name: oldest_held
+SELECT run_at FROM penstock.job_active
+WHERE stage = 0 AND held = $1 AND held IS NOT NULL
+AND coalesce(tenant, '') = $2 AND queue = $3 AND priority = $4
+ORDER BY run_at LIMIT 1;
+
+-- name: backlog
+SELECT count(*), max(id) FROM penstock.job_active
+WHERE ($1::text IS NULL OR queue = $1) AND id <= $2;
+
+-- name: queues
+SELECT name, paused, max_pending, concurrency, rate, rate_window, promote_after
+FROM penstock.queue ORDER BY name;
+
+-- name: configure
+INSERT INTO penstock.queue (
+    name, paused, max_pending, concurrency, rate, rate_window, promote_after
+) VALUES ($1, $2, $3, $4, $5, $6, $7)
+ON CONFLICT (name) DO UPDATE SET
+    paused = excluded.paused,
+    max_pending = excluded.max_pending,
+    concurrency = excluded.concurrency,
+    rate = excluded.rate,
+    rate_window = excluded.rate_window,
+    promote_after = excluded.promote_after;
+
+-- name: set_limit
+INSERT INTO penstock."limit" (kind, name, concurrency) VALUES ($1, $2, $3)
+ON CONFLICT (kind, name) DO UPDATE SET concurrency = excluded.concurrency;
+
+-- name: remove_limit
+DELETE FROM penstock."limit" WHERE kind = $1 AND name = $2;
+
+-- name: limits
+SELECT kind, name, concurrency FROM penstock."limit" ORDER BY kind, name;
+
+-- Up to where it is complete. What belongs to jobs that were removed goes with its day.
+-- name: log
+SELECT
+    l.id, l.job_id, l.at, l.event, l.state, l.actor, l.token, l.duration, l.reason, l.error,
+    l.detail
+FROM penstock.log AS l
+WHERE l.id > $1 AND l.id <= $3 AND (
+    EXISTS (SELECT 1 FROM penstock.job_active AS j WHERE j.id = l.job_id)
+    OR EXISTS (SELECT 1 FROM penstock.job AS j WHERE j.id = l.job_id AND j.shelf <> 0)
+)
+ORDER BY l.id LIMIT $2;
+
+-- To be asked before the log is read: what commits in between is then seen.
+-- name: complete
+SELECT penstock.complete();
+
+-- name: log_of_job
+WITH RECURSIVE chain (id) AS (
+    SELECT version FROM penstock.job WHERE id = $1
+    UNION ALL
+    SELECT l.previous FROM chain JOIN penstock.log AS l ON l.id = chain.id
+    WHERE l.previous IS NOT NULL
+)
+SELECT
+    l.id, l.job_id, l.at, l.event, l.state, l.actor, l.token, l.duration, l.reason, l.error,
+    l.detail
+FROM chain JOIN penstock.log AS l ON l.id = chain.id
+WHERE l.id > $2 ORDER BY l.id LIMIT $3;
+
+-- name: histories
+WITH RECURSIVE chain (id) AS (
+    SELECT j.version FROM {_ids} JOIN penstock.job AS j ON j.id = p.id
+    UNION ALL
+    SELECT l.previous FROM chain JOIN penstock.log AS l ON l.id = chain.id
+    WHERE l.previous IS NOT NULL
+)
+SELECT
+    l.id, l.job_id, l.at, l.event, l.state, l.actor, l.token, l.duration, l.reason, l.error,
+    l.detail
+FROM chain JOIN penstock.log AS l ON l.id = chain.id ORDER BY l.id;
+
+-- name: deletable
+SELECT coalesce(json_agg(j.id)::text, '[]')
+FROM json_array_elements($1::json) AS p JOIN penstock.job AS j ON j.id = (p ->> 0)::bigint
+WHERE j.version = (p ->> 1)::bigint AND j.shelf <> 0;
+
+-- name: source
+SELECT value FROM penstock.meta WHERE name = 'source';
+
+-- name: taken_over
+SELECT original, job_id FROM penstock.origin
+WHERE source = $1 AND original IN (SELECT json_array_elements_text($2::json)::bigint)
+UNION ALL
+SELECT id, id FROM penstock.job
+WHERE $1 = (SELECT value FROM penstock.meta WHERE name = 'source')
+AND id IN (SELECT json_array_elements_text($2::json)::bigint);
+
+-- name: take_over
+INSERT INTO penstock.origin (source, original, job_id) VALUES ($1, $2, $3);
+
+-- Nobody takes a number meanwhile.
+-- name: keep_numbers
+ALTER SEQUENCE penstock.job_id NO CYCLE;
+
+-- name: keep_log_numbers
+ALTER SEQUENCE penstock.log_id NO CYCLE;
+
+-- name: remember_last_ids
+SELECT
+    CASE WHEN $1::bigint > 0 THEN setval('penstock.job_id', $1) END,
+    CASE WHEN $2::bigint > 0 THEN setval('penstock.log_id', $2) END;
+
+-- name: restore_job
+INSERT INTO penstock.job (
+    id, stage, version, attempt, token, run_at, started_at, finished_at, worker, queue, task,
+    priority, enqueued_at, lease_time, timeout, key, dedupe, scope, tags, retry, correlation,
+    tenant, parent, throttle, trace, needs, error, result, body, shelf
+) VALUES (
+    $1, $2::bigint, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20,
+    $21, $22, $23, $24, $25, coalesce($26::bigint, 0), $27, $28, $29,
+    CASE WHEN $2::bigint < 4 THEN 0 ELSE 2 * ($30::bigint / 86400000000) + ($2 = 5)::integer END
+);
+
+-- name: restore_log
+INSERT INTO penstock.log (
+    id, job_id, previous, at, day, event, state, actor, token, duration, reason, error, detail,
+    taken_over, queue
+) VALUES (
+    $1, $2, $3, $4, $15::bigint / 86400000000, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14
+);
+
+-- name: held
+SELECT j.id, j.token FROM {_ids} JOIN penstock.job_active AS j ON j.id = p.id WHERE j.stage = 3;
+
+-- name: write_progress
+INSERT INTO penstock.progress (job_id, done, total, note, at, started_at, start)
+VALUES ($1, $2, $3, $4, $5, $6, $7)
+ON CONFLICT (job_id) DO UPDATE SET
+    done = excluded.done, total = excluded.total, note = excluded.note, at = excluded.at,
+    started_at = excluded.started_at, start = excluded.start;
+
+-- name: write_checkpoint
+INSERT INTO penstock.checkpoint (job_id, body) VALUES ($1, $2)
+ON CONFLICT (job_id) DO UPDATE SET body = excluded.body;
+
+-- name: add_line
+INSERT INTO penstock.line (job_id, id, at, level, text, attempt)
+SELECT $1, coalesce(max(id), 0) + 1, $2, $3, $4, $5 FROM penstock.line WHERE job_id = $1;
+
+-- name: drop_lines
+DELETE FROM penstock.line
+WHERE job_id = $1 AND id <= (SELECT max(id) FROM penstock.line WHERE job_id = $1) - $2;
+
+-- name: clear_progress
+DELETE FROM penstock.progress
+WHERE job_id IN (SELECT json_array_elements_text($1::json)::bigint);
+
+-- name: clear_checkpoints
+DELETE FROM penstock.checkpoint
+WHERE job_id IN (SELECT json_array_elements_text($1::json)::bigint);
+
+-- name: progress
+SELECT r.job_id, r.done, r.total, r.note, r.at, r.started_at, r.start
+FROM {_ids} JOIN penstock.progress AS r ON r.job_id = p.id;
+
+-- name: checkpoint
+SELECT c.body, j.stage = 3 FROM penstock.job AS j
+JOIN penstock.checkpoint AS c ON c.job_id = j.id
+WHERE j.id = $1 AND j.stage <> 4;
+
+-- name: lines
+SELECT id, at, level, text, attempt FROM penstock.line
+WHERE job_id = $1 AND id > $2 ORDER BY id LIMIT $3;
+
+-- A shelf that is past its time as a whole, if any.
+-- name: prunable
+SELECT coalesce(json_agg(id)::text, '[]') FROM (
+    SELECT id FROM penstock.job
+    WHERE shelf > 0 AND shelf <= 2 * ($2::bigint / 86400000000) + 1
+    AND stage = $1 AND finished_at <= $2 LIMIT $3
+) AS t;
+
+-- name: prune_log
+DELETE FROM penstock.log WHERE id IN (
+    WITH RECURSIVE chain (id) AS (
+        SELECT j.version FROM {_ids} JOIN penstock.job AS j ON j.id = p.id
+        UNION ALL
+        SELECT l.previous FROM chain JOIN penstock.log AS l ON l.id = chain.id
+        WHERE l.previous IS NOT NULL
+    )
+    SELECT id FROM chain
+);
+
+-- name: prune_edges
+DELETE FROM penstock.edge
+WHERE needed IN (SELECT json_array_elements_text($1::json)::bigint)
+OR job_id IN (SELECT json_array_elements_text($1::json)::bigint);
+
+-- What else belongs to jobs.
+-- name: prune_payloads
+WITH p AS MATERIALIZED (SELECT json_array_elements_text($1::json)::bigint AS id),
+progress AS (DELETE FROM penstock.progress AS d USING p WHERE d.job_id = p.id),
+checkpoint AS (DELETE FROM penstock.checkpoint AS d USING p WHERE d.job_id = p.id),
+line AS (DELETE FROM penstock.line AS d USING p WHERE d.job_id = p.id)
+DELETE FROM penstock.tag AS d USING (
+    SELECT j.id, t.tag FROM p JOIN penstock.job AS j ON j.id = p.id
+    CROSS JOIN LATERAL json_array_elements_text(j.tags::json) AS t (tag)
+) AS t
+WHERE d.tag = t.tag AND d.job_id = t.id;
+
+-- name: prune_jobs
+DELETE FROM penstock.job
+WHERE shelf <> 0 AND id IN (SELECT json_array_elements_text($1::json)::bigint)
+RETURNING queue, stage;
+
+-- The last entry that was counted, the first that was not, and the newest.
+-- name: digested
+SELECT
+    m.value,
+    (SELECT min(id) FROM penstock.log WHERE id > m.value AND id <= $1),
+    (SELECT max(id) FROM penstock.log WHERE id > m.value AND id <= $1)
+FROM penstock.meta AS m WHERE m.name = 'digested';
+
+-- One step for a portion of the log.
+-- name: sums
+SELECT
+    at / 60000000 AS minute, queue, event,
+    CASE
+        WHEN duration IS NULL OR event = 'snoozed' THEN 0
+        ELSE 1 + width_bucket(
+            duration - 1,
+            ARRAY[$3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19]::bigint[]
+        )
+    END AS bucket,
+    count(*),
+    sum(CASE WHEN duration > 0 AND event <> 'snoozed' THEN duration ELSE 0 END)::bigint
+FROM (
+    SELECT at, queue, event, duration FROM penstock.log AS l
+    WHERE id BETWEEN $1 AND $2 AND taken_over IS NULL AND (
+        EXISTS (SELECT 1 FROM penstock.job_active AS j WHERE j.id = l.job_id)
+        OR EXISTS (SELECT 1 FROM penstock.job AS j WHERE j.id = l.job_id AND j.shelf <> 0)
+    )
+) AS l
+GROUP BY bucket, event, minute, queue;
+
+-- name: log_size
+SELECT count(*) FROM penstock.log WHERE id BETWEEN $1 AND $2;
+
+-- name: any_old_history
+SELECT 1 FROM penstock.history WHERE minute < $1 LIMIT 1;
+
+-- name: add_history
+INSERT INTO penstock.history AS h (minute, queue, event, bucket, n, micros)
+SELECT
+    (v ->> 0)::bigint, v ->> 1, v ->> 2, (v ->> 3)::integer, (v ->> 4)::bigint, (v ->> 5)::bigint
+FROM json_array_elements($1::json) AS v
+ON CONFLICT (minute, queue, event, bucket)
+DO UPDATE SET n = h.n + excluded.n, micros = h.micros + excluded.micros;
+
+-- name: add_counters
+INSERT INTO penstock.counter AS c (queue, event, bucket, n, micros)
+SELECT v ->> 1, v ->> 2, (v ->> 3)::integer, sum((v ->> 4)::bigint), sum((v ->> 5)::bigint)
+FROM json_array_elements($1::json) AS v GROUP BY 1, 2, 3
+ON CONFLICT (queue, event, bucket)
+DO UPDATE SET n = c.n + excluded.n, micros = c.micros + excluded.micros;
+
+-- name: note_digested
+UPDATE penstock.meta SET value = $2 WHERE name = 'digested' AND value = $1 RETURNING value;
+
+-- name: drop_old_history
+DELETE FROM penstock.history WHERE (minute, queue, event, bucket) IN (
+    SELECT minute, queue, event, bucket FROM penstock.history WHERE minute < $1 LIMIT $2
+);
+
+-- Steps are counted from 1970.
+-- name: history
+SELECT
+    minute - minute % $1::bigint AS step, queue, event, bucket, sum(n)::bigint,
+    sum(micros)::bigint
+FROM penstock.history
+WHERE minute >= $2 AND minute < $3 AND ($4::text IS NULL OR queue = $4)
+GROUP BY 1, 2, 3, 4;
+
+-- name: counters
+SELECT 0, queue, event, bucket, n, micros FROM penstock.counter;
+
+-- name: next_due
+SELECT min(run_at) FROM penstock.job_active WHERE stage = 1 AND run_at > $1;
+
+-- name: rates_in_force
+SELECT q.rate, q.rate_window, r.starts FROM penstock.queue AS q
+JOIN penstock.rate AS r ON r.queue = q.name
+WHERE q.rate IS NOT NULL AND NOT q.paused
+AND EXISTS (SELECT 1 FROM penstock.job_active AS j WHERE j.queue = q.name AND j.stage = 0);
+
+-- The parts of a search; the store joins those that are asked for.
+-- name: find
+SELECT {_columns} FROM penstock.job AS j WHERE
+
+-- name: find_tagged
+SELECT {_columns} FROM penstock.tag AS t JOIN penstock.job AS j ON j.id = t.job_id
+WHERE t.tag = $1 AND
+
+-- name: find_ids
+SELECT j.id FROM penstock.job AS j WHERE
+
+-- name: find_ids_tagged
+SELECT j.id FROM penstock.tag AS t JOIN penstock.job AS j ON j.id = t.job_id
+WHERE t.tag = $1 AND
+
+-- name: tally
+SELECT j.stage, count(*) FROM penstock.job AS j WHERE
+
+-- name: tally_tagged
+SELECT j.stage, count(*) FROM penstock.tag AS t JOIN penstock.job AS j ON j.id = t.job_id
+WHERE t.tag = $1 AND
+
+-- name: _schedule
+name, version, next_at, last_at, last_job, paused, declared, job, cron, every, timezone, missed,
+    overlap
+
+-- name: schedules
+SELECT {_schedule} FROM penstock.schedule ORDER BY name;
+
+-- name: schedules_named
+SELECT {_schedule} FROM penstock.schedule
+WHERE name IN (SELECT json_array_elements_text($1::json)) ORDER BY name;
+
+-- name: schedule_version
+SELECT version, next_at, paused FROM penstock.schedule WHERE name = $1;
+
+-- name: next_schedule_version
+UPDATE penstock.meta SET value = value + 1 WHERE name = 'last_schedule' RETURNING value;
+
+-- name: put_schedule
+INSERT INTO penstock.schedule (
+    name, version, next_at, last_at, last_job, paused, declared, task, job, cron, every, timezone,
+    missed, overlap
+) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)
+ON CONFLICT (name) DO UPDATE SET
+    version = excluded.version, next_at = excluded.next_at, last_at = excluded.last_at,
+    last_job = excluded.last_job, paused = excluded.paused, declared = excluded.declared,
+    task = excluded.task, job = excluded.job, cron = excluded.cron, every = excluded.every,
+    timezone = excluded.timezone, missed = excluded.missed, overlap = excluded.overlap;
+
+-- name: drop_schedule
+DELETE FROM penstock.schedule WHERE name = $1 RETURNING name;
+
+-- name: due_schedules
+SELECT {_schedule} FROM penstock.schedule
+WHERE NOT paused AND next_at <= $1
+AND task IN (SELECT json_array_elements_text($2::json))
+AND (NOT declared OR name IN (SELECT json_array_elements_text($3::json)))
+ORDER BY next_at LIMIT $4;
+
+-- name: next_schedule
+SELECT next_at FROM penstock.schedule
+WHERE NOT paused AND next_at > $1
+AND task IN (SELECT json_array_elements_text($2::json))
+AND (NOT declared OR name IN (SELECT json_array_elements_text($3::json)))
+ORDER BY next_at LIMIT 1;
+
+-- name: schedule_fired
+UPDATE penstock.schedule SET
+    version = $2, next_at = $3, last_at = coalesce($4, last_at), last_job = coalesce($5, last_job)
+WHERE name = $1;
+
+-- The entry was written in this transaction.
+-- name: log_reason
+UPDATE penstock.log SET reason = $1 WHERE id = $2;
+
+-- name: tokens
+SELECT name, digest, scopes, created_at, expires_at FROM penstock.token ORDER BY name;
+
+-- name: add_token
+INSERT INTO penstock.token (name, digest, scopes, created_at, expires_at)
+VALUES ($1, $2, $3, $4, $5) ON CONFLICT DO NOTHING RETURNING name;
+
+-- name: drop_token
+DELETE FROM penstock.token WHERE name = $1 RETURNING name;
+
+-- name: greet
+INSERT INTO penstock.worker (name, host, pid, queues, tags, concurrency, started_at, seen_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
+ON CONFLICT (name) DO UPDATE SET
+    host = excluded.host, pid = excluded.pid, queues = excluded.queues, tags = excluded.tags,
+    concurrency = excluded.concurrency, started_at = excluded.started_at,
+    seen_at = excluded.seen_at;
+
+-- name: dismiss
+DELETE FROM penstock.worker WHERE name IN (SELECT json_array_elements_text($1::json))
+RETURNING name;
+
+-- name: workers
+SELECT name, host, pid, queues, tags, concurrency, started_at, seen_at FROM penstock.worker;
+
+-- A lease was claimed at its start, or renewed a whole lease before its end.
+-- name: holdings
+SELECT
+    worker, count(*), min(started_at), min(expires_at),
+    max(greatest(started_at, expires_at - lease_time))
+FROM penstock.job_active WHERE stage = 3 GROUP BY worker;

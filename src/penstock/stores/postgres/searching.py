@@ -1,0 +1,59 @@
+"""The conditions of a search."""
+
+from typing import Any
+
+from penstock.core.job import JobQuery
+from penstock.core.lifecycle import UNFINISHED
+from penstock.core.times import to_micros
+from penstock.stores.sql.rows import STAGES, encoded
+from penstock.stores.sql.transaction import Search
+
+_COLUMNS = ("queue", "task", "key", "correlation", "tenant", "parent")
+
+
+def searched(what: Search, query: JobQuery) -> tuple[str, str, list[Any]]:
+    """The query to begin with, what follows its WHERE, and the parameters."""
+    parameters: list[Any] = []
+
+    def given(value: Any) -> str:
+        parameters.append(value)
+        return f"${len(parameters)}"
+
+    name, place = what, "j.id"
+    if len(query.tags) == 1:
+        name, place = f"{what}_tagged", "t.job_id"
+        given(query.tags[0])
+    clauses = _conditions(query, given)
+    if what == "tally":
+        return name, f"{' AND '.join(clauses) or 'true'} GROUP BY j.stage", parameters
+    if query.after is not None:
+        clauses.append(f"{place} {'<' if query.newest_first else '>'} {given(query.after)}")
+    order = f"ORDER BY {place} {'DESC' if query.newest_first else 'ASC'}"
+    return (
+        name,
+        f"{' AND '.join(clauses) or 'true'} {order} LIMIT {given(query.limit)}",
+        parameters,
+    )
+
+
+def _conditions(query: JobQuery, given: Any) -> list[str]:
+    clauses: list[str] = []
+    if query.states is not None:
+        # As plain numbers: they tell which shelves need not be looked at.
+        stages = [str(n) for n, (state, _) in enumerate(STAGES) if state in query.states]
+        clauses.append(f"j.stage IN ({', '.join(stages)})" if stages else "false")
+        if query.states <= UNFINISHED:
+            clauses.append("j.shelf = 0")
+    if query.cancel_requested is not None:
+        clauses.append("j.cancel_requested" if query.cancel_requested else "NOT j.cancel_requested")
+    for column in _COLUMNS:
+        if (value := getattr(query, column)) is not None:
+            clauses.append(f"j.{column} = {given(value)} AND j.{column} IS NOT NULL")
+    if query.error is not None:
+        clauses.append(f"position({given(query.error)} IN j.error) > 0")
+    if query.before is not None:
+        clauses.append(f"coalesce(j.finished_at, j.enqueued_at) < {given(to_micros(query.before))}")
+    if len(query.tags) > 1:
+        tags = f"SELECT json_array_elements_text({given(encoded(query.tags))}::json)"
+        clauses.append(f"j.id IN (SELECT job_id FROM penstock.tag WHERE tag IN ({tags}))")
+    return clauses

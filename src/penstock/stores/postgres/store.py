@@ -1,0 +1,410 @@
+"""The Store protocol on PostgreSQL."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import groupby
+from typing import Any, TypeVar
+
+import psycopg
+from msgspec.structs import replace
+
+from penstock.core.errors import ConfigurationError, StoreError
+from penstock.core.job import (
+    Change,
+    Claim,
+    Job,
+    JobId,
+    LogEntry,
+    LogId,
+    NewJob,
+    Tail,
+    kept_error,
+    moved_fields,
+)
+from penstock.core.lifecycle import Event, State
+from penstock.core.store import Clock
+from penstock.core.times import from_micros, span_to_micros, to_micros
+from penstock.stores.postgres.arrays import Int8s, Texts
+from penstock.stores.postgres.bell import Bell
+from penstock.stores.postgres.connection import address, connect, prepare, queries, translated
+from penstock.stores.postgres.transaction import (
+    Connection,
+    Mode,
+    NeedsAlone,
+    PostgresReading,
+    PostgresTransaction,
+)
+from penstock.stores.postgres.writer import PostgresWriter
+from penstock.stores.sql import history, rows
+from penstock.stores.sql.adding import Addition
+from penstock.stores.sql.rows import READY, STAGE_OF, encoded
+from penstock.stores.sql.store import SqlStore
+from penstock.stores.sql.transaction import Reading, Transaction
+from penstock.stores.sql.writer import Verb
+
+A = TypeVar("A")
+C = TypeVar("C")
+T = TypeVar("T")
+
+_READER_THREADS = 2
+_MODES = {
+    "_add_beside": Mode.BESIDE,
+    "_claim": Mode.SHARED,
+    "_finish": Mode.SHARED,
+    "_renew": Mode.SHARED,
+    "write": Mode.SHARED,  # notes
+    "_prune": Mode.SHARED,
+    "_delete": Mode.SHARED,
+    "_let_in": Mode.SHARED,
+    "_greet": Mode.BESIDE,
+    "_dismiss": Mode.BESIDE,
+    "_fold": Mode.BESIDE,
+    "_write_digest": Mode.BESIDE,
+}
+_FINISHING = {Event.DONE, Event.FAILED, Event.CANCELLED}
+_START_OF_TIME = (-11, -(2**63), 0)
+
+
+class PostgresStore(SqlStore):
+    """Jobs in one PostgreSQL database, shared by processes on any number of machines."""
+
+    def __init__(self, url: str, clock: Clock | None, *, create: bool = True) -> None:
+        super().__init__()
+        self._where = address(url)
+        self._clock = clock
+        self._sql = queries(self._where.schema)
+        with translated(self._where.name):
+            prepare(self._where, create=create)
+        self._bell = Bell(self._where)
+        self._writer = PostgresWriter(self._where, self._sql, clock, _MODES, self._after)
+        if self._where.notify:
+            self._writer.rings_as(self._bell.name)
+        self._readers: deque[Connection] = deque()
+        self._threads = ThreadPoolExecutor(_READER_THREADS, "penstock-reader")
+        self._queues: set[str] = set()
+        self._closed = False
+
+    async def close(self) -> None:
+        """See `Store.close`."""
+        if self._closed:
+            return
+        self._closed = True
+        self._bell.close()
+        self._writer.close()
+        self._threads.shutdown()
+        while self._readers:
+            self._readers.pop().close()
+
+    # How verbs reach the database
+
+    async def _write(self, verb: Verb[C, A], call: C) -> A:
+        return await self._writer.run(verb, call)
+
+    async def _read(self, read: Callable[[Reading], T]) -> T:
+        if self._closed:
+            raise StoreError(f"{self._where.name} was closed")
+        loop = asyncio._get_running_loop()  # noqa: SLF001 - the public one raises
+        if loop is None:
+            return self._read_here(read)
+        return await loop.run_in_executor(self._threads, self._read_here, read)
+
+    def _read_here(self, read: Callable[[Reading], T]) -> T:
+        with translated(self._where.name):
+            try:
+                return self._read_once(read)
+            except psycopg.OperationalError:  # perhaps only of the connection
+                while self._readers:
+                    self._readers.pop().close()
+                return self._read_once(read)
+
+    def _read_once(self, read: Callable[[Reading], T]) -> T:
+        try:
+            connection = self._readers.pop()
+        except IndexError:  # all in use by other threads
+            connection = connect(self._where)
+        try:
+            answer = read(PostgresReading(connection, self._sql, self._where.schema, self._clock))
+        except BaseException:
+            connection.close()
+            raise
+        if len(self._readers) < _READER_THREADS and not self._closed:
+            self._readers.append(connection)
+        else:
+            connection.close()
+        return answer
+
+    def _after(self, transaction: PostgresTransaction) -> None:
+        """What follows a commit: who waits here is woken, and others where it was not yet said."""
+        if transaction.ring:
+            self._bell.ring()
+        if transaction.freed and not transaction.ring_others and self._where.notify:
+            self._read_here(
+                lambda reading: (
+                    self._is_wanted(reading, transaction.freed)
+                    and reading.execute("ring", (self._where.schema, self._bell.name))
+                )
+            )
+
+    async def wait(self, seen: int, timeout: float) -> int:
+        """See `Store.wait`."""
+        now = self._bell.seen()
+        if now != seen:
+            return now
+        due, clock = await self._read(lambda reading: (self._next_change(reading), reading.now()))
+        if due is not None and due <= clock:
+            # Once for all who wait here: it may be long until one of them can take it.
+            self._announced = clock
+            self._bell.ring()
+        elif due is not None:
+            timeout = min(timeout, (due - clock) / 1e6)
+        return await self._bell.wait(seen, timeout)
+
+    # Adding
+
+    async def add(
+        self,
+        jobs: Sequence[NewJob],
+        *,
+        actor: str,
+        connection: Any = None,
+        tail: Tail | None = None,
+        reason: str | None = None,
+    ) -> list[Job]:
+        """See `Store.add`."""
+        if connection is None and tail is None and reason is None:
+            if not any(job.key or job.dedupe or job.after or job.follows for job in jobs):
+                return await self._write(self._add_beside, (jobs, actor, None))
+        return await super().add(jobs, actor=actor, connection=connection, tail=tail, reason=reason)
+
+    async def _add_within(self, connection: Any, call: Addition) -> list[Job]:
+        raise ConfigurationError("not yet")
+
+    def _add_beside(
+        self, tx: Transaction, calls: Sequence[Addition]
+    ) -> Sequence[list[Job] | Exception]:
+        """Add jobs that have nothing to do with others."""
+        assert isinstance(tx, PostgresTransaction)
+        if tx.mode is Mode.ALONE:
+            return self._add(tx, calls)
+        asked = [(job, actor) for jobs, actor, _ in calls for job in jobs]
+        if any(job.tags or job.tenant or job.throttle for job, _ in asked):
+            names = {job.queue for job, _ in asked}
+            if tx.execute("any_bounded", (encoded(names),)).fetchone()[0]:
+                raise NeedsAlone
+            return self._add(tx, calls)
+        added: list[Job] = []
+        for _, group in groupby(asked, key=_options):
+            added += self._add_alike(tx, list(group))
+        tx.written = tx.ring = tx.ring_others = True
+        answers: list[list[Job] | Exception] = []
+        for jobs, _, _ in calls:
+            answers.append(added[: len(jobs)])
+            added = added[len(jobs) :]
+        return answers
+
+    def _add_alike(self, tx: PostgresTransaction, asked: Sequence[tuple[NewJob, str]]) -> list[Job]:
+        new = asked[0][0]
+        if new.queue not in self._queues:
+            tx.execute("add_queue", (new.queue,))
+        options = rows.options(new, READY, 0, 0)
+        parameters = (
+            Texts([job.payload for job, _ in asked]),
+            Texts([actor for _, actor in asked]),
+            tx.now(),
+            None if new.run_at is None or new.delay is not None else to_micros(new.run_at),
+            0 if new.delay is None else span_to_micros(new.delay),
+            new.queue,
+            new.task,
+            new.priority,
+            options[5],
+            options[6],
+            options[11],
+            new.correlation,
+            new.parent,
+            new.trace,
+        )
+        found = tx.execute("add_plain", parameters).fetchall()
+        if not found:  # the queue has a limit
+            raise NeedsAlone
+        self._queues.add(new.queue)
+        _, _, now, due = found[0]
+        first = rows.new_job(new, 0, 0, int(due > now), due, 0, from_micros(now))
+        return [
+            replace(first, id=job_id, version=version, payload=job.payload)
+            for (job, _), (job_id, version, _, _) in zip(asked, found, strict=True)
+        ]
+
+    # Claiming
+
+    def _claim(self, tx: Transaction, calls: Sequence[Claim]) -> list[list[Job]]:
+        assert isinstance(tx, PostgresTransaction)
+        return [self._claim_next(tx, wanted) for wanted in calls]
+
+    def _claim_next(self, tx: PostgresTransaction, wanted: Claim) -> list[Job]:
+        queues = None if wanted.queues is None else Texts(wanted.queues)
+        outlook = tx.execute("outlook", (tx.now(), queues)).fetchone()
+        any_due, any_arrived, limited, open_queues = outlook
+        if (any_arrived or limited) and tx.mode is not Mode.ALONE:
+            raise NeedsAlone
+        if limited:
+            return super()._claim(tx, [wanted])[0]
+        more = any_due and self._promote(tx, tx.now())
+        jobs = self._claim_plain(tx, wanted, open_queues)
+        while more and not jobs:
+            more = self._promote(tx, tx.now())
+            jobs = self._claim_plain(tx, wanted, open_queues)
+        return jobs
+
+    def _claim_plain(
+        self, tx: PostgresTransaction, wanted: Claim, queues: Sequence[str]
+    ) -> list[Job]:
+        if not queues:
+            return []
+        if wanted.tags:
+            name = "claim_tagged"
+            source: tuple[Any, ...] = (Texts(queues), Texts(wanted.tags))
+        elif len(queues) == 1:
+            name, source = "claim_of_one", (queues[0], *_START_OF_TIME)
+        else:
+            places = zip(*[_START_OF_TIME] * len(queues), strict=True)
+            name, source = "claim_of_many", (Texts(queues), *map(Int8s, places))
+        found = tx.execute(name, (tx.now(), wanted.worker, *source, wanted.limit)).fetchall()
+        tx.written = tx.written or bool(found)
+        return [rows.job(row[3:]) for row in found]
+
+    # Moving on
+
+    async def transition(self, changes: Sequence[Change], *, actor: str) -> list[Job | None]:
+        """See `Store.transition`."""
+        if all(map(_finishes, changes)) and len({change.job.id for change in changes}) == len(
+            changes
+        ):
+            return await self._write(self._finish, (changes, actor))
+        return await super().transition(changes, actor=actor)
+
+    def _finish(
+        self, tx: Transaction, calls: Sequence[tuple[Sequence[Change], str]]
+    ) -> Sequence[list[Job | None] | Exception]:
+        """End jobs that run here and that no other job depends on."""
+        assert isinstance(tx, PostgresTransaction)
+        if tx.mode is Mode.ALONE:
+            return self._transition(tx, calls)
+        ended = [(change, actor) for changes, actor in calls for change in changes]
+        versions: dict[int, int] = {}
+        for _, group in groupby(ended, key=_way):
+            self._finish_alike(tx, list(group), versions)
+        if len(versions) < len(ended):
+            raise NeedsAlone
+        tx.written = tx.ring = True
+        at = from_micros(tx.now())
+        answers = [[_ended(change, versions, at) for change in changes] for changes, _ in calls]
+        if self._noting.resumable:
+            self._noting.settle(tx, answers)
+        return answers
+
+    def _finish_alike(
+        self,
+        tx: PostgresTransaction,
+        ended: Sequence[tuple[Change, str]],
+        versions: dict[int, int],
+    ) -> None:
+        moves = [change.move for change, _ in ended]
+        move, actor = moves[0], ended[0][1]
+        found = tx.execute(
+            "finish",
+            (
+                Int8s([change.job.id for change, _ in ended]),
+                Int8s([change.job.version for change, _ in ended]),
+                Texts([move.result for move in moves]),
+                Texts([move.error for move in moves]),
+                Texts([kept_error(change.job, change.move) for change, _ in ended]),
+                Texts([move.reason for move in moves]),
+                Texts([move.detail for move in moves]),
+                tx.now(),
+                move.event,
+                move.state,
+                actor,
+                STAGE_OF[move.state],
+                move.attempt,
+            ),
+        ).fetchall()
+        versions.update((ended[n - 1][0].job.id, number) for n, number, _ in found)
+        if found and found[0][2]:
+            tx.freed.update(
+                (change.job.queue, change.job.task, change.job.throttle) for change, _ in ended
+            )
+
+    # The log and its sums
+
+    async def log(
+        self, job_id: JobId | None = None, *, after: LogId | None = None, limit: int = 1000
+    ) -> list[LogEntry]:
+        """See `Store.log`."""
+        if job_id is not None:
+            return await super().log(job_id, after=after, limit=limit)
+
+        def read(reading: Reading) -> list[LogEntry]:
+            (complete,) = reading.execute("complete").fetchone()
+            found = reading.execute("log", (after or 0, limit, complete)).fetchall()
+            return [rows.log_entry(row) for row in found]
+
+        return await self._read(read)
+
+    async def newest_log(self) -> LogId:
+        """See `Store.newest_log`."""
+        found = await self._read(lambda reading: reading.execute("complete").fetchone())
+        return LogId(found[0])
+
+    async def digest(self, limit: int) -> int:
+        """See `Store.digest`. Also adds up the totals."""
+
+        def read(reading: Reading) -> tuple[history.Digest, int]:
+            folded, complete = reading.execute("folded").fetchone()
+            if complete > folded:
+                reading.execute("fold", (folded, complete))
+            return history.digest(reading, limit, complete), complete
+
+        counted, _ = await self._read(read)
+        if counted.end == counted.start and counted.forget_before is None:
+            return 0
+        return await self._write(self._write_digest, counted)
+
+    def _write_digest(self, tx: Transaction, digests: Sequence[history.Digest]) -> list[int]:
+        return history.write(tx, digests)
+
+
+def _options(asked: tuple[NewJob, str]) -> tuple[Any, ...]:
+    """What jobs that are written together have in common."""
+    job, _ = asked
+    return (
+        job.queue, job.task, job.priority, job.lease, job.timeout, job.retry, job.correlation,
+        job.parent, job.trace, job.delay, job.run_at,
+    )  # fmt: skip
+
+
+def _finishes(change: Change) -> bool:
+    """Whether a move ends a job that runs, as far as the job itself can tell."""
+    job, move = change.job, change.move
+    return (
+        move.event in _FINISHING
+        and move.state.final
+        and not move.stays
+        and move.successor is None
+        and job.state is State.RUNNING
+        and job.key is None
+        and not job.needs
+    )
+
+
+def _way(ended: tuple[Change, str]) -> tuple[Any, ...]:
+    """What ends that are written together have in common."""
+    change, actor = ended
+    move = change.move
+    return move.event, move.state, move.attempt, actor
+
+
+def _ended(change: Change, versions: dict[int, int], at: Any) -> Job | None:
+    fields = moved_fields(change.move, kept_error(change.job, change.move), at=at, waiting=None)
+    return replace(change.job, version=versions[change.job.id], **fields)
