@@ -1,6 +1,12 @@
+import os
+import uuid
+from collections.abc import Iterator
+
+import psycopg
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests import postgres
 from tests.contract.support import ManualClock
 
 # An example that takes long on a busy machine is no failure.
@@ -12,6 +18,40 @@ settings.load_profile("patient")
 def clock() -> ManualClock:
     """Time for a store, standing still until `clock.advance(...)` moves it."""
     return ManualClock()
+
+
+@pytest.fixture(scope="session")
+def postgres_server(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
+    """The URL of a database that all tests of a run share: on a server of our own, which the first
+    test that asks for it starts, or the one that PENSTOCK_TEST_POSTGRES names.
+    """
+    if named := os.environ.get("PENSTOCK_TEST_POSTGRES"):
+        try:
+            psycopg.connect(named, connect_timeout=30).close()
+        except psycopg.Error as error:
+            pytest.fail(f"the database that PENSTOCK_TEST_POSTGRES names: {error}", pytrace=False)
+        yield named
+        return
+    run = tmp_path_factory.getbasetemp()
+    if hasattr(request.config, "workerinput"):  # a worker's folder is inside that of the run
+        run = run.parent
+    try:
+        server = postgres.share(run)
+    except postgres.PostgresUnavailable as error:
+        advice = "PENSTOCK_TEST_POSTGRES=postgresql://... names another"
+        pytest.fail(f"no PostgreSQL server for the tests: {error}\n{advice}", pytrace=False)
+    with server:
+        yield server.url
+
+
+@pytest.fixture
+def postgres_url(postgres_server: str) -> Iterator[str]:
+    """The URL of a schema of the test's own, which does not exist yet and is dropped afterwards."""
+    schema = f"t_{uuid.uuid4().hex[:16]}"
+    yield postgres.within(postgres_server, schema)
+    postgres.drop_schema(postgres_server, schema)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
