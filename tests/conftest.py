@@ -2,7 +2,6 @@ import os
 import uuid
 from collections.abc import Iterator
 
-import psycopg
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -28,6 +27,8 @@ def postgres_server(
     test that asks for it starts, or the one that PENSTOCK_TEST_POSTGRES names.
     """
     if named := os.environ.get("PENSTOCK_TEST_POSTGRES"):
+        import psycopg
+
         try:
             psycopg.connect(named, connect_timeout=30).close()
         except psycopg.Error as error:

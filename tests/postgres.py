@@ -26,9 +26,6 @@ from pathlib import Path
 from typing import IO, Self
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
-import psycopg
-from psycopg import errors, sql
-
 VERSION = "18"
 SETTINGS: Mapping[str, str] = {
     "fsync": "off",
@@ -147,6 +144,9 @@ def within(url: str, schema: str) -> str:
 
 def drop_schema(url: str, schema: str) -> None:
     """Drop a schema with all that is in it, also when forgotten transactions hold locks there."""
+    import psycopg  # here, because the guard has no use for it
+    from psycopg import errors, sql
+
     drop = sql.SQL("DROP SCHEMA IF EXISTS {} CASCADE").format(sql.Identifier(schema))
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute("SET lock_timeout = '1s'; SET client_min_messages = 'warning'")

@@ -186,7 +186,17 @@ def test_url_of_a_schema_keeps_the_other_parameters() -> None:
 
 def test_tests_fail_when_the_named_server_does_not_answer() -> None:
     ended = subprocess.run(
-        [sys.executable, "-m", "pytest", "-n0", "-k", "schema_of_its_own", __file__],
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-n0",
+            "-p",
+            "no:cacheprovider",
+            "-k",
+            "schema_of_its_own",
+            __file__,
+        ],
         check=False,
         cwd=ROOT,
         env={**os.environ, "PENSTOCK_TEST_POSTGRES": "postgresql://127.0.0.1:1/none"},
