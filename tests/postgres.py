@@ -23,8 +23,10 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Self
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from typing import IO, TYPE_CHECKING, Self
+
+if TYPE_CHECKING:
+    from psycopg import Connection
 
 VERSION = "18"
 SETTINGS: Mapping[str, str] = {
@@ -137,25 +139,20 @@ class PostgresServer:
 
 def within(url: str, schema: str) -> str:
     """The URL of one schema of this database, as a store is opened with."""
-    parts = urlsplit(url)
-    query = [pair for pair in parse_qsl(parts.query) if pair[0] != "schema"]
-    return urlunsplit(parts._replace(query=urlencode([*query, ("schema", schema)])))
+    return f"{url}{'&' if '?' in url else '?'}schema={schema}"
 
 
-def drop_schema(url: str, schema: str) -> None:
+def drop_schema(connection: Connection, schema: str) -> None:
     """Drop a schema with all that is in it, also when forgotten transactions hold locks there."""
-    import psycopg  # here, because the guard has no use for it
-    from psycopg import errors, sql
+    from psycopg import errors, sql  # here, because the guard has no use for it
 
-    drop = sql.SQL("DROP SCHEMA IF EXISTS {} CASCADE").format(sql.Identifier(schema))
-    with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute("SET lock_timeout = '1s'; SET client_min_messages = 'warning'")
-        try:
-            connection.execute(drop)
-        except (errors.LockNotAvailable, errors.DeadlockDetected):
-            connection.execute(_END_HOLDERS, [schema])
-            connection.execute("SET lock_timeout = '30s'")
-            connection.execute(drop)
+    statement = "SET lock_timeout = {}; DROP SCHEMA IF EXISTS {} CASCADE"
+    name = sql.Identifier(schema)
+    try:
+        connection.execute(sql.SQL(statement).format("1s", name))
+    except (errors.LockNotAvailable, errors.DeadlockDetected):
+        connection.execute(_END_HOLDERS, [schema])
+        connection.execute(sql.SQL(statement).format("30s", name))
 
 
 def share(run: Path) -> PostgresServer:

@@ -158,30 +158,33 @@ def test_run_goes_on_with_another_server_when_its_own_is_gone(tmp_path: Path) ->
 
 @pytest.mark.parametrize("turn", [1, 2])
 def test_each_test_has_a_schema_of_its_own(
-    turn: int, dropped: list[str], postgres_url: str
+    turn: int, dropped: list[str], postgres_server: str, postgres_url: str
 ) -> None:
     schema = schema_of(postgres_url)
     dropped.append(schema)
-    server = within(postgres_url, schema).partition("?")[0]
-    assert not exists(server, schema)
-    with psycopg.connect(server, autocommit=True) as connection:
+    assert not exists(postgres_server, schema)
+    with psycopg.connect(postgres_server, autocommit=True) as connection:
         make_table(connection, schema)
 
 
-def test_schema_is_dropped_while_a_forgotten_transaction_holds_it(postgres_server: str) -> None:
+def test_schema_is_dropped_while_a_forgotten_transaction_holds_it(
+    postgres_server: str, postgres_connection: psycopg.Connection, postgres_url: str
+) -> None:
+    schema = schema_of(postgres_url)
     with psycopg.connect(postgres_server) as forgotten:
-        make_table(forgotten, "t_forgotten")
+        make_table(forgotten, schema)
         forgotten.commit()
-        forgotten.execute("SELECT * FROM t_forgotten.jobs")
-        drop_schema(postgres_server, "t_forgotten")
-        assert not exists(postgres_server, "t_forgotten")
+        forgotten.execute(sql.SQL("SELECT * FROM {}.jobs").format(sql.Identifier(schema)))
+        drop_schema(postgres_connection, schema)
+        assert not exists(postgres_server, schema)
         with pytest.raises(psycopg.OperationalError, match="terminating connection"):
             forgotten.execute("SELECT 1")
 
 
 def test_url_of_a_schema_keeps_the_other_parameters() -> None:
-    url = within("postgresql://me@host:1/jobs?sslmode=require&schema=old", "new")
-    assert url == "postgresql://me@host:1/jobs?sslmode=require&schema=new"
+    assert within("postgresql://me@host/jobs", "a") == "postgresql://me@host/jobs?schema=a"
+    url = within("postgresql://me@host/jobs?sslmode=require", "a")
+    assert url == "postgresql://me@host/jobs?sslmode=require&schema=a"
 
 
 def test_tests_fail_when_the_named_server_does_not_answer() -> None:
