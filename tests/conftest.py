@@ -1,7 +1,16 @@
+import os
+import uuid
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests import postgres
 from tests.contract.support import ManualClock
+
+if TYPE_CHECKING:
+    from psycopg import Connection
 
 # An example that takes long on a busy machine is no failure.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -12,6 +21,52 @@ settings.load_profile("patient")
 def clock() -> ManualClock:
     """Time for a store, standing still until `clock.advance(...)` moves it."""
     return ManualClock()
+
+
+@pytest.fixture(scope="session")
+def postgres_server(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
+    """The URL of a database that all tests of a run share: on a server of our own, which the first
+    test that asks for it starts, or the one that PENSTOCK_TEST_POSTGRES names.
+    """
+    if named := os.environ.get("PENSTOCK_TEST_POSTGRES"):
+        import psycopg
+
+        try:
+            psycopg.connect(named, connect_timeout=30).close()
+        except psycopg.Error as error:
+            pytest.fail(f"the database that PENSTOCK_TEST_POSTGRES names: {error}", pytrace=False)
+        yield named
+        return
+    run = tmp_path_factory.getbasetemp()
+    if hasattr(request.config, "workerinput"):  # a worker's folder is inside that of the run
+        run = run.parent
+    try:
+        server = postgres.share(run)
+    except postgres.PostgresUnavailable as error:
+        advice = "PENSTOCK_TEST_POSTGRES=postgresql://... names another"
+        pytest.fail(f"no PostgreSQL server for the tests: {error}\n{advice}", pytrace=False)
+    with server:
+        yield server.url
+
+
+@pytest.fixture(scope="session")
+def postgres_connection(postgres_server: str) -> Iterator["Connection"]:
+    """Drops schemas; one for all tests of a process, since a new one takes half as long again."""
+    import psycopg
+
+    with psycopg.connect(postgres_server, autocommit=True) as connection:
+        connection.execute("SET client_min_messages = 'warning'")  # not a line for each table
+        yield connection
+
+
+@pytest.fixture
+def postgres_url(postgres_server: str, postgres_connection: "Connection") -> Iterator[str]:
+    """The URL of a schema of the test's own, which does not exist yet and is dropped afterwards."""
+    schema = f"t_{uuid.uuid4().hex[:16]}"
+    yield postgres.within(postgres_server, schema)
+    postgres.drop_schema(postgres_connection, schema)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
