@@ -1,6 +1,7 @@
 """Wakes who waits for a change: by LISTEN, and by looking from time to time."""
 
 import asyncio
+import contextlib
 import logging
 import os
 import random
@@ -13,12 +14,16 @@ import psycopg
 
 from penstock.stores.postgres.connection import Address, connect
 
+Connection = psycopg.Connection[Any]
+
 _log = logging.getLogger(__name__)
 
 # How long who waits sleeps without a ring: with a listener, and without one.
 POLL_LISTENING = 5.0
 POLL_ALONE = 0.5
 _RECONNECT = 0.5
+# How often to ask whether the server is still there.
+_CHECK = 10.0
 
 
 class Bell:
@@ -36,14 +41,26 @@ class Bell:
         self._wake_read, self._wake_write = os.pipe()
 
     def seen(self) -> int:
-        """How many changes there were so far; from the first call on, others are listened to."""
+        """How many changes there were so far."""
+        return self._changes
+
+    @property
+    def listens(self) -> bool:
+        """Whether others are listened to, or will be as soon as they can be reached."""
+        return self._thread is not None or not self._where.notify
+
+    def listen(self) -> None:
+        """Listen to others from now on."""
         with self._condition:
-            if self._thread is None and self._where.notify and not self._closed:
-                self._thread = threading.Thread(
-                    target=self._listen, name="penstock-listener", daemon=True
-                )
-                self._thread.start()
-            return self._changes
+            if self.listens or self._closed:
+                return
+            first: Connection | None = None
+            with contextlib.suppress(psycopg.Error):
+                first = self._opened()
+            self._thread = threading.Thread(
+                target=self._listen, args=(first,), name="penstock-listener", daemon=True
+            )
+            self._thread.start()
 
     def ring(self) -> None:
         """Wake all who wait in this process."""
@@ -94,36 +111,45 @@ class Bell:
         os.close(self._wake_read)
         os.close(self._wake_write)
 
-    def _listen(self) -> None:
+    def _opened(self) -> Connection:
+        connection = connect(self._where)
+        connection.execute(f"LISTEN {self._where.schema}")
+        self._listening = True
+        return connection
+
+    def _listen(self, connection: Connection | None) -> None:
         while not self._closed:
             try:
-                with connect(self._where) as connection:
-                    connection.execute(f"LISTEN {self._where.schema}")
-                    self._listening = True
+                if connection is None:
+                    connection = self._opened()
                     self.ring()  # whatever came before
+                with connection:
                     self._hear(connection)
             except psycopg.Error as error:
-                if not self._closed:
+                if not self._is_closed():
                     _log.warning("%s: listening again soon: %s", self._where.name, error)
-            self._listening = False
-            if not self._closed:
+            connection, self._listening = None, False
+            if not self._is_closed():
                 select.select([self._wake_read], [], [], _RECONNECT * random.uniform(0.5, 1.5))  # noqa: S311
 
-    def _hear(self, connection: "psycopg.Connection[Any]") -> None:
+    def _is_closed(self) -> bool:
+        return self._closed
+
+    def _hear(self, connection: Connection) -> None:
         checked = time.monotonic()
-        while not self._closed:
-            select.select([connection.fileno(), self._wake_read], [], [], 5.0)
+        while True:
+            select.select([connection.fileno(), self._wake_read], [], [], _CHECK)
             if self._closed:
                 return
             connection.pgconn.consume_input()
             heard = False
             while (notify := connection.pgconn.notifies()) is not None:
                 heard = heard or notify.extra != self.name.encode()
+            if time.monotonic() - checked > _CHECK:
+                connection.execute(b"SELECT 1")  # a server that is gone says nothing
+                heard, checked = True, time.monotonic()
             if heard:
                 self.ring()
-            if time.monotonic() - checked > 5.0:
-                connection.execute(b"SELECT 1")  # a server that is gone says nothing
-                checked = time.monotonic()
 
 
 def _set(future: asyncio.Future[None]) -> None:

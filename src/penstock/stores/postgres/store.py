@@ -105,10 +105,12 @@ class PostgresStore(SqlStore):
     async def _read(self, read: Callable[[Reading], T]) -> T:
         if self._closed:
             raise StoreError(f"{self._where.name} was closed")
+        return await self._aside(lambda: self._read_here(read))
+
+    async def _aside(self, do: Callable[[], T]) -> T:
+        """Do what takes time where it keeps no event loop waiting."""
         loop = asyncio._get_running_loop()  # noqa: SLF001 - the public one raises
-        if loop is None:
-            return self._read_here(read)
-        return await loop.run_in_executor(self._threads, self._read_here, read)
+        return do() if loop is None else await loop.run_in_executor(self._threads, do)
 
     def _read_here(self, read: Callable[[Reading], T]) -> T:
         with translated(self._where.name):
@@ -149,6 +151,8 @@ class PostgresStore(SqlStore):
 
     async def wait(self, seen: int, timeout: float) -> int:
         """See `Store.wait`."""
+        if not self._bell.listens:
+            await self._aside(self._bell.listen)
         now = self._bell.seen()
         if now != seen:
             return now
