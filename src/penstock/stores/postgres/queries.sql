@@ -727,7 +727,7 @@ UPDATE penstock.edge SET resolved = true
 WHERE needed IN (SELECT json_array_elements_text($1::json)::bigint);
 
 -- name: need_less
-UPDATE penstock.job_active AS j SET needs = j.needs - (p ->> 1)::integer
+UPDATE penstock.job AS j SET needs = j.needs - (p ->> 1)::integer
 FROM json_array_elements($1::json) AS p WHERE j.id = (p ->> 0)::bigint;
 
 -- name: freed_keys
@@ -760,7 +760,7 @@ UPDATE penstock.edge SET resolved = true
 WHERE needed = $1 AND job_id IN (SELECT json_array_elements_text($2::json)::bigint);
 
 -- name: recount_needs
-UPDATE penstock.job_active AS j SET needs = (
+UPDATE penstock.job AS j SET needs = (
     SELECT count(*) FROM penstock.edge AS e WHERE e.job_id = j.id AND NOT e.resolved
 )
 WHERE id IN (SELECT json_array_elements_text($1::json)::bigint);
