@@ -1,5 +1,6 @@
 """Moments between two statements, found by the random tests and held still here."""
 
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,7 @@ import pytest
 from penstock.core.job import Job, JobId
 from penstock.core.lifecycle import Done
 from penstock.engine import run_sync
-from penstock.stores.sqlite import store
-from penstock.stores.sqlite.transaction import jobs
+from penstock.stores.sqlite.transaction import SqliteReading
 from tests.crash.support import assert_promises_kept, client
 
 
@@ -23,12 +23,12 @@ def test_sweep_goes_on_when_a_lease_ends_under_it(
         late_run, _ = run_sync(late.claim(worker=late.actor, limit=2))
         app.offset += 1
 
-        def meanwhile(*args: Any) -> list[Job]:
+        def meanwhile(reading: SqliteReading, ids: Sequence[int]) -> list[Job]:
             monkeypatch.undo()
             run_sync(late.settle([(late.handle(late_run), Done())]))
-            return jobs(*args)
+            return reading.jobs(ids)
 
-        monkeypatch.setattr(store, "jobs", meanwhile)
+        monkeypatch.setattr(SqliteReading, "jobs", meanwhile)
         assert run_sync(app.reclaim()) == 1
     assert_promises_kept(folder, drained=False)
 

@@ -17,9 +17,10 @@ from penstock.core.lifecycle import Done, Move
 from penstock.engine import Penstock
 from penstock.stores.sql.adding import Adding
 from penstock.stores.sql.moving import Moving
+from penstock.stores.sql.transaction import Totals, Transaction
 from penstock.stores.sqlite.store import SqliteStore
-from penstock.stores.sqlite.transaction import SQL, Totals, Transaction
-from penstock.stores.sqlite.writer import Writer
+from penstock.stores.sqlite.transaction import SQL, SqliteTransaction
+from penstock.stores.sqlite.writer import SqliteWriter
 
 
 def apply(name: str | None) -> None:
@@ -39,21 +40,22 @@ def acknowledges_before_commit() -> None:
         self._connection.execute("BEGIN IMMEDIATE")
 
     def commit(self: Any, requests: Sequence[Any]) -> Transaction:
-        transaction = Transaction(self._connection)
+        transaction = SqliteTransaction(self._connection, self._clock)
         for request in requests:
             (request.answer,) = request.verb(transaction, [request.call])
         return transaction
 
-    Writer._begin = begin  # type: ignore[method-assign]
-    Writer._commit = commit  # type: ignore[method-assign]
+    SqliteWriter._begin = begin  # type: ignore[method-assign]
+    SqliteWriter._commit = commit  # type: ignore[method-assign]
 
 
 def deletes_what_it_gives_out() -> None:
+    SQL["delete_given_out"] = "DELETE FROM penstock_job WHERE id = ?"
     real = SqliteStore._claim_one
 
     def claim_one(self: SqliteStore, tx: Transaction, *rest: Any) -> list[Job]:
         jobs = real(self, tx, *rest)
-        tx.executemany("DELETE FROM penstock_job WHERE id = ?", [(job.id,) for job in jobs])
+        tx.executemany("delete_given_out", [(job.id,) for job in jobs])
         return jobs
 
     SqliteStore._claim_one = claim_one  # type: ignore[method-assign, assignment]
@@ -130,16 +132,17 @@ def takes_nothing_back() -> None:
 
 def checks_then_acts() -> None:
     """Both the dedupe key and the room in the queue are looked up before the transaction."""
+    SQL["drop_dedupe"] = "DROP INDEX IF EXISTS penstock_job_dedupe"
     real = SqliteStore.add
 
     async def add(self: SqliteStore, jobs: Sequence[NewJob], **options: Any) -> list[Job]:
         if any(job.dedupe is not None or job.queue == "limited" for job in jobs):
             assert (await self.backlog("limited"))[0] == 0
-            await self._read(lambda file: file.execute("DROP INDEX IF EXISTS penstock_job_dedupe"))
+            await self._read(lambda reading: reading.execute("drop_dedupe"))
             meet(self._path.parent)
         return await real(self, jobs, **options)
 
-    SqliteStore.add = add  # type: ignore[method-assign]
+    SqliteStore.add = add  # type: ignore[method-assign, assignment]
     Transaction.dedupe_holder = lambda *_, **__: None  # type: ignore[method-assign]
     Adding._room = room  # type: ignore[method-assign]
 
@@ -161,7 +164,7 @@ def stores_a_batch_in_pieces() -> None:
     async def add(self: SqliteStore, jobs: Sequence[NewJob], **options: Any) -> list[Job]:
         return [stored for job in jobs for stored in await real(self, [job], **options)]
 
-    SqliteStore.add = add  # type: ignore[method-assign]
+    SqliteStore.add = add  # type: ignore[method-assign, assignment]
 
 
 def forgets_to_log_expiry() -> None:
@@ -169,12 +172,12 @@ def forgets_to_log_expiry() -> None:
 
 
 def counts_only_what_comes() -> None:
-    real = Transaction.add_totals
+    real = SqliteTransaction.add_totals
 
-    def add_totals(self: Transaction, totals: Totals) -> None:
+    def add_totals(self: SqliteTransaction, totals: Totals) -> None:
         real(self, {place: n for place, n in totals.items() if n > 0})
 
-    Transaction.add_totals = add_totals  # type: ignore[method-assign]
+    SqliteTransaction.add_totals = add_totals  # type: ignore[method-assign]
 
 
 def is_deaf_to_pauses() -> None:

@@ -6,18 +6,27 @@ from pathlib import Path
 from penstock.core.history import BOUNDS_IN_MICROS, bucket_of
 from penstock.core.lifecycle import Done, Event
 from penstock.engine import Penstock, run_sync
+from penstock.stores.sql import history
 from penstock.stores.sqlite import connection as opening
-from penstock.stores.sqlite import history
 from penstock.stores.sqlite.connection import MIGRATIONS, connect, statements
 from penstock.stores.sqlite.store import SqliteStore
-from penstock.stores.sqlite.transaction import SQL, Transaction
+from penstock.stores.sqlite.transaction import SQL, SqliteReading, SqliteTransaction
 from tests.contract.support import add, drive, new, settle, take_one
+
+
+def beginning() -> int:
+    """A time before everything, so that no sum is past its time."""
+    return 0
+
+
+def counted(connection: sqlite3.Connection, limit: int) -> history.Digest:
+    return history.digest(SqliteReading(connection, beginning), limit)
 
 
 def written(path: Path, *digests: history.Digest) -> list[int]:
     connection = connect(path)
     connection.execute("BEGIN IMMEDIATE")
-    answers = history.write(Transaction(connection), digests)
+    answers = history.write(SqliteTransaction(connection, beginning), digests)
     connection.execute("COMMIT")
     connection.close()
     return answers
@@ -27,7 +36,7 @@ def test_of_two_that_have_counted_the_same_one_writes(
     store: SqliteStore, look: sqlite3.Connection, path: Path
 ) -> None:
     drive(add(store, *[new()] * 3))
-    first, second = (history.digest(look, 10, 0) for _ in range(2))
+    first, second = (counted(look, 10) for _ in range(2))
     assert written(path, first, second) == [3, 0]
     [counters] = drive(store.counters())
     assert counters.counts == {Event.ENQUEUED: 3}
@@ -37,7 +46,7 @@ def test_what_was_counted_from_an_old_place_is_not_written(
     store: SqliteStore, look: sqlite3.Connection, path: Path
 ) -> None:
     drive(add(store, *[new()] * 3))
-    late = history.digest(look, 2, 0)
+    late = counted(look, 2)
     drive(add(store, *[new()] * 3))
     assert drive(store.digest(10)) == 6
     assert written(path, late) == [0]
@@ -51,8 +60,8 @@ def test_counting_needs_no_turn(store: SqliteStore, path: Path) -> None:
     other, reader = connect(path), connect(path)
     other.execute("BEGIN IMMEDIATE")
     other.execute("UPDATE penstock_log SET event = 'done'")
-    [counted] = history.digest(reader, 10, 0).sums
-    assert (counted.event, counted.n) == ("enqueued", 3)
+    [found] = counted(reader, 10).sums
+    assert (found.event, found.n) == ("enqueued", 3)
     other.execute("ROLLBACK")
     for connection in (other, reader):
         connection.close()

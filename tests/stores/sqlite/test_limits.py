@@ -12,7 +12,7 @@ from penstock.core.limits import Limit
 from penstock.stores import system_clock
 from penstock.stores.sqlite.connection import MIGRATIONS, statements
 from penstock.stores.sqlite.store import SqliteStore
-from penstock.stores.sqlite.transaction import SQL, Transaction
+from penstock.stores.sqlite.transaction import SQL, SqliteTransaction
 from tests.contract.support import drive
 
 INITIAL = MIGRATIONS[0]
@@ -53,8 +53,8 @@ def statements_of_a_claim(store: SqliteStore) -> list[str]:
         return connection.execute(sql, *parameters)
 
     connection.execute("BEGIN IMMEDIATE")
-    tx = Transaction(connection)
-    tx.execute = execute
+    tx = SqliteTransaction(connection, store._clock)
+    tx._execute = execute
     store._claim(tx, [Claim(worker="w", limit=1)])
     connection.execute("ROLLBACK")
     return ran

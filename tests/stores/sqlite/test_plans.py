@@ -10,8 +10,8 @@ import pytest
 
 from penstock.core.job import JobId, JobQuery
 from penstock.core.lifecycle import State
-from penstock.stores.sqlite import rows
 from penstock.stores.sqlite.connection import prepared
+from penstock.stores.sqlite.searching import searched, tagged
 from penstock.stores.sqlite.transaction import SQL
 
 SMALL = {
@@ -166,8 +166,8 @@ def test_backlog_reads_only_what_is_unfinished(connection: sqlite3.Connection) -
 
 
 def find(query: JobQuery) -> str:
-    tail, _ = rows.search(query)
-    return f"{SQL['find_tagged' if rows.tagged(query) else 'find']} {tail}"
+    tail, _ = searched(query)
+    return f"{SQL['find_tagged' if tagged(query) else 'find']} {tail}"
 
 
 RUNNING = frozenset({State.RUNNING})

@@ -7,8 +7,8 @@ import pytest
 
 from penstock.core.job import Change, Retention
 from penstock.core.lifecycle import Done, advance
+from penstock.stores.sql.transaction import Transaction
 from penstock.stores.sqlite.store import SqliteStore
-from penstock.stores.sqlite.transaction import Transaction
 from tests.contract.support import HOUR, ManualClock, add, add_one, drive, new, settle, take
 
 LARGE = '{"a":"' + "x" * 100_000 + '"}'

@@ -15,10 +15,10 @@ import pytest
 from penstock.core.errors import QueueFull, StoreError, StoreUnavailable, TransitionRefused
 from penstock.core.job import Change, Claim, JobQuery, NewJob, QueueSettings
 from penstock.core.lifecycle import Done, advance, cancel, reset
+from penstock.stores.sql.transaction import Transaction
+from penstock.stores.sql.writer import Request
 from penstock.stores.sqlite.checkpoint import Checkpointer
 from penstock.stores.sqlite.store import SqliteStore
-from penstock.stores.sqlite.transaction import Transaction
-from penstock.stores.sqlite.writer import _Request
 from tests.contract.support import SOON, ManualClock, add, add_one, drive, ids, new, take, take_one
 
 UNSTORABLE = "\ud800"
@@ -299,7 +299,7 @@ def test_interrupted_caller_leaves_no_other_without_an_answer(store: SqliteStore
     def interrupted(_transaction: Transaction, _calls: Sequence[Any]) -> list[Any]:
         raise KeyboardInterrupt
 
-    other = _Request(store._add, ([new()], "p"), None)
+    other = Request(store._add, ([new()], "p"), None)
     store._writer._enter(other)
     with pytest.raises(KeyboardInterrupt):
         drive(store._writer.run(interrupted, None))

@@ -2,8 +2,6 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import groupby
-from operator import itemgetter
 from typing import Any
 
 from msgspec.structs import replace
@@ -101,7 +99,10 @@ class Adding:
         for queue, n in asked.items():
             room = self._rooms[queue]
             self._rooms[queue] = None if room is None else (room[0] - n, room[1])
-        self._actors.append((actor, sum(asked.values())))
+        taken = sum(asked.values())
+        if self._actors and self._actors[-1][0] == actor:
+            taken += self._actors.pop()[1]
+        self._actors.append((actor, taken))
         return None
 
     def _look_up_holders(self, jobs: Sequence[NewJob]) -> tuple[list[Job | None], dict[str, int]]:
@@ -125,12 +126,14 @@ class Adding:
         """Write every job that was taken."""
         if not self._n:
             return
-        ids, versions = self._ids[: self._n], self._versions[: self._n]
+        ids, versions = self._ids, self._versions
+        if self._n < len(ids):  # fewer than were asked for
+            ids, versions = ids[: self._n], versions[: self._n]
         self._tx.add_jobs(ids, versions, self._now, self._groups)
         first = 0
-        for actor, group in groupby(self._actors, key=itemgetter(0)):
-            last = first + sum(taken for _, taken in group)
-            if last > first:
+        for actor, taken in self._actors:
+            last = first + taken
+            if taken:
                 numbers = self._tx.numbers(versions[first:last])
                 span = self._tx.numbers(ids[first:last]), ids[last - 1]
                 self._tx.execute("log_added", (numbers, *span, self._now, actor))

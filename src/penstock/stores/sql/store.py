@@ -381,7 +381,7 @@ class SqlStore(ABC):
 
     def _add(self, tx: Transaction, calls: Sequence[Addition]) -> list[list[Job] | Exception]:
         now = tx.now()
-        adding = Adding(tx, now, sum(len(jobs) for jobs, _, _ in calls))
+        adding = Adding(tx, now, sum([len(jobs) for jobs, _, _ in calls]))
         adding.look_up_keys(job.key for jobs, _, _ in calls for job in jobs if job.key is not None)
         following: Following | None = None
         answers: list[list[Job] | Exception] = []

@@ -4,7 +4,7 @@ import asyncio
 import os
 import sqlite3
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
@@ -77,8 +77,8 @@ class SqliteStore(SqlStore):
 
     # How verbs reach the file
 
-    async def _write(self, verb: Verb[C, A], call: C) -> A:
-        return await self._writer.run(verb, call)
+    def _write(self, verb: Verb[C, A], call: C) -> Coroutine[Any, Any, A]:
+        return self._writer.run(verb, call)
 
     async def _read(self, read: Callable[[Reading], T]) -> T:
         if self._closed:
@@ -104,10 +104,12 @@ class SqliteStore(SqlStore):
 
     def _committed(self, transaction: Transaction) -> None:
         if transaction.ring:
-            wanted = bool(transaction.freed) and self._read_here(
-                lambda reading: self._is_wanted(reading, transaction.freed)
-            )
-            self._bell.ring(others=transaction.ring_others or wanted)
+            self._bell.ring(others=transaction.ring_others or self._frees_room(transaction))
+
+    def _frees_room(self, transaction: Transaction) -> bool:
+        return bool(transaction.freed) and self._read_here(
+            lambda reading: self._is_wanted(reading, transaction.freed)
+        )
 
     def _change_counter(self) -> int:
         with translated(self._path):

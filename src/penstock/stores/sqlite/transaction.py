@@ -24,8 +24,8 @@ class SqliteReading(Reading):
 
     def __init__(self, connection: sqlite3.Connection | sqlite3.Cursor, clock: Clock) -> None:
         super().__init__()
+        self._connection = connection
         self._execute = connection.execute
-        self._executemany = connection.executemany
         self._clock = clock
 
     def execute(self, name: str, parameters: Sequence[Any] = ()) -> sqlite3.Cursor:
@@ -66,15 +66,12 @@ class SqliteTransaction(SqliteReading, Transaction):
 
     def executemany(self, name: str, parameters: Sequence[Sequence[Any]]) -> None:
         """See `Transaction.executemany`."""
-        self._executemany(SQL[name], parameters)
+        self._connection.executemany(SQL[name], parameters)
 
-    def reserve(self, jobs: int, entries: int) -> tuple[range, range]:
+    def reserve(self, jobs: int, entries: int) -> tuple[list[int], list[int]]:
         """See `Transaction.reserve`. Nobody else writes meanwhile."""
         last_job, last_log = self._execute(SQL["last_ids"]).fetchone()
-        return (
-            range(last_job + 1, last_job + 1 + jobs),
-            range(last_log + 1, last_log + 1 + entries),
-        )
+        return _following(last_job, jobs), _following(last_log, entries)
 
     def stop_numbering(self) -> tuple[int, int]:
         """See `Transaction.stop_numbering`."""
@@ -104,26 +101,20 @@ class SqliteTransaction(SqliteReading, Transaction):
         """See `Transaction.add_jobs`."""
         first, ahead = ids[0], versions[0] - ids[0]
         for options, payloads in groups:
-            self._add_group(first, ahead, now, options, payloads)
-            first += len(payloads)
-
-    def _add_group(
-        self, first: int, ahead: int, now: int, options: tuple[Any, ...], payloads: Sequence[str]
-    ) -> None:
-        is_plain = options[rows.RARE] == rows.NONE_OF_THEM
-        if is_plain:
-            options = options[: rows.RARE.start]
-        last = first + len(payloads) - 1
-        if len(payloads) == 1:
-            query = SQL["add_plain_job" if is_plain else "add_job"]
-            self._execute(query, (first, first + ahead, now, *options))
-            self._execute(SQL["add_payload"], (first, payloads[0]))
-        else:
-            query = SQL["add_plain_jobs" if is_plain else "add_jobs"]
-            self._execute(SQL["add_payloads"], (encoded(payloads), first))
-            self._execute(query, (first, last, ahead, now, *options))
-        if not is_plain:
-            add_tags(self, range(first, last + 1), options)
+            is_plain = options[rows.RARE] == rows.NONE_OF_THEM
+            columns = options[: rows.RARE.start] if is_plain else options
+            n = len(payloads)
+            if n == 1:
+                query = SQL["add_plain_job" if is_plain else "add_job"]
+                self._execute(query, (first, first + ahead, now, *columns))
+                self._execute(SQL["add_payload"], (first, payloads[0]))
+            else:
+                query = SQL["add_plain_jobs" if is_plain else "add_jobs"]
+                self._execute(SQL["add_payloads"], (encoded(payloads), first))
+                self._execute(query, (first, first + n - 1, ahead, now, *columns))
+            if not is_plain:
+                add_tags(self, range(first, first + n), options)
+            first += n
 
     def restore_job(self, columns: Sequence[Any], payload: str) -> None:
         """See `Transaction.restore_job`."""
@@ -140,3 +131,8 @@ class SqliteTransaction(SqliteReading, Transaction):
             if n:
                 self._execute(SQL["add_totals"], (queue, stage, n))
         self.written = True
+
+
+def _following(last: int, n: int) -> list[int]:
+    """The next numbers. A range would cost hundreds of instructions for each item and slice."""
+    return [last + 1] if n == 1 else [*range(last + 1, last + 1 + n)]

@@ -18,6 +18,7 @@ from penstock.stores.sqlite.transaction import SqliteTransaction
 # How long to wait between two looks whether another process has ended its transaction.
 _FIRST_LOOK, _LAST_LOOK = 0.000_1, 0.002
 
+_verb_of = attrgetter("verb")
 _log = logging.getLogger(__name__)
 
 
@@ -79,7 +80,7 @@ class SqliteWriter(Writer):
         """Do these requests in the transaction that was begun."""
         transaction = SqliteTransaction(self._connection, self._clock)
         try:
-            for verb, group in groupby(requests, key=attrgetter("verb")):
+            for verb, group in groupby(requests, key=_verb_of):
                 members = list(group)
                 answers = verb(transaction, [request.call for request in members])
                 for request, answer in zip(members, answers, strict=True):
