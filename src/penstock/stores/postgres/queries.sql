@@ -140,17 +140,10 @@ FROM unnest(
 );
 
 -- name: add_tags_of
-WITH tagged AS MATERIALIZED (
-    SELECT j.*, t.tag
-    FROM unnest($1::bigint[]) AS p (id) JOIN penstock.job_active AS j ON j.id = p.id
-    CROSS JOIN LATERAL json_array_elements_text(j.tags::json) AS t (tag)
-),
-ready AS (
-    INSERT INTO penstock.ready_tag (queue, tag, priority, tenant, run_at, job_id)
-    SELECT queue, tag, priority, coalesce(tenant, ''), run_at, id FROM tagged WHERE stage = 0
-    ON CONFLICT DO NOTHING
-)
-INSERT INTO penstock.tag (tag, job_id) SELECT tag, id FROM tagged ON CONFLICT DO NOTHING;
+INSERT INTO penstock.tag (tag, job_id)
+SELECT t.tag, j.id FROM unnest($1::bigint[]) AS p (id) JOIN penstock.job_active AS j ON j.id = p.id
+CROSS JOIN LATERAL json_array_elements_text(j.tags::json) AS t (tag)
+ON CONFLICT DO NOTHING;
 
 -- name: add_tags
 INSERT INTO penstock.tag (tag, job_id)

@@ -201,7 +201,7 @@ class PostgresStore(SqlStore):
         added: list[Job] = []
         for _, group in groupby(asked, key=_options):
             added += self._add_alike(tx, list(group))
-        tx.written = tx.ring = tx.ring_others = True
+        tx.written = tx.ring = tx.ring_others = bool(added)
         answers: list[list[Job] | Exception] = []
         for jobs, _, _ in calls:
             answers.append(added[: len(jobs)])
@@ -247,19 +247,26 @@ class PostgresStore(SqlStore):
         return [self._claim_next(tx, wanted) for wanted in calls]
 
     def _claim_next(self, tx: PostgresTransaction, wanted: Claim) -> list[Job]:
+        more, queues = self._outlook(tx, wanted)
+        if more:
+            more = self._promote(tx, tx.now())
+            _, queues = self._outlook(tx, wanted)  # among those may be some that limits hold
+        if queues is None:
+            return super()._claim(tx, [wanted])[0]
+        jobs = self._claim_plain(tx, wanted, queues)
+        return jobs or (self._claim_next(tx, wanted) if more else [])
+
+    def _outlook(
+        self, tx: PostgresTransaction, wanted: Claim
+    ) -> tuple[bool, Sequence[str] | None]:
+        """Whether jobs have fallen due, and the open queues; None if limits have a say there."""
         queues = None if wanted.queues is None else Texts(wanted.queues)
-        outlook = tx.execute("outlook", (tx.now(), queues)).fetchone()
-        any_due, any_arrived, limited, open_queues = outlook
+        any_due, any_arrived, limited, open_queues = tx.execute(
+            "outlook", (tx.now(), queues)
+        ).fetchone()
         if (any_arrived or limited) and tx.mode is not Mode.ALONE:
             raise NeedsAlone
-        if limited:
-            return super()._claim(tx, [wanted])[0]
-        more = any_due and self._promote(tx, tx.now())
-        jobs = self._claim_plain(tx, wanted, open_queues)
-        while more and not jobs:
-            more = self._promote(tx, tx.now())
-            jobs = self._claim_plain(tx, wanted, open_queues)
-        return jobs
+        return any_due, None if limited else open_queues
 
     def _claim_plain(
         self, tx: PostgresTransaction, wanted: Claim, queues: Sequence[str]
@@ -282,9 +289,8 @@ class PostgresStore(SqlStore):
 
     async def transition(self, changes: Sequence[Change], *, actor: str) -> list[Job | None]:
         """See `Store.transition`."""
-        if all(map(_finishes, changes)) and len({change.job.id for change in changes}) == len(
-            changes
-        ):
+        ids = {change.job.id for change in changes}
+        if changes and len(ids) == len(changes) and all(map(_finishes, changes)):
             return await self._write(self._finish, (changes, actor))
         return await super().transition(changes, actor=actor)
 

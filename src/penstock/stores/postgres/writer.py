@@ -114,6 +114,7 @@ class PostgresWriter(Writer):
         if self._connection is None:
             return False
         if self._connection.broken or self._connection.closed:
+            self._connection.close()
             self._connection = None
             return False
         return True

@@ -146,16 +146,16 @@ CREATE TABLE penstock.ready_tag (
 CREATE UNIQUE INDEX ready_tag_order
 ON penstock.ready_tag (queue, tag, (-priority), tenant, run_at, job_id);
 
--- Tags of new jobs are written by the statements that add them; later they follow the job.
+-- They follow the job, whatever moves it.
 CREATE FUNCTION penstock.follow_tags() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    IF OLD.stage = 0 THEN
+    IF TG_OP <> 'INSERT' AND OLD.stage = 0 THEN
         DELETE FROM penstock.ready_tag
         WHERE queue = OLD.queue AND tag IN (SELECT json_array_elements_text(OLD.tags::json))
         AND -priority = -OLD.priority AND tenant = coalesce(OLD.tenant, '')
         AND run_at = OLD.run_at AND job_id = OLD.id;
     END IF;
-    IF TG_OP = 'UPDATE' AND NEW.stage = 0 THEN
+    IF TG_OP <> 'DELETE' AND NEW.stage = 0 THEN
         INSERT INTO penstock.ready_tag (queue, tag, priority, tenant, run_at, job_id)
         SELECT NEW.queue, t, NEW.priority, coalesce(NEW.tenant, ''), NEW.run_at, NEW.id
         FROM json_array_elements_text(NEW.tags::json) AS t
@@ -164,11 +164,12 @@ BEGIN
     RETURN NULL;
 END $$;
 
-CREATE TRIGGER tags_changed AFTER UPDATE OF stage, priority ON penstock.job_active
-FOR EACH ROW WHEN (
-    NEW.tags IS NOT NULL AND (OLD.stage = 0) IS DISTINCT FROM (NEW.stage = 0)
-    OR NEW.tags IS NOT NULL AND NEW.stage = 0 AND NEW.priority <> OLD.priority
-)
+CREATE TRIGGER tags_added AFTER INSERT ON penstock.job_active
+FOR EACH ROW WHEN (NEW.tags IS NOT NULL AND NEW.stage = 0)
+EXECUTE FUNCTION penstock.follow_tags();
+
+CREATE TRIGGER tags_changed AFTER UPDATE OF stage, priority, run_at ON penstock.job_active
+FOR EACH ROW WHEN (NEW.tags IS NOT NULL AND (OLD.stage = 0 OR NEW.stage = 0))
 EXECUTE FUNCTION penstock.follow_tags();
 
 CREATE TRIGGER tags_gone AFTER DELETE ON penstock.job_active
