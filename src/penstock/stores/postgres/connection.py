@@ -142,7 +142,7 @@ def translate(error: psycopg.Error, name: str) -> StoreError:
 
 def connect(where: Address) -> "psycopg.Connection[Any]":
     """A connection in autocommit mode, set up for durable writes."""
-    settings: dict[str, Any] = dict(_KEEPALIVES)
+    settings: dict[str, Any] = {"application_name": "penstock", **_KEEPALIVES}
     if not where.pooled:
         settings["options"] = _SETTINGS
     given = psycopg.conninfo.conninfo_to_dict(where.conninfo)
@@ -154,7 +154,7 @@ def connect(where: Address) -> "psycopg.Connection[Any]":
         autocommit=True,
         cursor_factory=RawCursor,
         prepare_threshold=None if where.pooled else 0,
-        **{"application_name": "penstock", **settings},
+        **settings,
     )
     connection.prepared_max = 500
     register(connection)
