@@ -256,9 +256,7 @@ class PostgresStore(SqlStore):
         jobs = self._claim_plain(tx, wanted, queues)
         return jobs or (self._claim_next(tx, wanted) if more else [])
 
-    def _outlook(
-        self, tx: PostgresTransaction, wanted: Claim
-    ) -> tuple[bool, Sequence[str] | None]:
+    def _outlook(self, tx: PostgresTransaction, wanted: Claim) -> tuple[bool, Sequence[str] | None]:
         """Whether jobs have fallen due, and the open queues; None if limits have a say there."""
         queues = None if wanted.queues is None else Texts(wanted.queues)
         any_due, any_arrived, limited, open_queues = tx.execute(
