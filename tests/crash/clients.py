@@ -21,7 +21,7 @@ from penstock.core.note import Note
 from penstock.engine import run_sync
 from penstock.stores.sqlite import checkpoint
 from penstock.worker.worker import Worker
-from tests.crash import chaining, limiting, serving, variants
+from tests.crash import chaining, enduring, limiting, serving, variants
 from tests.crash.client import MOMENT, ORDERS, Client
 from tests.crash.points import arm
 from tests.crash.recording import Recorder, Trouble, recorded_run
@@ -77,7 +77,8 @@ def own_connection(folder: Path) -> sqlite3.Connection:
 
 def worker(app: Client, options: dict[str, Any]) -> None:
     """Works until it is asked to stop."""
-    logging.getLogger("penstock").addHandler(_Troubles(app.recorder))
+    if not options.get("outages"):  # else it may say that the store does not answer
+        logging.getLogger("penstock").addHandler(_Troubles(app.recorder))
     asyncio.run(_work(app, options))
 
 
@@ -312,6 +313,7 @@ ROLES: dict[str, Callable[[Client, dict[str, Any]], None]] = {
         *limiting.ROLES,
         *chaining.ROLES,
         *serving.ROLES,
+        *enduring.ROLES,
     )
 }
 
