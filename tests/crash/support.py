@@ -102,9 +102,9 @@ def ask(folder: Path, sql: str) -> list[Any]:
 
 def writers(folder: Path) -> int:
     """How many transactions write to a PostgreSQL store just now, of clients that may be dead."""
+    log = f"'{table(folder, 'log')}'::regclass"
     [(found,)] = ask(
         folder,
-        "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' "
-        f"AND classid = '{table(folder, 'log')}'::regclass",  # noqa: S608 - our own
+        f"SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND classid = {log}",  # noqa: S608
     )
     return int(found)
