@@ -48,7 +48,7 @@ def busy_job(app: Client) -> NewJob:
 
 
 def follower(app: Client, options: dict[str, Any]) -> None:
-    """Reads the log as it grows, from where it stopped, and counts it, until it is asked to stop."""
+    """Reads the log as it grows, from where it stopped, and counts it, until it is stopped."""
     stopped = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopped.set())
     seen: list[int] = []
