@@ -1060,7 +1060,50 @@ WHERE j.id = $1 AND j.stage <> 4;
 SELECT id, at, level, text, attempt FROM penstock.line
 WHERE job_id = $1 AND id > $2 ORDER BY id LIMIT $3;
 
--- A shelf that is past its time as a whole, if any.
+-- The days on which finished jobs still stand, and whether those that failed.
+-- name: shelves
+SELECT regexp_replace(c.relname, '\D', '', 'g')::integer, c.relname LIKE '%_failed'
+FROM pg_inherits AS i JOIN pg_class AS c ON c.oid = i.inhrelid
+WHERE i.inhparent = 'penstock.job'::regclass AND c.relname <> 'job_active';
+
+-- name: log_days
+SELECT regexp_replace(c.relname, '\D', '', 'g')::integer
+FROM pg_inherits AS i JOIN pg_class AS c ON c.oid = i.inhrelid
+WHERE i.inhparent = 'penstock.log'::regclass;
+
+-- What belongs to the jobs of a shelf, before it is dropped.
+-- name: clear_shelf
+WITH p AS MATERIALIZED (SELECT id, queue, stage, tags FROM penstock.job WHERE shelf = $1),
+counted AS (
+    INSERT INTO penstock.delta (id, queue, stage, n)
+    SELECT nextval('penstock.log_id'), queue, stage, -count(*) FROM p GROUP BY queue, stage
+),
+progress AS (DELETE FROM penstock.progress AS d USING p WHERE d.job_id = p.id),
+checkpoint AS (DELETE FROM penstock.checkpoint AS d USING p WHERE d.job_id = p.id),
+line AS (DELETE FROM penstock.line AS d USING p WHERE d.job_id = p.id),
+needed AS (DELETE FROM penstock.edge AS d USING p WHERE d.needed = p.id),
+edge AS (DELETE FROM penstock.edge AS d USING p WHERE d.job_id = p.id AND d.needed <> p.id),
+tagged AS (
+    DELETE FROM penstock.tag AS d USING (
+        SELECT p.id, t.tag FROM p CROSS JOIN LATERAL json_array_elements_text(p.tags::json) AS t (tag)
+    ) AS t
+    WHERE d.tag = t.tag AND d.job_id = t.id
+)
+SELECT count(*) FROM p;
+
+-- Entries of jobs that are still there move to a day that stays.
+-- name: keep_entries
+UPDATE penstock.log AS l SET day = $2
+WHERE l.day = $1 AND EXISTS (SELECT 1 FROM penstock.job AS j WHERE j.id = l.job_id);
+
+-- Whether a transaction that began long ago keeps what was removed from being cleaned up.
+-- name: any_old_snapshot
+SELECT EXISTS (
+    SELECT 1 FROM pg_stat_activity
+    WHERE backend_xmin IS NOT NULL AND pid <> pg_backend_pid()
+    AND xact_start < clock_timestamp() - interval '3 seconds'
+);
+
 -- name: prunable
 SELECT coalesce(json_agg(id)::text, '[]') FROM (
     SELECT id FROM penstock.job
