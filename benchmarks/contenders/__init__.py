@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Protocol, cast, runtime_checkable
 
@@ -54,6 +55,22 @@ class ServingQueue(Queue, Protocol):
         """Work until `handle` returns False."""
 
 
+@runtime_checkable
+class SharingQueue(Queue, Protocol):
+    """A queue that several processes can work off together."""
+
+    def share(self, handle: Handle, is_over: Callable[[], bool]) -> None:
+        """Work until `is_over`; return when all that this process ran is settled."""
+
+
+@runtime_checkable
+class OwnWayQueue(Queue, Protocol):
+    """A queue with a way to add many jobs that it likes best."""
+
+    def enqueue_own_way(self, payloads: Sequence[Payload]) -> None:
+        """Add all of them, as durable as `enqueue`, in as many transactions as it likes."""
+
+
 @dataclass(frozen=True, slots=True)
 class Contender:
     """A row of the table; its library is imported only in the measuring process."""
@@ -63,12 +80,27 @@ class Contender:
     target: str
     package: str | None = None
     """The distribution whose version the report names."""
+    scenarios: Sequence[str] = ()
+    """Empty for all."""
+    missing: str = "it is not installed"
+    """Why it may be left out."""
 
-    def open(self, folder: Path) -> Queue:
-        """Make or reopen its queue in a folder."""
+    @property
+    def is_there(self) -> bool:
+        """Whether its library is installed."""
+        if self.package is None:
+            return True
+        try:
+            version(self.package)
+        except PackageNotFoundError:
+            return False
+        return True
+
+    def open(self, folder: Path, *name: str) -> Queue:
+        """Make or reopen its queue in a folder; ours can have several, by name."""
         module, _, attribute = self.target.partition(":")
-        factory = cast("Callable[[Path], Queue]", getattr(import_module(module), attribute))
-        return factory(folder)
+        factory = cast("Callable[..., Queue]", getattr(import_module(module), attribute))
+        return factory(folder, *name)
 
 
 def make_payload(mark: str) -> Payload:

@@ -5,7 +5,14 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 
-from benchmarks.contenders import BulkQueue, Contender, DrainableQueue, Payload, make_payloads
+from benchmarks.contenders import (
+    BulkQueue,
+    Contender,
+    DrainableQueue,
+    OwnWayQueue,
+    Payload,
+    make_payloads,
+)
 from benchmarks.scenarios import Figures, Load, Scenario, timed
 
 
@@ -28,6 +35,18 @@ def bulk(contender: Contender, folder: Path, load: Load, *, batch: int) -> Figur
     with timed() as watch:
         for start in range(0, len(payloads), batch):
             queue.enqueue_many(payloads[start : start + batch])
+    queue.close()
+    return {"rate": load.jobs / watch.seconds}
+
+
+def bulk_own_way(contender: Contender, folder: Path, load: Load) -> Figures | None:
+    """All jobs in the way that the contender likes best, in one transaction or in several."""
+    queue = contender.open(folder)
+    if not isinstance(queue, OwnWayQueue):
+        return None
+    payloads = make_payloads(load.jobs)
+    with timed() as watch:
+        queue.enqueue_own_way(payloads)
     queue.close()
     return {"rate": load.jobs / watch.seconds}
 
@@ -60,9 +79,9 @@ def _add_until(
     return added
 
 
-SCENARIOS = (
-    Scenario("one-by-one", one_by_one),
-    Scenario("bulk-100", partial(bulk, batch=100)),
-    Scenario("bulk-1000", partial(bulk, batch=1000)),
-    Scenario("drain", drain),
-)
+ONE_BY_ONE = Scenario("one-by-one", one_by_one)
+BULK_1000 = Scenario("bulk-1000", partial(bulk, batch=1000))
+BULK_OWN = Scenario("bulk-own", bulk_own_way)
+DRAIN = Scenario("drain", drain)
+
+SCENARIOS = (ONE_BY_ONE, Scenario("bulk-100", partial(bulk, batch=100)), BULK_1000, DRAIN)

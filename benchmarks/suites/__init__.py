@@ -6,12 +6,14 @@ from enum import Enum
 from importlib import import_module
 
 from benchmarks.contenders import Contender
+from benchmarks.places import Ground, folders
 from benchmarks.results import Results
 from benchmarks.scenarios import Scenario
 
 NAMES: Mapping[str, str] = {
     "embedded": "benchmarks.suites.embedded",
     "http": "benchmarks.suites.http",
+    "postgres": "benchmarks.suites.postgres",
 }
 """The module of each suite; it defines SUITE."""
 
@@ -80,6 +82,9 @@ class Suite:
     details: Sequence[Column]
     """Figures only we have."""
     bars: Sequence[Bar]
+    ground: Ground = folders
+    about: Callable[[], Mapping[str, str]] = dict
+    """What else to know of the machine."""
 
 
 def load_suite(name: str) -> Suite:

@@ -1,0 +1,79 @@
+"""Two worker processes on one queue."""
+
+import mmap
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+from benchmarks import processes
+from benchmarks.contenders import Contender, Payload, SharingQueue, make_payloads
+from benchmarks.scenarios import Figures, Load, Scenario, timed
+
+PROCESSES = 2
+_LOOK_SECONDS = 0.001
+_BYTES = 8
+
+
+class Tally:
+    """A number for each of several processes, in a file that all of them see."""
+
+    def __init__(self, path: Path, size: int) -> None:
+        length = size * _BYTES
+        if not path.exists():
+            path.write_bytes(bytes(length))
+        with path.open("r+b") as file:
+            self.numbers = memoryview(mmap.mmap(file.fileno(), length)).cast("Q")
+
+    def wait_for(self, total: int) -> None:
+        """Return when the numbers add up to so much."""
+        while sum(self.numbers) < total:
+            time.sleep(_LOOK_SECONDS)
+
+
+def drain_together(contender: Contender, folder: Path, load: Load) -> Figures | None:
+    """Worker processes work off jobs that were there before them, until none is left.
+
+    Timed from the moment when all have opened the queue until all have settled and stopped.
+    """
+    producer = contender.open(folder)
+    if not isinstance(producer, SharingQueue):
+        return None
+    producer.fill(make_payloads(load.jobs))
+    producer.close()
+    there, go = Tally(folder / "there", PROCESSES), Tally(folder / "go", 1)
+    Tally(folder / "ran", PROCESSES)
+    with ExitStack() as stack:
+        workers = [
+            stack.enter_context(processes.started(_work, contender, folder, n, load.jobs))
+            for n in range(PROCESSES)
+        ]
+        there.wait_for(PROCESSES)
+        with timed() as watch:
+            go.numbers[0] = 1
+            ran = [worker.result() for worker in workers]
+    if sum(ran) != load.jobs:
+        raise RuntimeError(f"{sum(ran)} of {load.jobs} jobs ran")
+    return {"rate": load.jobs / watch.seconds, "least": 100 * min(ran) / load.jobs}
+
+
+def _work(contender: Contender, folder: Path, own: int, jobs: int) -> int:
+    """A worker process: its jobs."""
+    there, go, ran = (
+        Tally(folder / name, size)
+        for name, size in (("there", PROCESSES), ("go", 1), ("ran", PROCESSES))
+    )
+    queue = contender.open(folder)
+
+    def count(_: Payload) -> bool:
+        ran.numbers[own] += 1
+        return True
+
+    there.numbers[own] = 1
+    go.wait_for(1)
+    if isinstance(queue, SharingQueue):
+        queue.share(count, lambda: sum(ran.numbers) >= jobs)
+    queue.close()
+    return ran.numbers[own]
+
+
+DRAIN_TWO = Scenario(f"drain-{PROCESSES}", drain_together)
