@@ -4,6 +4,7 @@ One module per contender. A contender lacks a verb when its library does; the re
 """
 
 import json
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -43,8 +44,11 @@ class BulkQueue(Queue, Protocol):
 class DrainableQueue(Queue, Protocol):
     """A queue whose jobs this process can work off."""
 
-    def drain(self, jobs: int) -> None:
-        """Work off that many no-op jobs; return when the last one is settled."""
+    def drain(self, handle: Handle) -> None:
+        """Work off the jobs that are there, or until `handle` returns False.
+
+        Returns when all that ran are settled.
+        """
 
 
 @runtime_checkable
@@ -114,13 +118,20 @@ def make_payloads(count: int) -> list[Payload]:
     return [make_payload(f"{n:08}") for n in range(count)]
 
 
-def countdown(jobs: int) -> Handle:
-    """A handler that does nothing but say when that many jobs have run."""
-    left = jobs
+class Countdown:
+    """A handler that does nothing but say when that many jobs have run, or when it is too late."""
 
-    def handle(_: Payload) -> bool:
-        nonlocal left
-        left -= 1
-        return left > 0
+    def __init__(self, jobs: int, seconds: float) -> None:
+        self.ran = 0
+        self._jobs = jobs
+        self._deadline = time.monotonic() + seconds
 
-    return handle
+    def __call__(self, _: Payload) -> bool:
+        """Count a job; whether to go on."""
+        self.ran += 1
+        return self.ran < self._jobs and not self.is_late
+
+    @property
+    def is_late(self) -> bool:
+        """Whether it took too long, and the rest need not run."""
+        return time.monotonic() > self._deadline

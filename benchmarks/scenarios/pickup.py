@@ -36,6 +36,7 @@ def pickup(contender: Contender, folder: Path, load: Load) -> Figures | None:
     """Jobs 20 ms apart, after a pause in which the worker has nothing to do."""
     queue = contender.open(folder)
     if not isinstance(queue, ServingQueue):
+        queue.close()
         return None
     with processes.started(_serve, contender, folder, WARM_UP + load.samples) as answer:
         for n in range(WARM_UP + load.samples):
@@ -56,6 +57,7 @@ def _serve(contender: Contender, folder: Path, wanted: int) -> Clocks:
     clocks = Clocks(wanted)
     if isinstance(queue, ServingQueue):
         queue.serve(clocks.read)
+    queue.close()
     return clocks
 
 

@@ -14,6 +14,7 @@ from benchmarks.contenders import Contender, make_payload, make_payloads
 from benchmarks.contenders.penstock import PenstockQueue, open_ours
 from benchmarks.scenarios import Figures, Load, Scenario, timed
 from benchmarks.scenarios.backlog import CHUNK, build
+from benchmarks.scenarios.throughput import drain_rate
 from penstock import run_sync
 
 _OURS = ("penstock",)
@@ -131,10 +132,7 @@ def _fill(queue: PenstockQueue, jobs: int, keys: int = 0) -> None:
 def _drain(queue: PenstockQueue, jobs: int) -> float:
     """Jobs per second."""
     queue.rest()
-    with timed() as watch:
-        queue.drain(jobs)
-    queue.close()
-    return jobs / watch.seconds
+    return drain_rate(queue, jobs)
 
 
 def _drain_some(contender: Contender, folder: Path, load: Load) -> float:

@@ -1,5 +1,6 @@
 """Jobs per second: added one by one, added in bulk, worked off."""
 
+import math
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -8,6 +9,7 @@ from pathlib import Path
 from benchmarks.contenders import (
     BulkQueue,
     Contender,
+    Countdown,
     DrainableQueue,
     OwnWayQueue,
     Payload,
@@ -30,6 +32,7 @@ def bulk(contender: Contender, folder: Path, load: Load, *, batch: int) -> Figur
     """Enqueues of `batch` jobs, one transaction each."""
     queue = contender.open(folder)
     if not isinstance(queue, BulkQueue):
+        queue.close()
         return None
     payloads = make_payloads(load.jobs)
     with timed() as watch:
@@ -43,6 +46,7 @@ def bulk_own_way(contender: Contender, folder: Path, load: Load) -> Figures | No
     """All jobs in the way that the contender likes best, in one transaction or in several."""
     queue = contender.open(folder)
     if not isinstance(queue, OwnWayQueue):
+        queue.close()
         return None
     payloads = make_payloads(load.jobs)
     with timed() as watch:
@@ -58,11 +62,20 @@ def drain(contender: Contender, folder: Path, load: Load) -> Figures | None:
     producer.close()
     queue = contender.open(folder)
     if not isinstance(queue, DrainableQueue):
+        queue.close()
         return None
+    return {"rate": drain_rate(queue, load.jobs, load.drain_seconds)}
+
+
+def drain_rate(queue: DrainableQueue, jobs: int, seconds: float = math.inf) -> float:
+    """Jobs per second, of all that are there, or of those that run in so long; close the queue."""
     with timed() as watch:
-        queue.drain(load.jobs)
+        handle = Countdown(jobs, seconds)
+        queue.drain(handle)
     queue.close()
-    return {"rate": load.jobs / watch.seconds}
+    if handle.ran != jobs and not handle.is_late:
+        raise RuntimeError(f"{handle.ran} of {jobs} jobs ran")
+    return handle.ran / watch.seconds
 
 
 def _add_until(

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import uvloop
 
 from benchmarks import postgres
-from benchmarks.contenders import Handle, Payload, countdown
+from benchmarks.contenders import Handle, Payload
 
 T = TypeVar("T")
 
@@ -46,8 +46,8 @@ class AsyncQueue:
         self.enqueue_own_way(payloads)
         postgres.rest(self.folder)
 
-    def drain(self, jobs: int) -> None:
-        self.serve(countdown(jobs))
+    def drain(self, handle: Handle) -> None:
+        self.serve(handle)
 
     def serve(self, handle: Handle) -> None:
         enough = asyncio.Event()

@@ -2,7 +2,7 @@
 
 # ruff: noqa: D102 - the protocols in benchmarks.contenders say what the methods do
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -37,7 +37,7 @@ SETTLE = "UPDATE job SET state = 2 WHERE id = ANY(%s)"
 
 
 class BareQueue:
-    """Claims and completes in batches of 500 without handlers, leases, tokens or audit."""
+    """Claims and completes in batches of 500 without leases, tokens or audit."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -64,17 +64,19 @@ class BareQueue:
         self.enqueue_many(payloads)
         postgres.rest(self.folder)
 
-    def drain(self, jobs: int) -> None:
-        while jobs > 0:
-            jobs -= self._work_some(lambda _: True)
+    def drain(self, handle: Handle) -> None:
+        self._work(handle, lambda: None)
 
-    def _work_some(self, handle: Handle) -> int:
-        claimed = self._connection.execute(CLAIM, (BATCH,)).fetchall()
-        for _, payload in claimed:
-            handle(self._decode(payload))
-        if claimed:
-            self._connection.execute(SETTLE, ([job for job, _ in claimed],))
-        return len(claimed)
+    def _work(self, handle: Handle, wait: Callable[[], object]) -> None:
+        wanted = True
+        while wanted:
+            claimed = self._connection.execute(CLAIM, (BATCH,)).fetchall()
+            for _, payload in claimed:
+                wanted = handle(self._decode(payload))
+            if claimed:
+                self._connection.execute(SETTLE, ([job for job, _ in claimed],))
+            else:
+                wait()
 
     def close(self) -> None:
         self._connection.close()
@@ -87,16 +89,6 @@ class NotifyingBareQueue(BareQueue):
         self._connection.execute(INSERT_AND_NOTIFY, (self._encode(payload).decode(),))
 
     def serve(self, handle: Handle) -> None:
-        wanted = True
-
-        def note(payload: Payload) -> bool:
-            nonlocal wanted
-            wanted = handle(payload)
-            return wanted
-
         with psycopg.connect(self._url, autocommit=True) as listener:
             listener.execute("LISTEN ready")
-            while wanted:
-                if not self._work_some(note):
-                    for _ in listener.notifies(stop_after=1):
-                        pass
+            self._work(handle, lambda: list(listener.notifies(stop_after=1)))

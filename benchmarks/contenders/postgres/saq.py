@@ -3,6 +3,8 @@
 # ruff: noqa: D102 - the protocols in benchmarks.contenders say what the methods do
 
 import asyncio
+import contextlib
+import logging
 from collections.abc import Awaitable, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ class SaqQueue(AsyncQueue):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
+        logging.getLogger("saq").setLevel(logging.ERROR)  # it warns of idle slots when it stops
         self._queue = PostgresQueue.from_url(self.url, max_size=CONNECTIONS)
         self.run(self._queue.connect())
 
@@ -65,7 +68,9 @@ class SaqQueue(AsyncQueue):
         async with asyncio.TaskGroup() as tasks:
             working = tasks.create_task(worker.start())
             await stop
-            await idle.wait()  # its stop cuts off what has not ended
+            with contextlib.suppress(TimeoutError):
+                # Its stop cuts off what has not ended; while there are more jobs, some never has.
+                await asyncio.wait_for(idle.wait(), 1)
             await worker.stop()
             await working
 
