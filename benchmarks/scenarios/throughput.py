@@ -13,15 +13,19 @@ from benchmarks.contenders import (
     DrainableQueue,
     OwnWayQueue,
     Payload,
+    Queue,
     make_payloads,
 )
 from benchmarks.scenarios import Figures, Load, Scenario, timed
+
+WARM_UP = 10
 
 
 def one_by_one(contender: Contender, folder: Path, load: Load) -> Figures:
     """Single enqueues from synchronous code, each durable before the next."""
     queue = contender.open(folder)
     payloads = make_payloads(load.jobs)
+    _warm_up(queue)
     with timed() as watch:
         added = _add_until(queue.enqueue, payloads, load.limit_seconds)
     queue.close()
@@ -35,6 +39,7 @@ def bulk(contender: Contender, folder: Path, load: Load, *, batch: int) -> Figur
         queue.close()
         return None
     payloads = make_payloads(load.jobs)
+    _warm_up(queue)
     with timed() as watch:
         for start in range(0, len(payloads), batch):
             queue.enqueue_many(payloads[start : start + batch])
@@ -49,6 +54,7 @@ def bulk_own_way(contender: Contender, folder: Path, load: Load) -> Figures | No
         queue.close()
         return None
     payloads = make_payloads(load.jobs)
+    _warm_up(queue)
     with timed() as watch:
         queue.enqueue_own_way(payloads)
     queue.close()
@@ -76,6 +82,12 @@ def drain_rate(queue: DrainableQueue, jobs: int, seconds: float = math.inf) -> f
     if handle.ran != jobs and not handle.is_late:
         raise RuntimeError(f"{handle.ran} of {jobs} jobs ran")
     return handle.ran / watch.seconds
+
+
+def _warm_up(queue: Queue) -> None:
+    """Let it connect and make its tables before it is timed."""
+    for payload in make_payloads(WARM_UP):
+        queue.enqueue(payload)
 
 
 def _add_until(

@@ -8,6 +8,7 @@ from benchmarks.scenarios.sharing import DRAIN_TWO
 from benchmarks.suites import Bar, Column, Suite, at, best_of, none
 
 _HERE = "benchmarks.contenders.postgres"
+_RATIO = "{:.2f}x"
 _PEERS = ("pgqueuer", "procrastinate", "chancy", "saq")
 
 CONTENDERS = (
@@ -79,20 +80,22 @@ DETAILS = (
     ),
     Column("drain without keys, jobs/s", "keys.plain"),
     Column("drain beside blocked jobs, jobs/s", "keys.beside"),
+    Column("beside against without", "keys.beside_ratio", _RATIO),
     Column("drain of chained keys, jobs/s", "keys.chained"),
+    Column("chained against without", "keys.chained_ratio", _RATIO),
     Column("drain before a foreign transaction, jobs/s", "held.before"),
     Column("drain while it is open, jobs/s", "held.during"),
+    Column("open against before", "held.ratio", _RATIO),
     Column("jobs worked off meanwhile", "held.jobs"),
     Column("drain after it, jobs/s", "held.after"),
-    Column("tables after a large store's jobs, MB", "bloat.tables"),
+    Column("tables after all jobs of a large store, MB", "bloat.tables"),
     Column("indexes, MB", "bloat.indexes"),
     Column("bytes per job", "bloat.per_job"),
     Column("dead rows", "bloat.dead"),
     Column("vacuum, s", "bloat.vacuum", "{:.1f}"),
+    Column("time for the last tenth of the jobs against the first", "bloat.slower", _RATIO),
 )
 
-_RATIO = "{:.2f}x"
-_MILLISECONDS = "{:.2f} ms"
 _SHARES = dict.fromkeys(_PEERS, 1.0)
 
 BARS = (
@@ -115,17 +118,6 @@ BARS = (
             less_is_better=True,
         )
         for kind in backlog.KINDS
-    ),
-    Bar("drain beside blocked jobs against none", "keys.beside_ratio", at(0.8), none, _RATIO),
-    Bar("drain of chained keys against none", "keys.chained_ratio", none, none, _RATIO),
-    Bar("drain while a transaction is open, against before", "held.ratio", at(0.5), none, _RATIO),
-    Bar(
-        "last tenth of a large store's jobs against the first, time",
-        "bloat.slower",
-        at(1.5),
-        none,
-        _RATIO,
-        less_is_better=True,
     ),
 )
 

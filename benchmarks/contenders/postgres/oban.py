@@ -12,7 +12,7 @@ from oban.schema import install_sql
 from benchmarks.contenders import Payload
 from benchmarks.contenders.postgres import AsyncQueue, Work
 
-LIMIT = 100
+LIMIT = 500
 CONNECTIONS = 10
 """Its default."""
 
