@@ -34,7 +34,7 @@ def show(
         _bars(suite, results),
     )
     for table in tables:
-        if table.row_count:
+        if table.row_count and len(table.columns) > 1:
             console.print(table)
     for contender in results.left_out:
         console.print(f"left out: {contender}", style="dim", markup=False)
