@@ -20,6 +20,7 @@ QUICK = Load(
     samples=50,
     idle_seconds=1.0,
     limit_seconds=2.0,
+    drain_seconds=5.0,
     held_seconds=3.0,
 )
 
@@ -50,8 +51,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     scenarios = _pick(parser, suite.scenarios, options.scenario)
     present = [contender for contender in contenders if contender.is_there]
     packages = dict.fromkeys(c.package for c in present if c.package)
-    described = {**machine.describe(folder, packages), **suite.about()}
     with Console(stderr=True).status("") as status, suite.ground(folder) as fresh:
+        with fresh() as place:
+            described = {**machine.describe(folder, packages), **suite.about(place)}
         results = runner.run(present, scenarios, load, fresh, status.update)
     results.left_out += [f"{c.title}: {c.missing}" for c in contenders if not c.is_there]
     report.show(Console(), suite, results, described, load)

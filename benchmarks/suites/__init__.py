@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from importlib import import_module
+from pathlib import Path
 
 from benchmarks.contenders import Contender
 from benchmarks.places import Ground, folders
@@ -83,8 +84,8 @@ class Suite:
     """Figures only we have."""
     bars: Sequence[Bar]
     ground: Ground = folders
-    about: Callable[[], Mapping[str, str]] = dict
-    """What else to know of the machine."""
+    about: Callable[[Path], Mapping[str, str]] = lambda _: {}
+    """What else to know of the places that runs have."""
 
 
 def load_suite(name: str) -> Suite:
