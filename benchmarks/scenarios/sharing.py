@@ -1,6 +1,5 @@
 """Two worker processes on one queue."""
 
-import mmap
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -8,26 +7,9 @@ from pathlib import Path
 from benchmarks import processes
 from benchmarks.contenders import Contender, Payload, SharingQueue, make_payloads
 from benchmarks.scenarios import Figures, Load, Scenario, timed
+from benchmarks.tally import Tally
 
 PROCESSES = 2
-_LOOK_SECONDS = 0.001
-_BYTES = 8
-
-
-class Tally:
-    """A number for each of several processes, in a file that all of them see."""
-
-    def __init__(self, path: Path, size: int) -> None:
-        length = size * _BYTES
-        if not path.exists():
-            path.write_bytes(bytes(length))
-        with path.open("r+b") as file:
-            self.numbers = memoryview(mmap.mmap(file.fileno(), length)).cast("Q")
-
-    def wait_for(self, total: int) -> None:
-        """Return when the numbers add up to so much."""
-        while sum(self.numbers) < total:
-            time.sleep(_LOOK_SECONDS)
 
 
 def drain_together(contender: Contender, folder: Path, load: Load) -> Figures | None:
@@ -48,7 +30,7 @@ def drain_together(contender: Contender, folder: Path, load: Load) -> Figures | 
             stack.enter_context(processes.started(_work, contender, folder, n, load))
             for n in range(PROCESSES)
         ]
-        there.wait_for(PROCESSES)
+        there.wait_for(PROCESSES, unless=lambda: any(worker.done() for worker in workers))
         with timed() as watch:
             go.numbers[0] = 1
             ran = [worker.result() for worker in workers]
