@@ -27,7 +27,7 @@ _PART = re.compile(r"\{(_\w+)\}")
 # size of a table that was empty a moment ago is wrong.
 _SETTINGS = (
     "-c plan_cache_mode=force_generic_plan -c enable_seqscan=off -c enable_hashjoin=off "
-    "-c enable_mergejoin=off -c jit=off -c client_min_messages=warning "
+    "-c enable_mergejoin=off -c enable_bitmapscan=off -c jit=off -c client_min_messages=warning "
     "-c idle_in_transaction_session_timeout=60s"
 )
 # What was acknowledged outlives a crash of the server, unless the URL says otherwise.
