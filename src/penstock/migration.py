@@ -174,10 +174,12 @@ class _Move:
                 raise
 
     async def give_up(self) -> None:
-        """Open what was sealed for a move that cannot begin; one that has begun stays sealed."""
-        arriving = self._target.passage is Passage.ARRIVING
-        if arriving and self._source.seal is None and await self._source.store.sealed() is None:
-            await self._target.store.seal(None, was=self._target.seal)
+        """Open the target that was sealed for this move alone, if it cannot begin."""
+        here = self._target.seal
+        if here is None or here.peer != self._source.number or self._source.seal is not None:
+            return
+        if here.passage is Passage.ARRIVING and await self._source.store.sealed() is None:
+            await self._target.store.seal(None, was=here)
 
     async def take_jobs(self, progress: Progress) -> Moved:
         """Take over the jobs that were not yet, in the order of their ids."""
