@@ -82,7 +82,9 @@ async def _add_related(store: Store) -> None:
 
 
 async def _add_keyed(store: Store) -> None:
-    await add(store, *[new(key=f"k{n % 2}", queue="keyed", payload=f"{n}") for n in range(6)])
+    await add(
+        store, *[new(key=f"k{n % 2}", queue="keyed", payload=f'{{"n": {n}}}') for n in range(6)]
+    )
     first = await take_one(store, queues=("keyed",))
     await settle(store, first, Failed("later"))
 

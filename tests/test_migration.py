@@ -143,7 +143,8 @@ async def test_moved_jobs_run_once_in_the_order_of_their_keys(
     order = [job_id for _, job_id, _ in ran]
     assert all(order.index(edge.needed) < order.index(edge.job_id) for edge in edges)
     for key, numbers in (("k0", "024"), ("k1", "135")):
-        assert [payload for of, _, payload in ran if of == key] == list(numbers)
+        line = [f'{{"n": {n}}}' for n in numbers]
+        assert [payload for of, _, payload in ran if of == key] == line
 
 
 async def test_nothing_starts_in_the_source_any_more(
