@@ -207,6 +207,21 @@ async def test_second_move_of_the_same_has_nothing_to_do(
     assert (await target.get(job.id)).state is State.DONE
 
 
+async def test_ids_and_tokens_of_the_source_are_not_given_again(
+    source: Penstock, target: Penstock
+) -> None:
+    """Also those of jobs that were removed before."""
+    await add(source.store, *[new()] * 10)
+    jobs = [await settle(source.store, job, Done()) for job in await take(source.store)]
+    await source.store.delete(jobs[1:])
+    last = await source.store.origin()
+    await migrate(source, target)
+    job = await add_one(target.store)
+    assert job.id > last.last_job
+    assert job.version > last.last_log
+    assert (await take_one(target.store)).token > last.last_log
+
+
 # Interrupted
 
 

@@ -48,6 +48,8 @@ def test_it_moves_and_says_so(
     again = shell("migrate", url, there)
     assert again.stdout.startswith("Moved 0 jobs; 3 jobs had been moved before; with them 2 queues")
     assert again.stderr == ""
+    assert shell("status").stdout.endswith(f"The jobs of this store have moved to {there}.\n")
+    assert shell.json("status")["seal"] == {"passage": "left", "place": there}
     error = shell.error("enqueue", "greet", code=5)
     assert f"the jobs of this store have moved to {there}" in error
 

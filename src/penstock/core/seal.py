@@ -26,6 +26,17 @@ class Seal(msgspec.Struct, frozen=True, kw_only=True):
     place: str
 
 
+def describe(seal: Seal) -> str:
+    """What is going on, in words."""
+    match seal.passage:
+        case Passage.ARRIVING:
+            return f"jobs are on their way here from {seal.place}"
+        case Passage.LEAVING:
+            return f"the jobs of this store are on their way to {seal.place}"
+        case Passage.LEFT:
+            return f"the jobs of this store have moved to {seal.place}"
+
+
 def check_open(seal: Seal | None) -> None:
     """Raise unless jobs may come into a store, start there and move on."""
     if seal is not None:
@@ -39,19 +50,11 @@ def check_lasting(seal: Seal | None) -> None:
 
 
 def _refusal(seal: Seal) -> StoreError:
+    text = f"{describe(seal)}; nothing was changed"
     match seal.passage:
         case Passage.ARRIVING:
-            return StoreUnavailable(
-                f"jobs are on their way here from {seal.place}; nothing was changed, try again "
-                "when 'penstock migrate' has ended"
-            )
+            return StoreUnavailable(f"{text}, try again when 'penstock migrate' has ended")
         case Passage.LEAVING:
-            return StoreMoved(
-                f"the jobs of this store are on their way to {seal.place}; nothing was changed, "
-                "use that store when 'penstock migrate' has ended"
-            )
+            return StoreMoved(f"{text}, use that store when 'penstock migrate' has ended")
         case Passage.LEFT:
-            return StoreMoved(
-                f"the jobs of this store have moved to {seal.place}; nothing was changed, "
-                "use that store"
-            )
+            return StoreMoved(f"{text}, use that store")
