@@ -374,6 +374,41 @@ async def test_target_with_unfinished_jobs_is_refused(source: Penstock, target: 
     assert done in await everything(target.store)
 
 
+async def test_job_that_comes_just_before_the_seal_counts(
+    source: Penstock, target: Penstock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seal = target.store.seal
+
+    async def late(*args: Any, **kwargs: Any) -> bool:
+        monkeypatch.setattr(target.store, "seal", seal)
+        await add_one(target.store)
+        return await seal(*args, **kwargs)
+
+    monkeypatch.setattr(target.store, "seal", late)
+    with pytest.raises(MigrationRefused, match="has 1 unfinished jobs of its own"):
+        await migrate(source, target)
+    assert (await source.store.sealed(), await target.store.sealed()) == (None, None)
+    assert len(await take(target.store)) == 1
+
+
+async def test_old_copy_of_what_has_moved_opens_nothing(
+    clock: ManualClock, tmp_path: Path, target: Penstock
+) -> None:
+    """As a backup is, from before a move that was not finished."""
+    source = opened("sqlite", tmp_path / "copied", clock)
+    await add(source.store, *[new()] * 10)
+    assert not await interrupted(source, target, 6)
+    seal = await source.store.sealed()
+    assert await source.store.seal(None, was=seal)  # as if it never had been sealed
+    for _ in range(2):
+        with pytest.raises(MigrationRefused, match="unfinished jobs of its own"):
+            await migrate(source, target)
+        with pytest.raises(StoreUnavailable):
+            await take(target.store)
+    assert await source.store.sealed() is None
+    await source.close()
+
+
 async def test_token_with_another_secret_is_refused(
     source: Penstock, target: Penstock, clock: ManualClock
 ) -> None:

@@ -164,8 +164,13 @@ class _Move:
             await _clear(target.store)
         if target.passage is not Passage.ARRIVING:
             await target.put(Passage.ARRIVING, source)
+            try:
+                await self._check_target()  # again: what came in since the first look
+            except MigrationRefused:
+                await target.put(None, source)
+                raise
         if begins:
-            await self._check_target()  # again: what came in since the first look
+            await self._check_target()
             await source.put(Passage.LEAVING, target)
             try:
                 await self._check_sealed()
@@ -174,11 +179,17 @@ class _Move:
                 raise
 
     async def give_up(self) -> None:
-        """Open the target that was sealed for this move alone, if it cannot begin."""
+        """Open the target again that was sealed for a move which cannot begin.
+
+        Not one that jobs have come to: the source may be an old copy of what has moved.
+        """
         here = self._target.seal
         if here is None or here.peer != self._source.number or self._source.seal is not None:
             return
-        if here.passage is Passage.ARRIVING and await self._source.store.sealed() is None:
+        if here.passage is not Passage.ARRIVING or await self._source.store.sealed() is not None:
+            return
+        unfinished, _ = await self._target.store.backlog()
+        if not unfinished:
             await self._target.store.seal(None, was=here)
 
     async def take_jobs(self, progress: Progress) -> Moved:
