@@ -222,6 +222,22 @@ async def test_ids_and_tokens_of_the_source_are_not_given_again(
     assert (await take_one(target.store)).token > last.last_log
 
 
+def test_finished_job_that_is_removed_meanwhile_is_in_nobodys_way(
+    source: Penstock, target: Penstock
+) -> None:
+    run_sync(add(source.store, *[new()] * 10))
+    done = [run_sync(settle(source.store, job, Done())) for job in run_sync(take(source.store))]
+
+    def remove(_: Moved) -> None:
+        run_sync(source.store.delete([done[4], done[9]]))
+
+    run_sync(migrate(source, target, progress=remove))
+    left = [job.id for job in run_sync(everything(source.store))]
+    assert (
+        [job.id for job in run_sync(everything(target.store))] == left == [1, 2, 3, 4, 6, 7, 8, 9]
+    )
+
+
 # Interrupted
 
 

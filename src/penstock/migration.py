@@ -201,9 +201,8 @@ class _Move:
         origin = replace(whole, last_job=JobId(0))
         start = 0
         while start < len(ids):
-            records = await self._portion(ids, start)
+            records, start = await self._portion(ids, start)
             await self._take(records, origin)
-            start += len(records)
             progress(replace(counted, moved=counted.jobs - len(ids) + start))
         await self._target.store.restore([], origin=whole, actor=self._target.app.actor)
         return replace(counted, moved=len(ids))
@@ -241,16 +240,16 @@ class _Move:
             page = replace(page, after=ids[-1])
         return found
 
-    async def _portion(self, ids: Sequence[int], start: int) -> list[Record]:
-        """The next jobs, up to the last that one of them waits for: those come together."""
+    async def _portion(self, ids: Sequence[int], start: int) -> tuple[list[Record], int]:
+        """The next jobs, up to the last that one of them waits for, and where the rest begins."""
         records: list[Record] = []
-        end = start + PORTION
-        while (begin := start + len(records)) < min(end, len(ids)):
-            more = await self._source.store.histories([JobId(one) for one in ids[begin:end]])
+        end = min(start + PORTION, len(ids))
+        while start < end:
+            more = await self._source.store.histories([JobId(one) for one in ids[start:end]])
             records += more
             awaited = max((edge.needed for one in more for edge in one.edges), default=0)
-            end = max(end, bisect_right(ids, awaited))
-        return records
+            start, end = end, max(end, bisect_right(ids, awaited))
+        return records, end
 
     async def _take(self, records: Sequence[Record], origin: Origin) -> None:
         now = self._now()
