@@ -266,7 +266,7 @@ class Administration:
                 origin, records = portion
                 now = from_micros(self.clock())
                 answers = await self.store.restore(
-                    [_revived(record, now) for record in records], origin=origin, actor=self.actor
+                    [revived(record, now) for record in records], origin=origin, actor=self.actor
                 )
                 taken = sum(answer is not None for answer in answers)
                 done = _add(done, len(records), taken, progress)
@@ -394,7 +394,8 @@ class _Walk:
         return portion
 
 
-def _revived(record: Record, now: datetime) -> Record:
+def revived(record: Record, now: datetime) -> Record:
+    """A job as it comes into another store: one that was running waits for a worker again."""
     job = record.job
     return Record(
         job=restored(job, lifecycle.restore(job), at=now), log=record.log, edges=record.edges

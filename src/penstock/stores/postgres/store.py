@@ -27,6 +27,7 @@ from penstock.core.job import (
     moved_fields,
 )
 from penstock.core.lifecycle import Event, State
+from penstock.core.seal import Seal
 from penstock.core.store import Clock
 from penstock.core.times import from_micros, span_to_micros, to_micros
 from penstock.stores.postgres.arrays import Int8s, Texts
@@ -43,7 +44,7 @@ from penstock.stores.postgres.transaction import (
     ours,
 )
 from penstock.stores.postgres.writer import PostgresWriter
-from penstock.stores.sql import history, rows
+from penstock.stores.sql import history, rows, seals
 from penstock.stores.sql.adding import Addition
 from penstock.stores.sql.rows import READY, STAGE_OF, encoded
 from penstock.stores.sql.store import SqlStore
@@ -55,6 +56,9 @@ C = TypeVar("C")
 T = TypeVar("T")
 
 _READER_THREADS = 2
+# How long to wait for transactions of others that are under way, and how often to look.
+_PATIENCE = 30.0
+_LOOK = 0.05
 _MODES = {
     "_add_beside": Mode.BESIDE,
     "_claim": Mode.SHARED,
@@ -161,6 +165,21 @@ class PostgresStore(SqlStore):
                     and reading.execute("ring", (self._where.schema, self._bell.name))
                 )
             )
+
+    async def seal(self, seal: Seal | None, *, was: Seal | None) -> bool:
+        """See `Store.seal`. Waits for those who began to write before."""
+        if not await super().seal(seal, was=was):
+            return False
+        newest, _ = await self._read(lambda reading: reading.execute("last_ids").fetchone()[::-1])
+        deadline = time.monotonic() + _PATIENCE
+        while (await self.newest_log()) < newest:
+            if time.monotonic() > deadline:
+                raise StoreUnavailable(
+                    f"{self._where.name}: a transaction that has enqueued jobs is still open; "
+                    "end it, and try again"
+                )
+            await self._aside(lambda: time.sleep(_LOOK))
+        return True
 
     async def wait(self, seen: int, timeout: float) -> int:
         """See `Store.wait`."""
@@ -277,6 +296,8 @@ class PostgresStore(SqlStore):
         ).fetchone()
         if (any_arrived or limited) and tx.mode is not Mode.ALONE:
             raise NeedsAlone
+        if any_arrived:
+            seals.check_open(tx)
         return any_due, None if limited else open_queues
 
     def _claim_plain(

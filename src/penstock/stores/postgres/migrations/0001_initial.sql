@@ -285,6 +285,13 @@ CREATE TABLE penstock.origin (
     PRIMARY KEY (source, original)
 );
 
+-- One row while jobs move between this store and another, and after they have left.
+CREATE TABLE penstock.seal (
+    passage text NOT NULL,
+    peer bigint NOT NULL,
+    place text NOT NULL
+);
+
 -- Who may reach the store from outside. The secret itself is stored nowhere; `scopes` is JSON.
 CREATE TABLE penstock.token (
     name text COLLATE "C" PRIMARY KEY,
