@@ -31,6 +31,8 @@ class Watched(Proxy):
 
     def __getattr__(self, verb: str) -> Any:
         real = getattr(self._store, verb)
+        if verb == "clock":
+            return real
 
         async def call(*args: Any, **kwargs: Any) -> Any:
             self._point.step(f"before {self._name}.{verb}")
