@@ -1,11 +1,12 @@
-"""Reads the URL, opens connections, brings the schema up to date, translates the driver's errors."""
+"""Reads the URL, opens connections, keeps the schema current, translates the driver's errors."""
 
 import contextlib
 import re
+import time
 import zlib
 from collections.abc import Iterator
 from typing import Any, NamedTuple
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
 import psycopg
 from psycopg import RawCursor, errors
@@ -27,9 +28,11 @@ _PART = re.compile(r"\{(_\w+)\}")
 # size of a table that was empty a moment ago is wrong.
 _SETTINGS = (
     "-c plan_cache_mode=force_generic_plan -c enable_seqscan=off -c enable_hashjoin=off "
-    "-c enable_mergejoin=off -c jit=off -c client_min_messages=warning "
+    "-c enable_mergejoin=off -c enable_bitmapscan=off -c jit=off -c client_min_messages=warning "
     "-c idle_in_transaction_session_timeout=60s"
 )
+# What was acknowledged outlives a crash of the server, unless the URL says otherwise.
+_DURABLE = "-c synchronous_commit=on"
 # A server that vanished without a word is noticed within half a minute.
 _KEEPALIVES = {
     "connect_timeout": 10,
@@ -88,7 +91,9 @@ def address(url: str) -> Address:
     if own.get("pooler", "session") not in {"session", "transaction"}:
         raise ConfigurationError(f"pooler is session or transaction, not {own['pooler']!r:.80}")
     pooled = own.get("pooler") == "transaction"
-    conninfo = urlunsplit(parts._replace(query=urlencode(rest)))
+    conninfo = urlunsplit(
+        parts._replace(query=urlencode(rest, quote_via=quote))
+    )  # not + for a space
     place = parts.netloc.rpartition("@")[2]
     return Address(
         conninfo,
@@ -144,7 +149,7 @@ def connect(where: Address) -> "psycopg.Connection[Any]":
     """A connection in autocommit mode, set up for durable writes."""
     settings: dict[str, Any] = {"application_name": "penstock", **_KEEPALIVES}
     if not where.pooled:
-        settings["options"] = _SETTINGS
+        settings["options"] = f"{_SETTINGS} {_DURABLE}"
     given = psycopg.conninfo.conninfo_to_dict(where.conninfo)
     if "options" in given and "options" in settings:
         settings["options"] += f" {given['options']}"
@@ -158,32 +163,29 @@ def connect(where: Address) -> "psycopg.Connection[Any]":
     )
     connection.prepared_max = 500
     register(connection)
-    try:
-        if connection.info.server_version < MINIMUM_SERVER:
-            raise StoreError(
-                f"{where.name}: PostgreSQL {MINIMUM_SERVER // 10_000} or newer is needed, "
-                f"not {connection.info.server_version // 10_000}"
-            )
-        if not where.pooled:
-            # What was acknowledged must outlive a crash of the server.
-            connection.execute(
-                "SELECT set_config('synchronous_commit', 'on', false) "
-                "WHERE current_setting('synchronous_commit') = 'off'"
-            )
-    except BaseException:
+    found = connection.info.server_version
+    if found < MINIMUM_SERVER:
         connection.close()
-        raise
+        needed = MINIMUM_SERVER // 10_000
+        raise StoreError(
+            f"{where.name}: PostgreSQL {needed} or newer is needed, not {found // 10_000}"
+        )
     return connection
 
 
-def prepare(where: Address, *, create: bool) -> None:
-    """Make sure that the schema is there and current; safe when many start at once."""
+def prepare(where: Address, *, create: bool) -> int:
+    """Make sure that the schema is there and current; safe when many start at once.
+
+    Returns how far the server's clock is ahead of this machine's, in microseconds.
+    """
     with connect(where) as connection:
         found = _version(connection, where.schema)
         if not found and not create:
             raise StoreError(f"there is no store at {where.name}")
         if found != SCHEMA:
             _migrate(connection, where)
+        now = connection.execute(f"SELECT {where.schema}.now()").fetchall()[0][0]
+        return int(now) - time.time_ns() // 1000
 
 
 def _migrate(connection: "psycopg.Connection[Any]", where: Address) -> None:

@@ -1,6 +1,7 @@
 """The Store protocol on PostgreSQL."""
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -9,8 +10,9 @@ from typing import Any, TypeVar
 
 import psycopg
 from msgspec.structs import replace
+from psycopg.errors import LockNotAvailable
 
-from penstock.core.errors import ConfigurationError, StoreError
+from penstock.core.errors import ConfigurationError, StoreError, StoreUnavailable
 from penstock.core.job import (
     Change,
     Claim,
@@ -19,25 +21,30 @@ from penstock.core.job import (
     LogEntry,
     LogId,
     NewJob,
+    Retention,
     Tail,
     kept_error,
     moved_fields,
 )
 from penstock.core.lifecycle import Event, State
+from penstock.core.seal import Seal
 from penstock.core.store import Clock
 from penstock.core.times import from_micros, span_to_micros, to_micros
 from penstock.stores.postgres.arrays import Int8s, Texts
 from penstock.stores.postgres.bell import Bell
 from penstock.stores.postgres.connection import address, connect, prepare, queries, translated
+from penstock.stores.postgres.places import ClaimPlaces, Places
+from penstock.stores.postgres.shelves import drop_days
 from penstock.stores.postgres.transaction import (
     Connection,
     Mode,
     NeedsAlone,
     PostgresReading,
     PostgresTransaction,
+    ours,
 )
 from penstock.stores.postgres.writer import PostgresWriter
-from penstock.stores.sql import history, rows
+from penstock.stores.sql import history, rows, seals
 from penstock.stores.sql.adding import Addition
 from penstock.stores.sql.rows import READY, STAGE_OF, encoded
 from penstock.stores.sql.store import SqlStore
@@ -49,6 +56,9 @@ C = TypeVar("C")
 T = TypeVar("T")
 
 _READER_THREADS = 2
+# How long to wait for transactions of others that are under way, and how often to look.
+_PATIENCE = 30.0
+_LOOK = 0.05
 _MODES = {
     "_add_beside": Mode.BESIDE,
     "_claim": Mode.SHARED,
@@ -60,11 +70,10 @@ _MODES = {
     "_let_in": Mode.SHARED,
     "_greet": Mode.BESIDE,
     "_dismiss": Mode.BESIDE,
-    "_fold": Mode.BESIDE,
+    "_drop_days": Mode.BESIDE,
     "_write_digest": Mode.BESIDE,
 }
 _FINISHING = {Event.DONE, Event.FAILED, Event.CANCELLED}
-_START_OF_TIME = (-11, -(2**63), 0)
 
 
 class PostgresStore(SqlStore):
@@ -76,15 +85,23 @@ class PostgresStore(SqlStore):
         self._clock = clock
         self._sql = queries(self._where.schema)
         with translated(self._where.name):
-            prepare(self._where, create=create)
+            ahead = prepare(self._where, create=create)
         self._bell = Bell(self._where)
         self._writer = PostgresWriter(self._where, self._sql, clock, _MODES, self._after)
+        self._writer.ahead = ahead
         if self._where.notify:
             self._writer.rings_as(self._bell.name)
         self._readers: deque[Connection] = deque()
         self._threads = ThreadPoolExecutor(_READER_THREADS, "penstock-reader")
         self._queues: set[str] = set()
+        self._places = ClaimPlaces()
         self._closed = False
+
+    def clock(self) -> int:
+        """The server's time, as near as this process can tell without asking."""
+        if self._clock is not None:
+            return self._clock()
+        return time.time_ns() // 1000 + self._writer.ahead
 
     async def close(self) -> None:
         """See `Store.close`."""
@@ -149,6 +166,21 @@ class PostgresStore(SqlStore):
                 )
             )
 
+    async def seal(self, seal: Seal | None, *, was: Seal | None) -> bool:
+        """See `Store.seal`. Waits for those who began to write before."""
+        if not await super().seal(seal, was=was):
+            return False
+        newest, _ = await self._read(lambda reading: reading.execute("last_ids").fetchone()[::-1])
+        deadline = time.monotonic() + _PATIENCE
+        while (await self.newest_log()) < newest:
+            if time.monotonic() > deadline:
+                raise StoreUnavailable(
+                    f"{self._where.name}: a transaction that has enqueued jobs is still open; "
+                    "end it, and try again"
+                )
+            await self._aside(lambda: time.sleep(_LOOK))
+        return True
+
     async def wait(self, seen: int, timeout: float) -> int:
         """See `Store.wait`."""
         if not self._bell.listens:
@@ -177,9 +209,9 @@ class PostgresStore(SqlStore):
         reason: str | None = None,
     ) -> list[Job]:
         """See `Store.add`."""
-        if connection is None and tail is None and reason is None:
-            if not any(job.key or job.dedupe or job.after or job.follows for job in jobs):
-                return await self._write(self._add_beside, (jobs, actor, None))
+        alone = connection is None and tail is None and reason is None
+        if alone and not any(job.key or job.dedupe or job.after or job.follows for job in jobs):
+            return await self._write(self._add_beside, (jobs, actor, None))
         return await super().add(jobs, actor=actor, connection=connection, tail=tail, reason=reason)
 
     async def _add_within(self, connection: Any, call: Addition) -> list[Job]:
@@ -189,7 +221,7 @@ class PostgresStore(SqlStore):
         self, tx: Transaction, calls: Sequence[Addition]
     ) -> Sequence[list[Job] | Exception]:
         """Add jobs that have nothing to do with others."""
-        assert isinstance(tx, PostgresTransaction)
+        tx = ours(tx)
         if tx.mode is Mode.ALONE:
             return self._add(tx, calls)
         asked = [(job, actor) for jobs, actor, _ in calls for job in jobs]
@@ -243,7 +275,7 @@ class PostgresStore(SqlStore):
     # Claiming
 
     def _claim(self, tx: Transaction, calls: Sequence[Claim]) -> list[list[Job]]:
-        assert isinstance(tx, PostgresTransaction)
+        tx = ours(tx)
         return [self._claim_next(tx, wanted) for wanted in calls]
 
     def _claim_next(self, tx: PostgresTransaction, wanted: Claim) -> list[Job]:
@@ -264,6 +296,8 @@ class PostgresStore(SqlStore):
         ).fetchone()
         if (any_arrived or limited) and tx.mode is not Mode.ALONE:
             raise NeedsAlone
+        if any_arrived:
+            seals.check_open(tx)
         return any_due, None if limited else open_queues
 
     def _claim_plain(
@@ -272,15 +306,37 @@ class PostgresStore(SqlStore):
         if not queues:
             return []
         if wanted.tags:
-            name = "claim_tagged"
-            source: tuple[Any, ...] = (Texts(queues), Texts(wanted.tags))
-        elif len(queues) == 1:
-            name, source = "claim_of_one", (queues[0], *_START_OF_TIME)
+            source = (Texts(queues), Texts(wanted.tags))
+            return self._started(tx, wanted, "claim_tagged", source)
+        places = self._places.of(queues)
+        jobs = self._claim_from(tx, wanted, places)
+        if places.are_old and len(jobs) < wanted.limit:  # there may be more before them
+            rest = replace(wanted, limit=wanted.limit - len(jobs))
+            jobs += self._claim_from(tx, rest, self._places.beginnings(queues))
+        return jobs
+
+    def _claim_from(self, tx: PostgresTransaction, wanted: Claim, places: Places) -> list[Job]:
+        if len(places.by_queue) == 1:
+            [(queue, place)] = places.by_queue.items()
+            name = "claim_of_one"
+            source: tuple[Any, ...] = (queue, *place)
         else:
-            places = zip(*[_START_OF_TIME] * len(queues), strict=True)
-            name, source = "claim_of_many", (Texts(queues), *map(Int8s, places))
+            columns = zip(*places.by_queue.values(), strict=True)
+            name, source = "claim_of_many", (Texts(list(places.by_queue)), *map(Int8s, columns))
+        began = time.monotonic()
+        jobs = self._started(tx, wanted, name, source)
+        if not places.are_old:
+            took = time.monotonic() - began
+            self._places.looked(took, lambda: tx.execute("any_old_snapshot").fetchone()[0])
+        return jobs
+
+    def _started(
+        self, tx: PostgresTransaction, wanted: Claim, name: str, source: tuple[Any, ...]
+    ) -> list[Job]:
         found = tx.execute(name, (tx.now(), wanted.worker, *source, wanted.limit)).fetchall()
         tx.written = tx.written or bool(found)
+        for rank, run_at, _, job_id, *columns in found:
+            self._places.claimed(columns[8], (rank, run_at, job_id))
         return [rows.job(row[3:]) for row in found]
 
     # Moving on
@@ -296,7 +352,7 @@ class PostgresStore(SqlStore):
         self, tx: Transaction, calls: Sequence[tuple[Sequence[Change], str]]
     ) -> Sequence[list[Job | None] | Exception]:
         """End jobs that run here and that no other job depends on."""
-        assert isinstance(tx, PostgresTransaction)
+        tx = ours(tx)
         if tx.mode is Mode.ALONE:
             return self._transition(tx, calls)
         ended = [(change, actor) for changes, actor in calls for change in changes]
@@ -343,6 +399,23 @@ class PostgresStore(SqlStore):
             tx.freed.update(
                 (change.job.queue, change.job.task, change.job.throttle) for change, _ in ended
             )
+
+    # Retention
+
+    async def prune(self, retention: Retention, limit: int, *, whole_days: bool = False) -> int:
+        """See `Store.prune`."""
+        if not whole_days:
+            return await super().prune(retention, limit)
+        try:
+            return await self._write(self._drop_days, retention)
+        except StoreUnavailable as error:
+            if isinstance(error.__cause__, LockNotAvailable):
+                return 0  # somebody looks at them; the next time will do
+            raise
+
+    def _drop_days(self, tx: Transaction, calls: Sequence[Retention]) -> list[int]:
+        tx = ours(tx)
+        return [drop_days(tx, retention) for retention in calls]
 
     # The log and its sums
 

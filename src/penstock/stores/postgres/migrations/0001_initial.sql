@@ -87,7 +87,6 @@ WITH (
 -- Each index holds only the rows its question is about, so that a claim's cost does not grow
 -- with jobs that are scheduled or blocked. A ready job stands in one of three: in the common one,
 -- in its tenant's share, or apart because a limit holds it.
-CREATE UNIQUE INDEX job_active_id ON penstock.job_active (id);
 CREATE INDEX job_ready ON penstock.job_active (queue, (-priority), run_at, id)
 WHERE stage = 0 AND tenant IS NULL AND held IS NULL;
 CREATE INDEX job_share ON penstock.job_active (queue, (-priority), tenant, run_at, id)
@@ -100,7 +99,8 @@ WHERE stage = 0 AND throttle IS NOT NULL AND held IS NULL;
 CREATE INDEX job_throttle ON penstock.job_active (throttle)
 WHERE stage = 3 AND throttle IS NOT NULL;
 CREATE INDEX job_scheduled ON penstock.job_active (run_at) WHERE stage = 1;
-CREATE INDEX job_leased ON penstock.job_active (expires_at) WHERE stage = 3;
+-- By id: a lease is renewed in place, without a new entry in any index.
+CREATE INDEX job_running ON penstock.job_active (id) WHERE stage = 3;
 CREATE INDEX job_cancelling ON penstock.job_active (id) WHERE stage = 3 AND cancel_requested;
 CREATE INDEX job_key ON penstock.job_active (key, stage, id) WHERE key IS NOT NULL;
 -- Whatever goes wrong elsewhere: never two of a key that could run.
@@ -283,6 +283,13 @@ CREATE TABLE penstock.origin (
     original bigint NOT NULL,
     job_id bigint NOT NULL,
     PRIMARY KEY (source, original)
+);
+
+-- One row while jobs move between this store and another, and after they have left.
+CREATE TABLE penstock.seal (
+    passage text NOT NULL,
+    peer bigint NOT NULL,
+    place text NOT NULL
 );
 
 -- Who may reach the store from outside. The secret itself is stored nowhere; `scopes` is JSON.
