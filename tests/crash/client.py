@@ -59,7 +59,7 @@ class Client(Recorded):
         self.folder = folder
         self.fence = Fence(folder)
         self.rng = random.Random(options.get("seed", 0))
-        self.point = Point(options.get("point", "at never 1"))
+        self.point = Point(options.get("point", "at never 1"), self.url)
         self._marks = 0
         self.task("work", self.work, permanent=(Hopeless,))
         self.task("plain", self.plain, permanent=(Hopeless,))

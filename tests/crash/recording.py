@@ -169,6 +169,10 @@ def store_url(folder: Path) -> str:
     return said.read_text() if said.exists() else f"sqlite:///{folder}/jobs.db"
 
 
+def is_postgres(folder: Path) -> bool:
+    return store_url(folder).startswith("postgresql")
+
+
 class Recorded(Penstock):
     """A Penstock that notes what it is asked for and what it answers.
 
