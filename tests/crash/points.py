@@ -2,7 +2,8 @@
 
 A point reads `before COMMIT 3`: a time (before, after, during), a statement (the name of a query
 of the store, the first words of any other, or `*` for all), and which one, from 1. Between
-statements a client dies `at claimed 1`, `at handling 1`, `at handled 1` or `at settled 1`.
+statements a client dies `at claimed 1`, `at handling 1`, `at handled 1` or `at settled 1`. At
+`stopped BEGIN 3` it does not die, but stands still behind that statement until SIGCONT.
 """
 
 import os
@@ -55,6 +56,8 @@ class Point:
         answer = step()
         if self._when == "after":
             die()
+        if self._when == "stopped":
+            os.kill(os.getpid(), signal.SIGSTOP)
         return answer
 
     def step(self, what: str) -> None:

@@ -4,6 +4,7 @@ The number of jobs is that of the environment variable PENSTOCK_MANY.
 """
 
 import os
+import signal
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -180,3 +181,26 @@ def test_log_is_read_without_a_gap(entered: str, folder: Path) -> None:
         run_sync(app.digest())
         drive(assert_exact(app.store))
     assert_promises_kept(folder, drained=False)
+
+
+def test_stopped_process_keeps_others_waiting_for_a_while_only(
+    zygote: Zygote, postgres_url: str, folder: Path
+) -> None:
+    """It has the queue alone, and says nothing more: the server ends its session."""
+    patience = "&options=-c%20idle_in_transaction_session_timeout%3D2s"
+    (folder / "url").write_text(postgres_url + patience)
+    stopped = zygote.start("jobs_of_a_key", folder, point="stopped BEGIN 4")
+    state = Path(f"/proc/{stopped.pid}/stat")
+    until(lambda: state.read_text().rpartition(") ")[2].startswith("T"), "it does not stop")
+    exclusive = (
+        "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ExclusiveLock' "
+    )
+    exclusive += f"AND classid = '{table(folder, 'job')}'::regclass"
+    assert ask(folder, exclusive) == [(1,)]
+    with client(folder) as app:
+        run_sync(app.enqueue_many([app.new(key="k")]))
+        assert ask(folder, exclusive) == [(0,)]
+    stopped.signal(signal.SIGCONT)
+    stopped.succeed()
+    finish_by_hand(folder)
+    assert_promises_kept(folder)

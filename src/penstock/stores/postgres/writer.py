@@ -124,8 +124,9 @@ class PostgresWriter(Writer):
         if isinstance(error, errors.CheckViolation) and "no partition" in str(error):
             self._room = 0
             return n < _TRIES - 1
-        # When the connection was lost before the commit, all of it can be done again.
-        return isinstance(error, psycopg.OperationalError) and not self._is_alive() and n < 1
+        # When the connection was lost before the commit, all of it can be done again. The server
+        # ends that of a process which stood still in a transaction: not an OperationalError.
+        return not self._is_alive() and n < 1
 
     def _is_alive(self) -> bool:
         """Whether there is a connection for another transaction; lets go of one that is not."""
@@ -195,7 +196,7 @@ class PostgresWriter(Writer):
         life = self._life
         try:
             connection.execute(ring + b"COMMIT", prepare=False)
-        except psycopg.OperationalError:
+        except psycopg.Error:
             if self._is_alive():
                 raise
             if not self._has_committed(number, life, transaction.now()):
