@@ -379,18 +379,20 @@ DECLARE
     part text;
 BEGIN
     PERFORM pg_advisory_xact_lock('penstock.meta'::regclass::oid::integer, 1);
-    IF to_regclass(format('penstock.log_%s', today)) IS NULL THEN
-        part := format('penstock.log_%s', today);
+    part := format('penstock.log_%s', today);
+    IF to_regclass(part) IS NULL THEN
         EXECUTE format('CREATE TABLE %s (LIKE penstock.log)', part);
         EXECUTE format('ALTER TABLE penstock.log ATTACH PARTITION %s FOR VALUES IN (%s)', part, today);
     END IF;
-    IF to_regclass(format('penstock.job_%s_ended', today)) IS NULL THEN
-        part := format('penstock.job_%s_ended', today);
+    part := format('penstock.job_%s_ended', today);
+    IF to_regclass(part) IS NULL THEN
         EXECUTE format('CREATE TABLE %s (LIKE penstock.job, CHECK (stage IN (4, 6, 7)))', part);
         EXECUTE format(
             'ALTER TABLE penstock.job ATTACH PARTITION %s FOR VALUES IN (%s)', part, 2 * today
         );
-        part := format('penstock.job_%s_failed', today);
+    END IF;
+    part := format('penstock.job_%s_failed', today);
+    IF to_regclass(part) IS NULL THEN
         EXECUTE format('CREATE TABLE %s (LIKE penstock.job, CHECK (stage = 5))', part);
         EXECUTE format(
             'ALTER TABLE penstock.job ATTACH PARTITION %s FOR VALUES IN (%s)', part, 2 * today + 1
