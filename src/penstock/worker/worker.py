@@ -27,6 +27,7 @@ from penstock.engine import Penstock
 from penstock.tracing import note_outcome, tracing_run
 from penstock.worker.cron import Cron
 from penstock.worker.execute import Run, described
+from penstock.worker.finishing import unsettled
 from penstock.worker.leases import LeaseKeeper
 from penstock.worker.notebook import Notebook
 from penstock.worker.processes import Children
@@ -240,6 +241,7 @@ class Worker:
         if not held:
             return
         try:
+            held = await self._left_to_settle(held)
             if self._notebook:  # the leases end with the settle, and with them the right to write
                 await self._notebook.write_now([run.job.token for run, _ in held])
             answers = await self._penstock.settle_held([(run.job, out) for run, out in held])
@@ -252,6 +254,14 @@ class Worker:
                 _log.warning("the lease on job %d was lost before it ended", run.job.id)
             elif isinstance(outcome, Failed):
                 _report_failure(answer)
+
+    async def _left_to_settle(self, ended: list[tuple[Run, Outcome]]) -> list[tuple[Run, Outcome]]:
+        if not any(run.context.finishing for run, _ in ended):
+            return ended
+        left = await unsettled(self._penstock, ended)
+        kept = {run.job.token for run, _ in left}
+        self._forget([run for run, _ in ended if run.job.token not in kept])
+        return left
 
     def _begin(self, jobs: Sequence[Job]) -> None:
         for job in jobs:
@@ -358,9 +368,9 @@ class Worker:
 
     def _renewed(self, run: Run, job: Job | None) -> None:
         """Called from the lease thread."""
-        if job is None:
+        if job is None and not run.context.finishing:
             self._loop.call_soon_threadsafe(run.lose)
-        elif job.cancel_requested:
+        elif job is not None and job.cancel_requested:
             self._loop.call_soon_threadsafe(run.end, Cancelled("cancel was requested"))
 
     async def _wind_down(self, grace: timedelta) -> None:

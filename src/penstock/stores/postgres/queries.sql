@@ -75,7 +75,10 @@ SELECT coalesce(sum(n), 0)::bigint FROM (
 
 -- name: dedupe_holders
 SELECT id, stage, scope FROM penstock.job_active
-WHERE dedupe = $1 AND dedupe IS NOT NULL AND stage < 3
+WHERE dedupe = $1 AND dedupe IS NOT NULL AND stage < 3 AND NOT arriving
+UNION ALL
+SELECT id, stage, scope FROM penstock.job_active
+WHERE dedupe = $1 AND dedupe IS NOT NULL AND stage < 3 AND arriving
 UNION ALL
 SELECT id, stage, scope FROM penstock.job_active
 WHERE dedupe = $1 AND dedupe IS NOT NULL AND stage = 3;
@@ -693,7 +696,36 @@ WHERE id IN (
 )
 AND stage = 2
 AND needs = 0
+AND NOT arriving
 RETURNING id, queue, stage;
+
+-- What came and ended inside transactions of somebody else, and has committed.
+-- name: arrived
+WITH arrived AS (DELETE FROM penstock.arrival RETURNING *)
+SELECT job_id, ended, actor, key, needed, on_failure FROM arrived ORDER BY job_id;
+
+-- Jobs that came so, with the number of others that they wait for.
+-- name: link
+UPDATE penstock.job_active AS j SET arriving = false, needs = (p ->> 1)::integer
+FROM json_array_elements($1::json) AS p WHERE j.id = (p ->> 0)::bigint;
+
+-- What a call inside somebody else's transaction has to know first.
+-- name: join
+SELECT
+    CAST(pg_current_xact_id() AS text),
+    to_regprocedure('penstock.add_within(text)') IS NOT NULL AND CAST($1 AS text) IS NOT NULL;
+
+-- name: add_within
+SELECT penstock.add_within(CAST($1 AS text));
+
+-- name: finish_within
+SELECT penstock.finish_within(CAST($1 AS text));
+
+-- name: jobs_within
+SELECT coalesce(json_agg(json_build_array({_columns}))::text, '[]')
+FROM json_array_elements_text(CAST($1 AS json)) AS i (value)
+CROSS JOIN LATERAL (SELECT CAST(value AS bigint) AS id) AS p
+CROSS JOIN {_any_job};
 
 -- name: tail_of_key
 SELECT (

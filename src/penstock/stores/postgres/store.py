@@ -1,8 +1,9 @@
 """The Store protocol on PostgreSQL."""
 
 import asyncio
+import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby
 from typing import Any, TypeVar
@@ -10,7 +11,7 @@ from typing import Any, TypeVar
 import psycopg
 from msgspec.structs import replace
 
-from penstock.core.errors import ConfigurationError, StoreError
+from penstock.core.errors import StoreError
 from penstock.core.job import (
     Change,
     Claim,
@@ -23,7 +24,7 @@ from penstock.core.job import (
     kept_error,
     moved_fields,
 )
-from penstock.core.lifecycle import Event, State
+from penstock.core.lifecycle import Done, Event, State
 from penstock.core.store import Clock
 from penstock.core.times import from_micros, span_to_micros, to_micros
 from penstock.stores.postgres.arrays import Int8s, Texts
@@ -36,6 +37,7 @@ from penstock.stores.postgres.transaction import (
     PostgresReading,
     PostgresTransaction,
 )
+from penstock.stores.postgres.within import Joining
 from penstock.stores.postgres.writer import PostgresWriter
 from penstock.stores.sql import history, rows
 from penstock.stores.sql.adding import Addition
@@ -84,6 +86,7 @@ class PostgresStore(SqlStore):
         self._readers: deque[Connection] = deque()
         self._threads = ThreadPoolExecutor(_READER_THREADS, "penstock-reader")
         self._queues: set[str] = set()
+        self._joining = Joining(self._where, self._sql, clock)
         self._closed = False
 
     async def close(self) -> None:
@@ -183,7 +186,14 @@ class PostgresStore(SqlStore):
         return await super().add(jobs, actor=actor, connection=connection, tail=tail, reason=reason)
 
     async def _add_within(self, connection: Any, call: Addition) -> list[Job]:
-        raise ConfigurationError("not yet")
+        jobs, actor, _ = call
+        await self._prepare_to_join({job.queue for job in jobs})
+        return await self._joining.add(connection, jobs, actor)
+
+    async def _prepare_to_join(self, queues: Collection[str]) -> None:
+        now = int(time.time() * 1e6) if self._clock is None else self._clock()
+        if not self._joining.is_prepared(queues, now):
+            await self._read(lambda reading: self._joining.prepare(reading, queues))
 
     def _add_beside(
         self, tx: Transaction, calls: Sequence[Addition]
@@ -287,6 +297,11 @@ class PostgresStore(SqlStore):
         ):
             return await self._write(self._finish, (changes, actor))
         return await super().transition(changes, actor=actor)
+
+    async def finish(self, job: Job, outcome: Done, *, actor: str, connection: Any) -> Job:
+        """See `Store.finish`."""
+        await self._prepare_to_join(())
+        return await self._joining.finish(connection, job, outcome, actor)
 
     def _finish(
         self, tx: Transaction, calls: Sequence[tuple[Sequence[Change], str]]

@@ -124,6 +124,9 @@ class PostgresTransaction(PostgresReading, Transaction):
         last_job, last_log = self.execute("last_ids").fetchone()
         return last_job, last_log
 
+    def keep_numbers(self) -> None:
+        """See `Transaction.keep_numbers`: a sequence never goes back."""
+
     def number_on(self, last_job: int, last_entry: int) -> None:
         """See `Transaction.number_on`."""
         self.execute("remember_last_ids", (last_job, last_entry))
