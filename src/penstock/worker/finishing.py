@@ -1,16 +1,16 @@
 """How a run comes to its end: by what it returns, or inside a transaction of its own."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+import logging
+from typing import Any
 
 import msgspec
 
+from penstock.core.errors import PenstockError, StoreUnavailable
+from penstock.core.job import Job
 from penstock.core.lifecycle import Done, Failed, Outcome
 from penstock.engine import Penstock
 
-if TYPE_CHECKING:
-    from penstock.worker.execute import Run
-
+_log = logging.getLogger(__name__)
 _encode = msgspec.json.Encoder().encode
 RESULT_LIMIT = 1_000_000
 _DONE = Done()
@@ -34,19 +34,20 @@ def finished(result: Any) -> Done | Failed:
         return Failed(f"it ran, but its result is not JSON: {error}", permanent=True)
 
 
-async def unsettled(
-    penstock: Penstock, ended: Sequence[tuple["Run", Outcome]]
-) -> list[tuple["Run", Outcome]]:
-    """Those that have not ended inside a transaction of their own, and what they came to.
+async def settle_joined(penstock: Penstock, job: Job, outcome: Outcome) -> Job | None:
+    """What became of a job whose run joined a transaction of its own; None if it is lost.
 
-    One whose transaction was not committed has failed, whatever it returned.
+    Without a commit the run has failed, whatever it returned.
     """
-    joined = [run.job.id for run, _ in ended if run.context.finishing]
-    if not joined:
-        return list(ended)
-    done = {job.id for job in await penstock.store.get(joined) if job.state.final}
-    return [
-        (run, _UNCOMMITTED if run.context.finishing and isinstance(outcome, Done) else outcome)
-        for run, outcome in ended
-        if run.job.id not in done
-    ]
+    found = await penstock.store.get([job.id])
+    if found and found[0].token == job.token and found[0].state.final:
+        return found[0]
+    failed = _UNCOMMITTED if isinstance(outcome, Done) else outcome
+    try:
+        (settled,) = await penstock.settle_held([(job, failed)])
+    except StoreUnavailable:
+        raise
+    except PenstockError:  # the row is locked
+        _log.warning("job %d ended, but its transaction is still open", job.id)
+        return None
+    return settled

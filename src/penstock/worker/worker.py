@@ -27,7 +27,7 @@ from penstock.engine import Penstock
 from penstock.tracing import note_outcome, tracing_run
 from penstock.worker.cron import Cron
 from penstock.worker.execute import Run, described
-from penstock.worker.finishing import unsettled
+from penstock.worker.finishing import settle_joined
 from penstock.worker.leases import LeaseKeeper
 from penstock.worker.notebook import Notebook
 from penstock.worker.processes import Children
@@ -241,9 +241,9 @@ class Worker:
         if not held:
             return
         try:
-            held = await self._left_to_settle(held)
             if self._notebook:  # the leases end with the settle, and with them the right to write
                 await self._notebook.write_now([run.job.token for run, _ in held])
+            await self._settle_joined(held)
             answers = await self._penstock.settle_held([(run.job, out) for run, out in held])
         except PenstockError:
             self._ended = held + self._ended
@@ -255,13 +255,15 @@ class Worker:
             elif isinstance(outcome, Failed):
                 _report_failure(answer)
 
-    async def _left_to_settle(self, ended: list[tuple[Run, Outcome]]) -> list[tuple[Run, Outcome]]:
-        if not any(run.context.finishing for run, _ in ended):
-            return ended
-        left = await unsettled(self._penstock, ended)
-        kept = {run.job.token for run, _ in left}
-        self._forget([run for run, _ in ended if run.job.token not in kept])
-        return left
+    async def _settle_joined(self, ended: list[tuple[Run, Outcome]]) -> None:
+        """Take out those that joined a transaction of their own, and see what became of it."""
+        for one in [one for one in ended if one[0].context.finishing]:
+            run, outcome = one
+            answer = await settle_joined(self._penstock, run.job, outcome)
+            ended.remove(one)
+            self._forget([run])
+            if answer is not None and answer.state is not State.DONE:
+                _report_failure(answer)
 
     def _begin(self, jobs: Sequence[Job]) -> None:
         for job in jobs:

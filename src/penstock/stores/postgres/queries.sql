@@ -699,6 +699,9 @@ AND needs = 0
 AND NOT arriving
 RETURNING id, queue, stage;
 
+-- name: any_arrived
+SELECT EXISTS (SELECT 1 FROM penstock.arrival);
+
 -- What came and ended inside transactions of somebody else, and has committed.
 -- name: arrived
 WITH arrived AS (DELETE FROM penstock.arrival RETURNING *)

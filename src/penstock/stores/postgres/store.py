@@ -355,6 +355,13 @@ class PostgresStore(SqlStore):
                 (change.job.queue, change.job.task, change.job.throttle) for change, _ in ended
             )
 
+    def _remove(self, tx: Transaction, found: str) -> int:
+        # Who waits for a job that has just ended must hear of it before it is gone.
+        shared = isinstance(tx, PostgresTransaction) and tx.mode is not Mode.ALONE
+        if shared and tx.execute("any_arrived").fetchone()[0]:
+            raise NeedsAlone
+        return super()._remove(tx, found)
+
     # The log and its sums
 
     async def log(
