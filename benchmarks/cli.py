@@ -13,7 +13,15 @@ from benchmarks import machine, report, runner, suites
 from benchmarks.scenarios import Load
 
 QUICK = Load(
-    jobs=2_000, rounds=1, backlog=50_000, claims=50, samples=50, idle_seconds=1.0, limit_seconds=2.0
+    jobs=2_000,
+    rounds=1,
+    backlog=50_000,
+    claims=50,
+    samples=50,
+    idle_seconds=1.0,
+    limit_seconds=2.0,
+    drain_seconds=5.0,
+    held_seconds=3.0,
 )
 
 ON_DISK = Path("/var/tmp")  # noqa: S108 - kept on disk where /tmp is often memory; files get random names
@@ -41,10 +49,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"{folder} is in memory ({kind}), where durable costs nothing; use --folder")
     contenders = _pick(parser, suite.contenders, options.only)
     scenarios = _pick(parser, suite.scenarios, options.scenario)
-    packages = dict.fromkeys(c.package for c in contenders if c.package)
-    described = machine.describe(folder, packages)
-    with Console(stderr=True).status("") as status:
-        results = runner.run(contenders, scenarios, load, folder, status.update)
+    present = [contender for contender in contenders if contender.is_there]
+    packages = dict.fromkeys(c.package for c in present if c.package)
+    with Console(stderr=True).status("") as status, suite.ground(folder) as fresh:
+        with fresh() as place:
+            described = {**machine.describe(folder, packages), **suite.about(place)}
+        results = runner.run(present, scenarios, load, fresh, status.update)
+    results.left_out += [f"{c.title}: {c.missing}" for c in contenders if not c.is_there]
     report.show(Console(), suite, results, described, load)
     if options.json:
         report.write_json(options.json, suite, results, described, load)
@@ -56,7 +67,7 @@ def _make_parser() -> argparse.ArgumentParser:
     parser.add_argument("suite", nargs="?", choices=sorted(suites.NAMES), default="embedded")
     parser.add_argument("--jobs", type=_positive, metavar="N", help="jobs per run")
     parser.add_argument("--rounds", type=_positive, metavar="N", help="runs per figure")
-    parser.add_argument("--backlog", type=_positive, metavar="N", help="jobs in the large file")
+    parser.add_argument("--backlog", type=_positive, metavar="N", help="jobs in the large store")
     parser.add_argument("--quick", action="store_true", help="small and once: is all in order?")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="contenders")
     parser.add_argument("--scenario", nargs="+", metavar="NAME", help="scenarios, or their start")

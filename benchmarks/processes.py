@@ -10,7 +10,7 @@ from typing import ParamSpec, TypeVar
 P = ParamSpec("P")
 T = TypeVar("T")
 
-PATIENCE_SECONDS = 600
+PATIENCE_SECONDS = 1_800
 """A process that hangs longer prints where, and dies."""
 
 

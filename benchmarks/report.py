@@ -34,8 +34,10 @@ def show(
         _bars(suite, results),
     )
     for table in tables:
-        if table.row_count:
+        if table.row_count and len(table.columns) > 1:
             console.print(table)
+    for contender in results.left_out:
+        console.print(f"left out: {contender}", style="dim", markup=False)
     for failure in results.failures:
         console.print(f"failed: {failure}", style="red", markup=False)
 
@@ -77,7 +79,7 @@ def _noise(name: str, figure: str, results: Results) -> str:
 
 def _details(suite: Suite, results: Results, load: Load) -> Table:
     """Figures only we have."""
-    table = Table(title=f"{suite.ours}; the large file holds {load.backlog:,} jobs")
+    table = Table(title=f"{suite.ours}; the large store holds {load.backlog:,} jobs")
     table.add_column("")
     table.add_column("median", justify="right")
     for column in suite.details:
@@ -135,6 +137,7 @@ def write_json(
             }
             for bar in suite.bars
         ],
+        "left_out": results.left_out,
         "failures": results.failures,
     }
     path.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")

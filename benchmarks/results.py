@@ -16,6 +16,7 @@ class Results:
         default_factory=lambda: defaultdict(lambda: defaultdict(list))
     )
     failures: list[str] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
 
     def add(self, contender: str, scenario: str, figures: Figures) -> None:
         """Note one run."""

@@ -1,11 +1,10 @@
-"""Runs a suite: every run in a fresh process and folder, contenders taking turns."""
+"""Runs a suite: every run in a fresh process and place, contenders taking turns."""
 
-import tempfile
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from benchmarks import processes
 from benchmarks.contenders import Contender
+from benchmarks.places import Fresh
 from benchmarks.results import Results
 from benchmarks.scenarios import Figures, Load, Scenario
 
@@ -16,7 +15,7 @@ def run(
     contenders: Sequence[Contender],
     scenarios: Sequence[Scenario],
     load: Load,
-    folder: Path,
+    fresh: Fresh,
     progress: Progress,
 ) -> Results:
     """Measure round by round, so that a slow minute of the machine hits all contenders alike.
@@ -25,11 +24,11 @@ def run(
     """
     results = Results()
     for scenario in scenarios:
-        turns = [c for c in contenders if not scenario.contenders or c.name in scenario.contenders]
+        turns = [contender for contender in contenders if _meet(contender, scenario)]
         for turn in range(load.rounds if scenario.interleaves else 1):
             for contender in tuple(turns):
                 progress(f"{scenario.name}, round {turn + 1}: {contender.title}")
-                figures = _measure(contender, scenario, load, folder, results)
+                figures = _measure(contender, scenario, load, fresh, results)
                 if figures is None:
                     turns.remove(contender)
                 else:
@@ -37,12 +36,19 @@ def run(
     return results
 
 
+def _meet(contender: Contender, scenario: Scenario) -> bool:
+    """Whether both want to have to do with each other."""
+    return (not scenario.contenders or contender.name in scenario.contenders) and (
+        not contender.scenarios or scenario.name in contender.scenarios
+    )
+
+
 def _measure(
-    contender: Contender, scenario: Scenario, load: Load, folder: Path, results: Results
+    contender: Contender, scenario: Scenario, load: Load, fresh: Fresh, results: Results
 ) -> Figures | None:
-    with tempfile.TemporaryDirectory(prefix="bench-", dir=folder) as fresh:
+    with fresh() as place:
         try:
-            return processes.run(scenario.measure, contender, Path(fresh), load)
+            return processes.run(scenario.measure, contender, place, load)
         except Exception as error:  # noqa: BLE001 - whatever a contender raises, the rest goes on
             results.failures.append(f"{scenario.name}, {contender.title}: {error!r}")
             return None

@@ -1,4 +1,3 @@
-import os
 import uuid
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -8,6 +7,7 @@ from hypothesis import HealthCheck, settings
 
 from tests import postgres
 from tests.contract.support import ManualClock
+from tests.schemas import offered, schemas
 
 if TYPE_CHECKING:
     from psycopg import Connection
@@ -23,42 +23,26 @@ def clock() -> ManualClock:
     return ManualClock()
 
 
-@pytest.fixture(scope="session")
-def postgres_server(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[str]:
-    """The URL of a database that all tests of a run share: on a server of our own, which the first
-    test that asks for it starts, or the one that PENSTOCK_TEST_POSTGRES names.
-    """
-    if named := os.environ.get("PENSTOCK_TEST_POSTGRES"):
-        import psycopg
-
-        try:
-            psycopg.connect(named, connect_timeout=30).close()
-        except psycopg.Error as error:
-            pytest.fail(f"the database that PENSTOCK_TEST_POSTGRES names: {error}", pytrace=False)
-        yield named
-        return
-    run = tmp_path_factory.getbasetemp()
+@pytest.fixture(scope="session", autouse=True)
+def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What all tests of a run share, once one of them asks for it: a PostgreSQL server."""
+    folder = tmp_path_factory.getbasetemp()
     if hasattr(request.config, "workerinput"):  # a worker's folder is inside that of the run
-        run = run.parent
-    try:
-        server = postgres.share(run)
-    except postgres.PostgresUnavailable as error:
-        advice = "PENSTOCK_TEST_POSTGRES=postgresql://... names another"
-        pytest.fail(f"no PostgreSQL server for the tests: {error}\n{advice}", pytrace=False)
-    with server:
-        yield server.url
+        folder = folder.parent
+    with offered(folder):
+        yield
 
 
 @pytest.fixture(scope="session")
-def postgres_connection(postgres_server: str) -> Iterator["Connection"]:
-    """Drops schemas; one for all tests of a process, since a new one takes half as long again."""
-    import psycopg
+def postgres_server() -> str:
+    """The URL of the database that all tests of a run share."""
+    return schemas().url
 
-    with psycopg.connect(postgres_server, autocommit=True) as connection:
-        connection.execute("SET client_min_messages = 'warning'")  # not a line for each table
-        yield connection
+
+@pytest.fixture(scope="session")
+def postgres_connection() -> "Connection":
+    """Drops schemas; one for all tests of a process, since a new one takes half as long again."""
+    return schemas().connection
 
 
 @pytest.fixture

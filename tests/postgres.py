@@ -65,9 +65,11 @@ class PostgresServer:
         self._lifeline = lifeline
 
     @classmethod
-    def create(cls, settings: Mapping[str, str] | None = None) -> Self:
-        """Make a server in a temporary folder; `settings` go before `SETTINGS`."""
-        folder = Path(tempfile.mkdtemp(prefix="penstock-postgres-"))
+    def create(
+        cls, settings: Mapping[str, str] | None = None, *, below: Path | None = None
+    ) -> Self:
+        """Make a server in a temporary folder, below that one; `settings` go before `SETTINGS`."""
+        folder = Path(tempfile.mkdtemp(prefix="penstock-postgres-", dir=below))
         lifeline = (folder / "lifeline").open("w+")
         fcntl.lockf(lifeline, fcntl.LOCK_SH)
         server = cls(folder, lifeline)

@@ -4,9 +4,11 @@ One module per contender. A contender lacks a verb when its library does; the re
 """
 
 import json
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Protocol, cast, runtime_checkable
 
@@ -42,8 +44,11 @@ class BulkQueue(Queue, Protocol):
 class DrainableQueue(Queue, Protocol):
     """A queue whose jobs this process can work off."""
 
-    def drain(self, jobs: int) -> None:
-        """Work off that many no-op jobs; return when the last one is settled."""
+    def drain(self, handle: Handle) -> None:
+        """Work off the jobs that are there, or until `handle` returns False.
+
+        Returns when all that ran are settled.
+        """
 
 
 @runtime_checkable
@@ -52,6 +57,22 @@ class ServingQueue(Queue, Protocol):
 
     def serve(self, handle: Handle) -> None:
         """Work until `handle` returns False."""
+
+
+@runtime_checkable
+class SharingQueue(Queue, Protocol):
+    """A queue that several processes can work off together."""
+
+    def share(self, handle: Handle, is_over: Callable[[], bool]) -> None:
+        """Work until `is_over`; return when all that this process ran is settled."""
+
+
+@runtime_checkable
+class OwnWayQueue(Queue, Protocol):
+    """A queue with a way to add many jobs that it likes best."""
+
+    def enqueue_own_way(self, payloads: Sequence[Payload]) -> None:
+        """Add all of them, as durable as `enqueue`, in as many transactions as it likes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +84,27 @@ class Contender:
     target: str
     package: str | None = None
     """The distribution whose version the report names."""
+    scenarios: Sequence[str] = ()
+    """Empty for all."""
+    missing: str = "it is not installed"
+    """Why it may be left out."""
 
-    def open(self, folder: Path) -> Queue:
-        """Make or reopen its queue in a folder."""
+    @property
+    def is_there(self) -> bool:
+        """Whether its library is installed."""
+        if self.package is None:
+            return True
+        try:
+            version(self.package)
+        except PackageNotFoundError:
+            return False
+        return True
+
+    def open(self, folder: Path, *name: str) -> Queue:
+        """Make or reopen its queue in a folder; ours can have several, by name."""
         module, _, attribute = self.target.partition(":")
-        factory = cast("Callable[[Path], Queue]", getattr(import_module(module), attribute))
-        return factory(folder)
+        factory = cast("Callable[..., Queue]", getattr(import_module(module), attribute))
+        return factory(folder, *name)
 
 
 def make_payload(mark: str) -> Payload:
@@ -82,13 +118,20 @@ def make_payloads(count: int) -> list[Payload]:
     return [make_payload(f"{n:08}") for n in range(count)]
 
 
-def countdown(jobs: int) -> Handle:
-    """A handler that does nothing but say when that many jobs have run."""
-    left = jobs
+class Countdown:
+    """A handler that does nothing but say when that many jobs have run, or when it is too late."""
 
-    def handle(_: Payload) -> bool:
-        nonlocal left
-        left -= 1
-        return left > 0
+    def __init__(self, jobs: int, seconds: float) -> None:
+        self.ran = 0
+        self._jobs = jobs
+        self._deadline = time.monotonic() + seconds
 
-    return handle
+    def __call__(self, _: Payload) -> bool:
+        """Count a job; whether to go on."""
+        self.ran += 1
+        return self.ran < self._jobs and not self.is_late
+
+    @property
+    def is_late(self) -> bool:
+        """Whether it took too long, and the rest need not run."""
+        return time.monotonic() > self._deadline

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from benchmarks.contenders import Payload
+from benchmarks.contenders import Handle, Payload
 
 BATCH = 100
 
@@ -27,7 +27,7 @@ SETTLE = "UPDATE job SET state = 2 WHERE id = ?"
 
 
 class BareQueue:
-    """Drains in batches of 100 without handlers, leases, tokens or audit."""
+    """Drains in batches of 100 without leases, tokens or audit."""
 
     def __init__(self, folder: Path) -> None:
         self._connection = sqlite3.connect(folder / "bare.db", isolation_level=None)
@@ -44,13 +44,13 @@ class BareQueue:
     def fill(self, payloads: Sequence[Payload]) -> None:
         self.enqueue_many(payloads)
 
-    def drain(self, jobs: int) -> None:
-        while jobs > 0:
+    def drain(self, handle: Handle) -> None:
+        wanted = True
+        while wanted:
             claimed = self._connection.execute(CLAIM, (BATCH,)).fetchall()
             for _, payload in claimed:
-                self._decode(payload)
+                wanted = handle(self._decode(payload))
             self._write(SETTLE, [(job,) for job, _ in claimed])
-            jobs -= len(claimed)
 
     def close(self) -> None:
         self._connection.close()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from huey import SqliteHuey
 
-from benchmarks.contenders import Handle, Payload, countdown
+from benchmarks.contenders import Handle, Payload
 
 WORKERS = 1
 """Threads contend for SQLite's one write lock. Jobs/s with 1, 2, 3, 4 workers, medians of five
@@ -45,8 +45,8 @@ class HueyQueue:
             noop(payload)
         quick.storage.close()
 
-    def drain(self, jobs: int) -> None:
-        self.serve(countdown(jobs))
+    def drain(self, handle: Handle) -> None:
+        self.serve(handle)
 
     def serve(self, handle: Handle) -> None:
         self._handle = handle

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 from litequeue import LiteQueue
 
-from benchmarks.contenders import Handle, Payload, countdown
+from benchmarks.contenders import Handle, Payload
 
 POLL_SECONDS = 0.001
 """It cannot wait for another process."""
@@ -41,8 +41,8 @@ class LitequeueQueue:
     def fill(self, payloads: Sequence[Payload]) -> None:
         self.enqueue_many(payloads)
 
-    def drain(self, jobs: int) -> None:
-        self.serve(countdown(jobs))
+    def drain(self, handle: Handle) -> None:
+        self.serve(handle)
 
     def serve(self, handle: Handle) -> None:
         wanted = True

@@ -1,22 +1,31 @@
-"""penstock with its defaults: `synchronous=FULL`, audit log on."""
+"""penstock with its defaults: every commit on disk, audit log on."""
 
 # ruff: noqa: D102 - the protocols in __init__.py say what the methods do
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import cast
 
-from benchmarks.contenders import Handle, Payload
+from benchmarks.contenders import Contender, Handle, Payload
 from penstock import Penstock, Worker, run_sync
 
-SLOTS = 100
+LOOK_SECONDS = 0.01
+
+
+def open_ours(contender: Contender, folder: Path, name: str = "jobs") -> "PenstockQueue":
+    """Open a contender that is one of ours."""
+    return cast("PenstockQueue", contender.open(folder, name))
 
 
 class PenstockQueue:
     """The synchronous edge for the scenarios shared with peers; `app` and `task` for our own."""
 
-    def __init__(self, folder: Path, name: str = "jobs.db") -> None:
-        self.app = Penstock(f"sqlite:///{folder.resolve() / name}")
+    slots = 100
+
+    def __init__(self, folder: Path, name: str = "jobs") -> None:
+        self.folder = folder
+        self.app = Penstock(self.url(name))
         self.ran = 0
         self._handle: Handle | None = None
         self._enough = asyncio.Event()
@@ -29,19 +38,34 @@ class PenstockQueue:
 
         self.task = noop
 
+    def url(self, name: str) -> str:
+        """The store of that name in the folder."""
+        return f"sqlite:///{self.folder.resolve() / name}.db"
+
+    def rest(self) -> None:
+        """Let the store be as one that has worked for a while; never timed."""
+
     def enqueue(self, payload: Payload) -> None:
         run_sync(self.task.enqueue(payload))
 
     def enqueue_many(self, payloads: Sequence[Payload]) -> None:
         run_sync(self.app.enqueue_many([self.task.new(payload) for payload in payloads]))
 
-    def fill(self, payloads: Sequence[Payload]) -> None:
+    def enqueue_own_way(self, payloads: Sequence[Payload]) -> None:
+        """All of them in one call."""
         self.enqueue_many(payloads)
 
-    def drain(self, jobs: int) -> None:
-        asyncio.run(Worker(self.app, concurrency=SLOTS).run(until_empty=True))
-        if self.ran != jobs:
-            raise RuntimeError(f"{self.ran} of {jobs} jobs ran")
+    def fill(self, payloads: Sequence[Payload]) -> None:
+        self.enqueue_many(payloads)
+        self.rest()
+
+    def drain(self, handle: Handle) -> None:
+        self._handle = handle
+        asyncio.run(self.work_until_empty())
+
+    async def work_until_empty(self) -> None:
+        """Work off what is ready."""
+        await Worker(self.app, concurrency=self.slots).run(until_empty=True)
 
     def serve(self, handle: Handle) -> None:
         self._handle = handle
@@ -50,9 +74,21 @@ class PenstockQueue:
     async def work_until_enough(self) -> None:
         """Work until the handler has seen enough, then stop without waiting for empty."""
         async with asyncio.TaskGroup() as tasks:
-            working = tasks.create_task(Worker(self.app, concurrency=SLOTS).run())
+            working = tasks.create_task(Worker(self.app, concurrency=self.slots).run())
             await self._enough.wait()
             working.cancel()
+
+    def share(self, handle: Handle, is_over: Callable[[], bool]) -> None:
+        self._handle = handle
+        asyncio.run(self._work_until(is_over))
+
+    async def _work_until(self, is_over: Callable[[], bool]) -> None:
+        worker = Worker(self.app, concurrency=self.slots)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(worker.run())
+            while not is_over():  # noqa: ASYNC110 - another process knows
+                await asyncio.sleep(LOOK_SECONDS)
+            worker.stop()
 
     def close(self) -> None:
         run_sync(self.app.close())

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from persistqueue import Empty, SQLiteAckQueue
 
-from benchmarks.contenders import Handle, Payload, countdown
+from benchmarks.contenders import Handle, Payload
 
 POLL_SECONDS = 0.001
 """Its blocking get sees only puts of its own process."""
@@ -27,8 +27,8 @@ class PersistQueue:
         for payload in payloads:
             self._queue.put(payload)
 
-    def drain(self, jobs: int) -> None:
-        self.serve(countdown(jobs))
+    def drain(self, handle: Handle) -> None:
+        self.serve(handle)
 
     def serve(self, handle: Handle) -> None:
         wanted = True

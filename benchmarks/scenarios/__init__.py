@@ -24,6 +24,10 @@ class Load:
     idle_seconds: float = 5.0
     limit_seconds: float = 8.0
     """Jobs added one by one are measured for at most so long."""
+    drain_seconds: float = 30.0
+    """Drains are measured for at most so long."""
+    held_seconds: float = 60.0
+    """How long a transaction of others stays open."""
 
 
 Measure = Callable[[Contender, Path, Load], Figures | None]

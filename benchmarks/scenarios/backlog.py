@@ -1,4 +1,4 @@
-"""What a large file costs: the claim beside a million jobs it must not look at, and worker memory.
+"""What a large store costs: the claim beside a million jobs it must not look at, worker memory.
 
 penstock only. Data sets are built through the public API.
 """
@@ -17,7 +17,7 @@ from statistics import median
 
 from benchmarks import processes
 from benchmarks.contenders import Contender, Payload, make_payload, make_payloads
-from benchmarks.contenders.penstock import PenstockQueue
+from benchmarks.contenders.penstock import PenstockQueue, open_ours
 from benchmarks.scenarios import Figures, Load, Scenario, percentile
 from penstock import Done, Job
 
@@ -29,17 +29,17 @@ WARM_UP = 20
 KINDS = ("pending", "scheduled", "blocked", "finished", "tagged")
 
 
-def claim(_: Contender, folder: Path, load: Load, *, kind: str) -> Figures:
-    """Claims of 100 from a small and a large file in turn; adding and settling are not timed."""
-    return asyncio.run(_compare(folder, kind, load))
+def claim(contender: Contender, folder: Path, load: Load, *, kind: str) -> Figures:
+    """Claims of 100 from a small and a large store in turn; adding and settling are not timed."""
+    return asyncio.run(_compare(contender, folder, kind, load))
 
 
-async def _compare(folder: Path, kind: str, load: Load) -> Figures:
-    for size in (SMALL, load.backlog):
-        await _build(PenstockQueue(folder, f"{size}.db"), kind, size)
+async def _compare(contender: Contender, folder: Path, kind: str, load: Load) -> Figures:
+    sizes = {"small": SMALL, "large": load.backlog}
+    for name, size in sizes.items():
+        await build(open_ours(contender, folder, name), kind, size)
     os.sync()
-    small = PenstockQueue(folder, f"{SMALL}.db")
-    large = PenstockQueue(folder, f"{load.backlog}.db")
+    small, large = (open_ours(contender, folder, name) for name in sizes)
     times: dict[PenstockQueue, list[float]] = {small: [], large: []}
     for _ in range(WARM_UP + load.claims):
         for queue, seen in times.items():
@@ -69,8 +69,8 @@ async def _time_claim(queue: PenstockQueue, kind: str) -> float:
     return elapsed * 1e3
 
 
-async def _build(queue: PenstockQueue, kind: str, size: int) -> None:
-    """Put that many jobs of a kind into the file."""
+async def build(queue: PenstockQueue, kind: str, size: int) -> None:
+    """Put that many jobs of a kind into the store, and close it."""
     payloads = make_payloads(CHUNK)
     if kind == "blocked":
         await _hold_keys(queue)
@@ -79,6 +79,7 @@ async def _build(queue: PenstockQueue, kind: str, size: int) -> None:
         while kind == "finished" and (jobs := await _claim_some(queue, 1000)):
             await _finish(queue, jobs)
     await queue.app.close()
+    queue.rest()
 
 
 async def _add(queue: PenstockQueue, kind: str, payloads: Sequence[Payload]) -> None:
@@ -114,15 +115,15 @@ async def _finish(queue: PenstockQueue, jobs: Sequence[Job]) -> None:
     await queue.app.settle([(job.lease, Done()) for job in jobs])
 
 
-def memory(_: Contender, folder: Path, load: Load) -> Figures:
+def memory(contender: Contender, folder: Path, load: Load) -> Figures:
     """Peak memory of a worker process that works at the head of a large backlog."""
-    asyncio.run(_build(PenstockQueue(folder), "pending", load.backlog))
-    return {"peak": processes.run(_work, folder, min(load.jobs, load.backlog))}
+    asyncio.run(build(open_ours(contender, folder), "pending", load.backlog))
+    return {"peak": processes.run(_work, contender, folder, min(load.jobs, load.backlog))}
 
 
-def _work(folder: Path, jobs: int) -> float:
+def _work(contender: Contender, folder: Path, jobs: int) -> float:
     """The worker process: run so many jobs, then tell its peak in MB."""
-    queue = PenstockQueue(folder)
+    queue = open_ours(contender, folder)
     queue.serve(lambda _: queue.ran < jobs)
     return _peak_megabytes()
 
@@ -137,15 +138,17 @@ def _peak_megabytes() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
 
 
+CLAIMS = tuple(
+    Scenario(
+        f"claim-{kind}",
+        partial(claim, kind=kind),
+        contenders=("penstock",),
+        interleaves=False,
+    )
+    for kind in KINDS
+)
+
 SCENARIOS = (
-    *(
-        Scenario(
-            f"claim-{kind}",
-            partial(claim, kind=kind),
-            contenders=("penstock",),
-            interleaves=False,
-        )
-        for kind in KINDS
-    ),
+    *CLAIMS,
     Scenario("memory", memory, contenders=("penstock",), interleaves=False),
 )

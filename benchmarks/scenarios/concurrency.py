@@ -5,18 +5,18 @@ import time
 from pathlib import Path
 
 from benchmarks.contenders import Contender, Payload, make_payloads
-from benchmarks.contenders.penstock import PenstockQueue
+from benchmarks.contenders.penstock import PenstockQueue, open_ours
 from benchmarks.scenarios import Figures, Load, Scenario, timed
 
 CALLERS = 100
 
 
-def concurrent(_: Contender, folder: Path, load: Load) -> Figures:
+def concurrent(contender: Contender, folder: Path, load: Load) -> Figures:
     """Single enqueues by 100 callers, each waiting for its answer before its next."""
     payloads = make_payloads(load.jobs)
     seconds = load.limit_seconds
-    one = asyncio.run(_rate(PenstockQueue(folder, "one.db"), payloads, 1, seconds / 2))
-    many = asyncio.run(_rate(PenstockQueue(folder, "many.db"), payloads, CALLERS, seconds))
+    one = asyncio.run(_rate(open_ours(contender, folder, "one"), payloads, 1, seconds / 2))
+    many = asyncio.run(_rate(open_ours(contender, folder, "many"), payloads, CALLERS, seconds))
     return {"one": one, "rate": many, "ratio": many / one}
 
 

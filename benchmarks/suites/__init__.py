@@ -4,14 +4,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from importlib import import_module
+from pathlib import Path
 
 from benchmarks.contenders import Contender
+from benchmarks.places import Ground, folders
 from benchmarks.results import Results
 from benchmarks.scenarios import Scenario
 
 NAMES: Mapping[str, str] = {
     "embedded": "benchmarks.suites.embedded",
     "http": "benchmarks.suites.http",
+    "postgres": "benchmarks.suites.postgres",
 }
 """The module of each suite; it defines SUITE."""
 
@@ -80,6 +83,9 @@ class Suite:
     details: Sequence[Column]
     """Figures only we have."""
     bars: Sequence[Bar]
+    ground: Ground = folders
+    about: Callable[[Path], Mapping[str, str]] = lambda _: {}
+    """What else to know of the places that runs have."""
 
 
 def load_suite(name: str) -> Suite:

@@ -5,7 +5,8 @@ import pytest
 
 from penstock.core.store import Store
 from penstock.stores import open_store
-from penstock.stores.sqlite import bell
+from penstock.stores.postgres import bell as postgres_bell
+from penstock.stores.sqlite import bell as sqlite_bell
 from tests.contract.support import SHARED, STORES, ManualClock, drive
 
 
@@ -22,7 +23,10 @@ def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only rings wake who waits. A look at SQLite's change counter, some time after any commit, is
     allowed to wake once more, for nothing.
     """
-    monkeypatch.setattr(bell, "_POLL", 3600)
+    monkeypatch.setattr(sqlite_bell, "_POLL", 3600)
+    monkeypatch.setattr(postgres_bell, "POLL_LISTENING", 3600)
+    monkeypatch.setattr(postgres_bell, "POLL_ALONE", 3600)
+    monkeypatch.setattr(postgres_bell, "_CHECK", 3600)
 
 
 @pytest.fixture(params=SHARED)

@@ -10,14 +10,18 @@ from penstock.core.job import Change, Claim, Job, JobQuery, LogEntry, NewJob
 from penstock.core.lifecycle import Move, Outcome, State, Waiting, advance
 from penstock.core.retry import RetryPolicy
 from penstock.core.store import Store
+from tests.schemas import schemas
 
 T = TypeVar("T")
 
 STORES: dict[str, Callable[[Path], str]] = {
     "memory": lambda _folder: "memory://",
     "sqlite": lambda folder: f"sqlite:///{folder}/jobs.db",
+    "postgres": lambda _folder: schemas().take(),
 }
-"""Every store there is, as a URL inside a fresh folder. A store is done when the suite passes."""
+"""Every store there is, as the URL of an empty one; a file is made in a fresh folder. A store is
+done when the suite passes.
+"""
 
 SHARED = [name for name in STORES if name != "memory"]
 """The stores that outlive a process, and that several processes can open."""

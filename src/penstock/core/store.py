@@ -275,10 +275,12 @@ class Store(Protocol):
         """The lines that a job has logged and still keeps, oldest first, behind `after`."""
         ...
 
-    async def prune(self, retention: Retention, limit: int) -> int:
+    async def prune(self, retention: Retention, limit: int, *, whole_days: bool = False) -> int:
         """Remove at most `limit` finished jobs past their time; how many went.
 
-        Their log and their notes go with them.
+        Their log and their notes go with them. With `whole_days`, a store that keeps finished
+        jobs by the day removes whole days only, however many jobs they have: up to a day later,
+        but at no cost per job.
         """
         ...
 

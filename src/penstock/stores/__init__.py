@@ -14,11 +14,11 @@ def system_clock() -> int:
 
 
 def open_store(url: object, *, clock: Clock = system_clock, create: bool = True) -> Store:
-    """Open the store that a URL names: `memory://`, `sqlite:///path/to/jobs.db` or
-    `postgresql://user@host/database`.
+    """Open the store that a URL names.
 
-    A store that is not there yet is created, or refused with `create=False`. A clock that has a
-    method `watch` is told of the store: one that jumps has to wake who waits for its time.
+    `memory://`, `sqlite:///path/to/jobs.db` or `postgresql://user@host/database`. A store that is
+    not there yet is created, or refused with `create=False`. A clock that has a method `watch` is
+    told of the store: one that jumps has to wake who waits for its time.
     """
     if not isinstance(url, str):
         raise ConfigurationError(f"a store URL is text, not {url!r:.80}")

@@ -98,7 +98,7 @@ class Upkeep:
     async def _prune(self) -> None:
         store = self._penstock.store
         await self._penstock.digest()  # what goes is in the sums
-        while await store.prune(self._retention, PRUNED_AT_ONCE) == PRUNED_AT_ONCE:
+        while await store.prune(self._retention, PRUNED_AT_ONCE, whole_days=True) == PRUNED_AT_ONCE:
             pass
         before = from_micros(self._penstock.clock()) - FORGET_AFTER
         gone = [one for one in await store.workers() if one.seen_at < before and not one.running]

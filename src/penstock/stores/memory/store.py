@@ -342,7 +342,7 @@ class MemoryStore:
         with self._lock:
             return self._notes.lines(job_id, after, limit)
 
-    async def prune(self, retention: Retention, limit: int) -> int:
+    async def prune(self, retention: Retention, limit: int, *, whole_days: bool = False) -> int:  # noqa: ARG002 - it keeps no days
         with self._lock:
             now = self._tick()
             past = merge(

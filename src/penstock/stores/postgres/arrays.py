@@ -1,4 +1,4 @@
-"""Lists as PostgreSQL's binary arrays, packed in one go: the driver would take ten times as long."""
+"""Lists as PostgreSQL's binary arrays, packed in one go: the driver takes far longer."""
 
 import struct
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Reads the URL, opens connections, brings the schema up to date, translates the driver's errors."""
+"""Reads the URL, opens connections, keeps the schema current, translates the driver's errors."""
 
 import contextlib
 import re
@@ -27,9 +27,11 @@ _PART = re.compile(r"\{(_\w+)\}")
 # size of a table that was empty a moment ago is wrong.
 _SETTINGS = (
     "-c plan_cache_mode=force_generic_plan -c enable_seqscan=off -c enable_hashjoin=off "
-    "-c enable_mergejoin=off -c jit=off -c client_min_messages=warning "
+    "-c enable_mergejoin=off -c enable_bitmapscan=off -c jit=off -c client_min_messages=warning "
     "-c idle_in_transaction_session_timeout=60s"
 )
+# What was acknowledged outlives a crash of the server, unless the URL says otherwise.
+_DURABLE = "-c synchronous_commit=on"
 # A server that vanished without a word is noticed within half a minute.
 _KEEPALIVES = {
     "connect_timeout": 10,
@@ -142,9 +144,9 @@ def translate(error: psycopg.Error, name: str) -> StoreError:
 
 def connect(where: Address) -> "psycopg.Connection[Any]":
     """A connection in autocommit mode, set up for durable writes."""
-    settings: dict[str, Any] = dict(_KEEPALIVES)
+    settings: dict[str, Any] = {"application_name": "penstock", **_KEEPALIVES}
     if not where.pooled:
-        settings["options"] = _SETTINGS
+        settings["options"] = f"{_SETTINGS} {_DURABLE}"
     given = psycopg.conninfo.conninfo_to_dict(where.conninfo)
     if "options" in given and "options" in settings:
         settings["options"] += f" {given['options']}"
@@ -154,25 +156,17 @@ def connect(where: Address) -> "psycopg.Connection[Any]":
         autocommit=True,
         cursor_factory=RawCursor,
         prepare_threshold=None if where.pooled else 0,
-        **{"application_name": "penstock", **settings},
+        **settings,
     )
     connection.prepared_max = 500
     register(connection)
-    try:
-        if connection.info.server_version < MINIMUM_SERVER:
-            raise StoreError(
-                f"{where.name}: PostgreSQL {MINIMUM_SERVER // 10_000} or newer is needed, "
-                f"not {connection.info.server_version // 10_000}"
-            )
-        if not where.pooled:
-            # What was acknowledged must outlive a crash of the server.
-            connection.execute(
-                "SELECT set_config('synchronous_commit', 'on', false) "
-                "WHERE current_setting('synchronous_commit') = 'off'"
-            )
-    except BaseException:
+    found = connection.info.server_version
+    if found < MINIMUM_SERVER:
         connection.close()
-        raise
+        needed = MINIMUM_SERVER // 10_000
+        raise StoreError(
+            f"{where.name}: PostgreSQL {needed} or newer is needed, not {found // 10_000}"
+        )
     return connection
 
 

@@ -15,6 +15,17 @@ j.id, j.stage, j.version, j.attempt, j.token, j.run_at, j.started_at, j.expires_
         j.result
     )::text END
 
+-- Where the jobs of a JSON list stand, each with a new number. The planner has no choice: whatever
+-- it believes of the table, the jobs are looked up one by one, and found again by their places.
+-- name: _targets
+t AS MATERIALIZED (
+    SELECT p.number, j.tid
+    FROM ROWS FROM (unnest($1::bigint[]), json_array_elements_text($2::json)) AS p (number, id)
+    CROSS JOIN LATERAL (
+        SELECT ctid AS tid FROM penstock.job_active WHERE id = p.id::bigint OFFSET 0
+    ) AS j
+)
+
 -- The ids of a JSON list, in its order.
 -- name: _ids
 (SELECT value::bigint AS id, n FROM json_array_elements_text($1::json) WITH ORDINALITY AS p (value, n)) AS p
@@ -143,17 +154,10 @@ FROM unnest(
 );
 
 -- name: add_tags_of
-WITH tagged AS MATERIALIZED (
-    SELECT j.*, t.tag
-    FROM unnest($1::bigint[]) AS p (id) JOIN penstock.job_active AS j ON j.id = p.id
-    CROSS JOIN LATERAL json_array_elements_text(j.tags::json) AS t (tag)
-),
-ready AS (
-    INSERT INTO penstock.ready_tag (queue, tag, priority, tenant, run_at, job_id)
-    SELECT queue, tag, priority, coalesce(tenant, ''), run_at, id FROM tagged WHERE stage = 0
-    ON CONFLICT DO NOTHING
-)
-INSERT INTO penstock.tag (tag, job_id) SELECT tag, id FROM tagged ON CONFLICT DO NOTHING;
+INSERT INTO penstock.tag (tag, job_id)
+SELECT t.tag, j.id FROM unnest($1::bigint[]) AS p (id) JOIN penstock.job_active AS j ON j.id = p.id
+CROSS JOIN LATERAL json_array_elements_text(j.tags::json) AS t (tag)
+ON CONFLICT DO NOTHING;
 
 -- name: add_tags
 INSERT INTO penstock.tag (tag, job_id)
@@ -219,7 +223,7 @@ SELECT q.name, true FROM penstock.queue AS q WHERE NOT q.paused;
 
 -- The next jobs of one queue, to nobody else; from a place on, in case those before are long gone.
 -- name: _picked
-SELECT j.id, j.version AS previous, -j.priority AS rank, j.run_at, j.enqueued_at
+SELECT j.ctid AS tid, j.id, j.version AS previous, -j.priority AS rank, j.run_at
     FROM penstock.job_active AS j
     WHERE j.queue = q.name AND j.stage = 0 AND j.tenant IS NULL AND j.held IS NULL
     AND j.throttle IS NULL
@@ -239,7 +243,7 @@ started AS (
         started_at = $1,
         expires_at = $1 + j.lease_time,
         worker = $2
-    FROM numbered AS n WHERE j.id = n.id
+    FROM numbered AS n WHERE j.ctid = n.tid
     RETURNING n.rank AS place, n.run_at AS since, n.previous, {_columns}
 ),
 entry AS (
@@ -286,7 +290,7 @@ picked AS MATERIALIZED (
 
 -- By tags: the same, of each queue and tag.
 -- name: _picked_tagged
-SELECT j.id, j.version AS previous, -t.priority AS rank, t.run_at, j.enqueued_at
+SELECT j.id, -t.priority AS rank, t.run_at
     FROM penstock.ready_tag AS t JOIN penstock.job_active AS j ON j.id = t.job_id
     WHERE t.queue = q.name AND t.tag = q.tag AND j.stage = 0 AND j.tenant IS NULL
     AND j.held IS NULL AND j.throttle IS NULL
@@ -301,9 +305,11 @@ wanted AS MATERIALIZED (
     ORDER BY rank, run_at, id LIMIT $5
 ),
 picked AS MATERIALIZED (
-    SELECT j.id, j.version AS previous, w.rank, j.run_at, j.enqueued_at
-    FROM wanted AS w JOIN penstock.job_active AS j ON j.id = w.id
-    WHERE j.stage = 0 ORDER BY w.rank, w.run_at, w.id FOR UPDATE OF j SKIP LOCKED
+    SELECT j.tid, w.id, j.previous, w.rank, w.run_at
+    FROM wanted AS w CROSS JOIN LATERAL (
+        SELECT ctid AS tid, version AS previous FROM penstock.job_active
+        WHERE id = w.id AND stage + 0 = 0 FOR UPDATE SKIP LOCKED
+    ) AS j
 ),
 {_claimed};
 
@@ -486,22 +492,26 @@ INSERT INTO penstock.log (
 SELECT
     v.number, j.id, j.version, $2, $2::bigint / 86400000000, 'claimed', 'running', j.queue, $3,
     v.number, greatest(0, $2 - greatest(j.run_at, j.enqueued_at))
-FROM unnest($1::bigint[]) WITH ORDINALITY AS v (number, n)
-JOIN json_array_elements_text($4::json) WITH ORDINALITY AS p (id, n) USING (n)
-JOIN penstock.job_active AS j ON j.id = p.id::bigint;
+FROM ROWS FROM (unnest($1::bigint[]), json_array_elements_text($4::json)) AS v (number, id)
+CROSS JOIN LATERAL (SELECT * FROM penstock.job_active WHERE id = v.id::bigint OFFSET 0) AS j;
 
 -- name: start
+WITH t AS MATERIALIZED (
+    SELECT p.number, j.tid
+    FROM ROWS FROM (unnest($1::bigint[]), json_array_elements_text($4::json)) AS p (number, id)
+    CROSS JOIN LATERAL (
+        SELECT ctid AS tid FROM penstock.job_active WHERE id = p.id::bigint OFFSET 0
+    ) AS j
+)
 UPDATE penstock.job_active AS j SET
     stage = 3,
-    version = v.number,
-    token = v.number,
+    version = t.number,
+    token = t.number,
     attempt = j.attempt + 1,
     started_at = $2,
     expires_at = $2 + j.lease_time,
     worker = $3
-FROM unnest($1::bigint[]) WITH ORDINALITY AS v (number, n)
-JOIN json_array_elements_text($4::json) WITH ORDINALITY AS p (id, n) USING (n)
-WHERE j.id = p.id::bigint;
+FROM t WHERE j.ctid = t.tid;
 
 -- name: jobs
 SELECT {_columns} FROM unnest($1::bigint[]) WITH ORDINALITY AS p (id, n) CROSS JOIN {_any_job}
@@ -510,21 +520,22 @@ ORDER BY p.n;
 -- Who is just being changed by another transaction is left out: the lease then ends by itself.
 -- name: renew
 WITH held AS MATERIALIZED (
-    SELECT j.id FROM json_array_elements($2::json) AS p
-    JOIN penstock.job_active AS j ON j.id = (p ->> 0)::bigint
-    WHERE j.token = (p ->> 1)::bigint AND j.worker = p ->> 2 AND j.stage = 3
-    ORDER BY j.id FOR UPDATE OF j SKIP LOCKED
+    SELECT j.tid FROM json_array_elements($2::json) AS p CROSS JOIN LATERAL (
+        SELECT ctid AS tid FROM penstock.job_active
+        WHERE id = (p ->> 0)::bigint AND token = (p ->> 1)::bigint AND worker = p ->> 2
+        AND stage + 0 = 3 FOR UPDATE SKIP LOCKED
+    ) AS j
 )
 UPDATE penstock.job_active AS j SET expires_at = $1 + j.lease_time
-FROM held WHERE j.id = held.id
+FROM held WHERE j.ctid = held.tid
 RETURNING j.id;
 
 -- Those that another transaction is just changing count as gone: who asked looks again.
 -- name: versions
 SELECT p.n, j.version, j.stage, j.expires_at, j.needs, j.awaited::integer
-FROM unnest($1::bigint[]) WITH ORDINALITY AS p (id, n)
-JOIN penstock.job_active AS j ON j.id = p.id
-ORDER BY j.id FOR UPDATE OF j SKIP LOCKED;
+FROM unnest($1::bigint[]) WITH ORDINALITY AS p (id, n) CROSS JOIN LATERAL (
+    SELECT * FROM penstock.job_active WHERE id = p.id FOR UPDATE SKIP LOCKED
+) AS j;
 
 -- name: versions_finished
 SELECT p.n, j.version, j.stage, j.expires_at, j.needs, j.awaited::integer
@@ -541,13 +552,14 @@ held AS MATERIALIZED (
     FROM unnest(
         $1::bigint[], $2::bigint[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[]
     ) WITH ORDINALITY AS w (id, version, outcome, said, kept, reason, detail, n)
-    JOIN penstock.job_active AS j ON j.id = w.id
-    WHERE j.version = w.version AND j.stage = 3 AND NOT j.awaited AND j.needs = 0
-    AND j.key IS NULL
-    ORDER BY j.id FOR UPDATE OF j SKIP LOCKED
+    CROSS JOIN LATERAL (
+        SELECT ctid AS tid, * FROM penstock.job_active
+        WHERE id = w.id AND version = w.version AND NOT awaited AND needs = 0 AND key IS NULL
+        FOR UPDATE SKIP LOCKED
+    ) AS j
 ),
 numbered AS MATERIALIZED (
-    SELECT h.n, h.id, nextval('penstock.log_id') AS number FROM held AS h
+    SELECT h.*, nextval('penstock.log_id') AS number FROM held AS h
 ),
 entry AS (
     INSERT INTO penstock.log (
@@ -555,21 +567,21 @@ entry AS (
         detail
     )
     SELECT
-        m.number, h.id, h.version, $8, $8::bigint / 86400000000, $9, $10, h.queue, $11, h.token,
-        $8 - h.started_at, h.reason, h.said, h.detail
-    FROM held AS h JOIN numbered AS m ON m.id = h.id
+        number, id, version, $8, $8::bigint / 86400000000, $9, $10, queue, $11, token,
+        $8 - started_at, reason, said, detail
+    FROM numbered
 ),
 counted AS (
     INSERT INTO penstock.delta (id, queue, stage, n)
     SELECT nextval('penstock.log_id'), t.queue, s.stage, s.sign * t.n
-    FROM (SELECT queue, count(*) AS n FROM held GROUP BY queue) AS t
+    FROM (SELECT queue, count(*) AS n FROM numbered GROUP BY queue) AS t
     CROSS JOIN (VALUES (3, -1), ($12::integer, 1)) AS s (stage, sign)
 )
 
 -- name: finish
 WITH {_held},
 gone AS (
-    DELETE FROM penstock.job_active AS j USING numbered AS m WHERE j.id = m.id
+    DELETE FROM penstock.job_active AS j USING numbered AS m WHERE j.ctid = m.tid
 ),
 kept AS (
     INSERT INTO penstock.job (
@@ -578,11 +590,11 @@ kept AS (
         tags, retry, correlation, tenant, parent, throttle, trace, error, result
     )
     SELECT
-        h.id, m.number, h.token, h.run_at, h.enqueued_at, h.lease_time, h.started_at, $8,
-        2 * ($8::bigint / 86400000000) + ($12 = 5)::integer, coalesce($13::integer, h.attempt), $12,
-        h.priority, h.queue, h.task, h.worker, h.body, h.timeout, h.dedupe, h.scope, h.tags,
-        h.retry, h.correlation, h.tenant, h.parent, h.throttle, h.trace, h.kept, h.outcome
-    FROM held AS h JOIN numbered AS m ON m.id = h.id
+        id, number, token, run_at, enqueued_at, lease_time, started_at, $8,
+        2 * ($8::bigint / 86400000000) + ($12 = 5)::integer, coalesce($13::integer, attempt), $12,
+        priority, queue, task, worker, body, timeout, dedupe, scope, tags, retry, correlation,
+        tenant, parent, throttle, trace, kept, outcome
+    FROM numbered
 )
 SELECT n, number, ({_limited}) FROM numbered;
 
@@ -592,15 +604,14 @@ INSERT INTO penstock.log (
     id, job_id, previous, at, day, event, state, queue, actor, token, duration, reason, error
 )
 SELECT
-    v.number, j.id, j.version, $3, $3::bigint / 86400000000, $4, $5, j.queue, $6,
+    p.number, j.id, j.version, $3, $3::bigint / 86400000000, $4, $5, j.queue, $6,
     CASE WHEN j.stage = 3 THEN j.token END,
     CASE WHEN j.stage = 3 AND $5 <> 'running' THEN $3 - j.started_at END,
     $7, $8
-FROM unnest($1::bigint[]) WITH ORDINALITY AS v (number, n)
-JOIN (
-    SELECT value::bigint AS id, n
-    FROM json_array_elements_text($2::json) WITH ORDINALITY AS p (value, n)
-) AS p USING (n)
+FROM (
+    SELECT number, value::bigint AS id
+    FROM ROWS FROM (unnest($1::bigint[]), json_array_elements_text($2::json)) AS v (number, value)
+) AS p
 CROSS JOIN {_any_job};
 
 -- The same for jobs that each bring a detail along: pairs of both.
@@ -610,68 +621,78 @@ INSERT INTO penstock.log (
     detail
 )
 SELECT
-    v.number, j.id, j.version, $3, $3::bigint / 86400000000, $4, $5, j.queue, $6,
+    p.number, j.id, j.version, $3, $3::bigint / 86400000000, $4, $5, j.queue, $6,
     CASE WHEN j.stage = 3 THEN j.token END,
     CASE WHEN j.stage = 3 AND $5 <> 'running' THEN $3 - j.started_at END,
     $7, $8, p.detail
-FROM unnest($1::bigint[]) WITH ORDINALITY AS v (number, n)
-JOIN (
-    SELECT (value ->> 0)::bigint AS id, value ->> 1 AS detail, n
-    FROM json_array_elements($2::json) WITH ORDINALITY AS p (value, n)
-) AS p USING (n)
+FROM (
+    SELECT number, (value ->> 0)::bigint AS id, value ->> 1 AS detail
+    FROM ROWS FROM (unnest($1::bigint[]), json_array_elements($2::json)) AS v (number, value)
+) AS p
 CROSS JOIN {_any_job};
 
--- name: _moved
-SET
-    shelf = CASE
+-- A job goes from where it stands to where it belongs now.
+-- name: _kept
+INSERT INTO penstock.job (
+    shelf, stage, version, attempt, run_at, finished_at, error, result, started_at, worker, held,
+    id, token, enqueued_at, lease_time, needs, awaited, priority, queue, task, body, timeout, key,
+    dedupe, scope, tags, retry, correlation, tenant, parent, throttle, trace
+)
+SELECT
+    CASE
         WHEN $3::integer < 4 THEN 0
         ELSE 2 * ($6::bigint / 86400000000) + ($3 = 5)::integer
     END,
-    stage = $3,
-    version = v.number,
-    attempt = coalesce($4::integer, j.attempt),
-    run_at = coalesce($5::bigint, j.run_at),
-    finished_at = $6,
-    error = $7,
-    result = $8,
-    started_at = CASE WHEN $3 < 3 THEN NULL ELSE j.started_at END,
-    worker = CASE WHEN $3 < 3 THEN NULL ELSE j.worker END,
-    held = CASE WHEN $3 = 0 THEN j.held END,
-    expires_at = NULL,
-    cancel_requested = false
-FROM unnest($1::bigint[]) WITH ORDINALITY AS v (number, n)
-JOIN json_array_elements_text($2::json) WITH ORDINALITY AS p (id, n) USING (n)
+    $3, g.number, coalesce($4::integer, g.attempt), coalesce($5::bigint, g.run_at), $6, $7, $8,
+    CASE WHEN $3 >= 3 THEN g.started_at END,
+    CASE WHEN $3 >= 3 THEN g.worker END,
+    CASE WHEN $3 = 0 THEN g.held END,
+    g.id, g.token, g.enqueued_at, g.lease_time, g.needs, g.awaited, g.priority, g.queue, g.task,
+    g.body, g.timeout, g.key, g.dedupe, g.scope, g.tags, g.retry, g.correlation, g.tenant,
+    g.parent, g.throttle, g.trace
+FROM gone AS g
 
 -- name: move
-UPDATE penstock.job AS j {_moved} WHERE j.id = p.id::bigint AND j.shelf = 0;
+WITH {_targets},
+gone AS (
+    DELETE FROM penstock.job_active AS j USING t WHERE j.ctid = t.tid RETURNING t.number, j.*
+)
+{_kept};
 
 -- name: bring_back
-UPDATE penstock.job AS j {_moved} WHERE j.id = p.id::bigint;
+WITH gone AS (
+    DELETE FROM penstock.job AS j
+    USING ROWS FROM (unnest($1::bigint[]), json_array_elements_text($2::json)) AS p (number, id)
+    WHERE j.id = p.id::bigint RETURNING p.number, j.*
+)
+{_kept};
 
 -- name: note
-UPDATE penstock.job AS j SET
-    version = v.number,
-    cancel_requested = $3,
-    expires_at = coalesce($4 + j.lease_time, j.expires_at)
-FROM unnest($1::bigint[]) WITH ORDINALITY AS v (number, n)
-JOIN json_array_elements_text($2::json) WITH ORDINALITY AS p (id, n) USING (n)
-WHERE j.id = p.id::bigint;
+WITH {_targets},
+active AS (
+    UPDATE penstock.job_active AS j SET
+        version = t.number,
+        cancel_requested = $3,
+        expires_at = coalesce($4 + j.lease_time, j.expires_at)
+    FROM t WHERE j.ctid = t.tid
+)
+UPDATE penstock.job AS j SET version = p.number
+FROM ROWS FROM (unnest($1::bigint[]), json_array_elements_text($2::json)) AS p (number, id)
+WHERE j.id = p.id::bigint AND j.shelf <> 0;
 
 -- name: reprioritise
-UPDATE penstock.job_active AS j SET version = v.number, priority = $3
-FROM unnest($1::bigint[]) WITH ORDINALITY AS v (number, n)
-JOIN json_array_elements_text($2::json) WITH ORDINALITY AS p (id, n) USING (n)
-WHERE j.id = p.id::bigint;
+WITH {_targets}
+UPDATE penstock.job_active AS j SET version = t.number, priority = $3
+FROM t WHERE j.ctid = t.tid;
 
 -- Of a key, the index has the visible job first, then the blocked ones by age, then the running
 -- one: what is asked for stands at an end, and is found however many are blocked.
 -- A job that was reset may be older than the visible one of its key.
 -- name: visible_behind
-SELECT j.id, j.queue, j.stage FROM json_array_elements_text($1::json) AS k
-JOIN penstock.job_active AS j ON j.id = (
-    SELECT id FROM penstock.job_active
+SELECT j.id, j.queue, j.stage FROM json_array_elements_text($1::json) AS k CROSS JOIN LATERAL (
+    SELECT id, queue, stage FROM penstock.job_active
     WHERE key = k AND key IS NOT NULL ORDER BY key, stage, id LIMIT 1
-)
+) AS j
 WHERE j.stage < 2 AND j.id > (
     SELECT id FROM penstock.job_active
     WHERE key = k AND key IS NOT NULL AND stage >= 2 ORDER BY key, stage, id LIMIT 1
@@ -682,22 +703,19 @@ UPDATE penstock.job_active SET stage = 2
 WHERE id IN (SELECT json_array_elements_text($1::json)::bigint);
 
 -- name: unblock
-UPDATE penstock.job_active SET stage = (run_at > $1)::integer
-WHERE id IN (
-    SELECT (
-        SELECT id FROM penstock.job_active
+WITH t AS MATERIALIZED (
+    SELECT j.tid FROM json_array_elements_text($2::json) AS k CROSS JOIN LATERAL (
+        SELECT ctid AS tid, stage, needs, arriving FROM penstock.job_active
         WHERE key = k AND key IS NOT NULL ORDER BY key, stage, id LIMIT 1
-    )
-    FROM json_array_elements_text($2::json) AS k
-    WHERE 3 <> (
+    ) AS j
+    WHERE j.stage = 2 AND j.needs = 0 AND NOT j.arriving AND 3 <> (
         SELECT stage FROM penstock.job_active
         WHERE key = k AND key IS NOT NULL ORDER BY key DESC, stage DESC LIMIT 1
     )
 )
-AND stage = 2
-AND needs = 0
-AND NOT arriving
-RETURNING id, queue, stage;
+UPDATE penstock.job_active AS j SET stage = (j.run_at > $1)::integer
+FROM t WHERE j.ctid = t.tid
+RETURNING j.id, j.queue, j.stage;
 
 -- name: any_arrived
 SELECT EXISTS (SELECT 1 FROM penstock.arrival);
@@ -709,8 +727,14 @@ SELECT job_id, ended, actor, key, needed, on_failure FROM arrived ORDER BY job_i
 
 -- Jobs that came so, with the number of others that they wait for.
 -- name: link
-UPDATE penstock.job_active AS j SET arriving = false, needs = (p ->> 1)::integer
-FROM json_array_elements($1::json) AS p WHERE j.id = (p ->> 0)::bigint;
+WITH t AS MATERIALIZED (
+    SELECT j.tid, (p ->> 1)::integer AS needs
+    FROM json_array_elements($1::json) AS p CROSS JOIN LATERAL (
+        SELECT ctid AS tid FROM penstock.job_active WHERE id = (p ->> 0)::bigint OFFSET 0
+    ) AS j
+)
+UPDATE penstock.job_active AS j SET arriving = false, needs = t.needs
+FROM t WHERE j.ctid = t.tid;
 
 -- What a call inside somebody else's transaction has to know first.
 -- name: join
@@ -1102,7 +1126,50 @@ WHERE j.id = $1 AND j.stage <> 4;
 SELECT id, at, level, text, attempt FROM penstock.line
 WHERE job_id = $1 AND id > $2 ORDER BY id LIMIT $3;
 
--- A shelf that is past its time as a whole, if any.
+-- The days on which finished jobs still stand, and whether those that failed.
+-- name: shelves
+SELECT regexp_replace(c.relname, '\D', '', 'g')::integer, c.relname LIKE '%_failed'
+FROM pg_inherits AS i JOIN pg_class AS c ON c.oid = i.inhrelid
+WHERE i.inhparent = 'penstock.job'::regclass AND c.relname <> 'job_active';
+
+-- name: log_days
+SELECT regexp_replace(c.relname, '\D', '', 'g')::integer
+FROM pg_inherits AS i JOIN pg_class AS c ON c.oid = i.inhrelid
+WHERE i.inhparent = 'penstock.log'::regclass;
+
+-- What belongs to the jobs of a shelf, before it is dropped.
+-- name: clear_shelf
+WITH p AS MATERIALIZED (SELECT id, queue, stage, tags FROM penstock.job WHERE shelf = $1),
+counted AS (
+    INSERT INTO penstock.delta (id, queue, stage, n)
+    SELECT nextval('penstock.log_id'), queue, stage, -count(*) FROM p GROUP BY queue, stage
+),
+progress AS (DELETE FROM penstock.progress AS d USING p WHERE d.job_id = p.id),
+checkpoint AS (DELETE FROM penstock.checkpoint AS d USING p WHERE d.job_id = p.id),
+line AS (DELETE FROM penstock.line AS d USING p WHERE d.job_id = p.id),
+needed AS (DELETE FROM penstock.edge AS d USING p WHERE d.needed = p.id),
+edge AS (DELETE FROM penstock.edge AS d USING p WHERE d.job_id = p.id AND d.needed <> p.id),
+tagged AS (
+    DELETE FROM penstock.tag AS d USING (
+        SELECT p.id, t.tag FROM p CROSS JOIN LATERAL json_array_elements_text(p.tags::json) AS t (tag)
+    ) AS t
+    WHERE d.tag = t.tag AND d.job_id = t.id
+)
+SELECT count(*) FROM p;
+
+-- Entries of jobs that are still there move to a day that stays.
+-- name: keep_entries
+UPDATE penstock.log AS l SET day = $2
+WHERE l.day = $1 AND EXISTS (SELECT 1 FROM penstock.job AS j WHERE j.id = l.job_id);
+
+-- Whether a transaction that began long ago keeps what was removed from being cleaned up.
+-- name: any_old_snapshot
+SELECT EXISTS (
+    SELECT 1 FROM pg_stat_activity
+    WHERE backend_xmin IS NOT NULL AND pid <> pg_backend_pid()
+    AND xact_start < clock_timestamp() - interval '3 seconds'
+);
+
 -- name: prunable
 SELECT coalesce(json_agg(id)::text, '[]') FROM (
     SELECT id FROM penstock.job

@@ -10,8 +10,9 @@ from typing import Any, TypeVar
 
 import psycopg
 from msgspec.structs import replace
+from psycopg.errors import LockNotAvailable
 
-from penstock.core.errors import StoreError
+from penstock.core.errors import StoreError, StoreUnavailable
 from penstock.core.job import (
     Change,
     Claim,
@@ -20,6 +21,7 @@ from penstock.core.job import (
     LogEntry,
     LogId,
     NewJob,
+    Retention,
     Tail,
     kept_error,
     moved_fields,
@@ -30,12 +32,15 @@ from penstock.core.times import from_micros, span_to_micros, to_micros
 from penstock.stores.postgres.arrays import Int8s, Texts
 from penstock.stores.postgres.bell import Bell
 from penstock.stores.postgres.connection import address, connect, prepare, queries, translated
+from penstock.stores.postgres.places import ClaimPlaces, Places
+from penstock.stores.postgres.shelves import drop_days
 from penstock.stores.postgres.transaction import (
     Connection,
     Mode,
     NeedsAlone,
     PostgresReading,
     PostgresTransaction,
+    ours,
 )
 from penstock.stores.postgres.within import Joining
 from penstock.stores.postgres.writer import PostgresWriter
@@ -62,11 +67,10 @@ _MODES = {
     "_let_in": Mode.SHARED,
     "_greet": Mode.BESIDE,
     "_dismiss": Mode.BESIDE,
-    "_fold": Mode.BESIDE,
+    "_drop_days": Mode.BESIDE,
     "_write_digest": Mode.BESIDE,
 }
 _FINISHING = {Event.DONE, Event.FAILED, Event.CANCELLED}
-_START_OF_TIME = (-11, -(2**63), 0)
 
 
 class PostgresStore(SqlStore):
@@ -86,6 +90,7 @@ class PostgresStore(SqlStore):
         self._readers: deque[Connection] = deque()
         self._threads = ThreadPoolExecutor(_READER_THREADS, "penstock-reader")
         self._queues: set[str] = set()
+        self._places = ClaimPlaces()
         self._joining = Joining(self._where, self._sql, clock)
         self._closed = False
 
@@ -180,9 +185,9 @@ class PostgresStore(SqlStore):
         reason: str | None = None,
     ) -> list[Job]:
         """See `Store.add`."""
-        if connection is None and tail is None and reason is None:
-            if not any(job.key or job.dedupe or job.after or job.follows for job in jobs):
-                return await self._write(self._add_beside, (jobs, actor, None))
+        alone = connection is None and tail is None and reason is None
+        if alone and not any(job.key or job.dedupe or job.after or job.follows for job in jobs):
+            return await self._write(self._add_beside, (jobs, actor, None))
         return await super().add(jobs, actor=actor, connection=connection, tail=tail, reason=reason)
 
     async def _add_within(self, connection: Any, call: Addition) -> list[Job]:
@@ -199,7 +204,7 @@ class PostgresStore(SqlStore):
         self, tx: Transaction, calls: Sequence[Addition]
     ) -> Sequence[list[Job] | Exception]:
         """Add jobs that have nothing to do with others."""
-        assert isinstance(tx, PostgresTransaction)
+        tx = ours(tx)
         if tx.mode is Mode.ALONE:
             return self._add(tx, calls)
         asked = [(job, actor) for jobs, actor, _ in calls for job in jobs]
@@ -211,7 +216,7 @@ class PostgresStore(SqlStore):
         added: list[Job] = []
         for _, group in groupby(asked, key=_options):
             added += self._add_alike(tx, list(group))
-        tx.written = tx.ring = tx.ring_others = True
+        tx.written = tx.ring = tx.ring_others = bool(added)
         answers: list[list[Job] | Exception] = []
         for jobs, _, _ in calls:
             answers.append(added[: len(jobs)])
@@ -253,23 +258,28 @@ class PostgresStore(SqlStore):
     # Claiming
 
     def _claim(self, tx: Transaction, calls: Sequence[Claim]) -> list[list[Job]]:
-        assert isinstance(tx, PostgresTransaction)
+        tx = ours(tx)
         return [self._claim_next(tx, wanted) for wanted in calls]
 
     def _claim_next(self, tx: PostgresTransaction, wanted: Claim) -> list[Job]:
+        more, queues = self._outlook(tx, wanted)
+        if more:
+            more = self._promote(tx, tx.now())
+            _, queues = self._outlook(tx, wanted)  # among those may be some that limits hold
+        if queues is None:
+            return super()._claim(tx, [wanted])[0]
+        jobs = self._claim_plain(tx, wanted, queues)
+        return jobs or (self._claim_next(tx, wanted) if more else [])
+
+    def _outlook(self, tx: PostgresTransaction, wanted: Claim) -> tuple[bool, Sequence[str] | None]:
+        """Whether jobs have fallen due, and the open queues; None if limits have a say there."""
         queues = None if wanted.queues is None else Texts(wanted.queues)
-        outlook = tx.execute("outlook", (tx.now(), queues)).fetchone()
-        any_due, any_arrived, limited, open_queues = outlook
+        any_due, any_arrived, limited, open_queues = tx.execute(
+            "outlook", (tx.now(), queues)
+        ).fetchone()
         if (any_arrived or limited) and tx.mode is not Mode.ALONE:
             raise NeedsAlone
-        if limited:
-            return super()._claim(tx, [wanted])[0]
-        more = any_due and self._promote(tx, tx.now())
-        jobs = self._claim_plain(tx, wanted, open_queues)
-        while more and not jobs:
-            more = self._promote(tx, tx.now())
-            jobs = self._claim_plain(tx, wanted, open_queues)
-        return jobs
+        return any_due, None if limited else open_queues
 
     def _claim_plain(
         self, tx: PostgresTransaction, wanted: Claim, queues: Sequence[str]
@@ -277,24 +287,45 @@ class PostgresStore(SqlStore):
         if not queues:
             return []
         if wanted.tags:
-            name = "claim_tagged"
-            source: tuple[Any, ...] = (Texts(queues), Texts(wanted.tags))
-        elif len(queues) == 1:
-            name, source = "claim_of_one", (queues[0], *_START_OF_TIME)
+            source = (Texts(queues), Texts(wanted.tags))
+            return self._started(tx, wanted, "claim_tagged", source)
+        places = self._places.of(queues)
+        jobs = self._claim_from(tx, wanted, places)
+        if places.are_old and len(jobs) < wanted.limit:  # there may be more before them
+            rest = replace(wanted, limit=wanted.limit - len(jobs))
+            jobs += self._claim_from(tx, rest, self._places.beginnings(queues))
+        return jobs
+
+    def _claim_from(self, tx: PostgresTransaction, wanted: Claim, places: Places) -> list[Job]:
+        if len(places.by_queue) == 1:
+            [(queue, place)] = places.by_queue.items()
+            name = "claim_of_one"
+            source: tuple[Any, ...] = (queue, *place)
         else:
-            places = zip(*[_START_OF_TIME] * len(queues), strict=True)
-            name, source = "claim_of_many", (Texts(queues), *map(Int8s, places))
+            columns = zip(*places.by_queue.values(), strict=True)
+            name, source = "claim_of_many", (Texts(list(places.by_queue)), *map(Int8s, columns))
+        began = time.monotonic()
+        jobs = self._started(tx, wanted, name, source)
+        if not places.are_old:
+            took = time.monotonic() - began
+            self._places.looked(took, lambda: tx.execute("any_old_snapshot").fetchone()[0])
+        return jobs
+
+    def _started(
+        self, tx: PostgresTransaction, wanted: Claim, name: str, source: tuple[Any, ...]
+    ) -> list[Job]:
         found = tx.execute(name, (tx.now(), wanted.worker, *source, wanted.limit)).fetchall()
         tx.written = tx.written or bool(found)
+        for rank, run_at, _, job_id, *columns in found:
+            self._places.claimed(columns[8], (rank, run_at, job_id))
         return [rows.job(row[3:]) for row in found]
 
     # Moving on
 
     async def transition(self, changes: Sequence[Change], *, actor: str) -> list[Job | None]:
         """See `Store.transition`."""
-        if all(map(_finishes, changes)) and len({change.job.id for change in changes}) == len(
-            changes
-        ):
+        ids = {change.job.id for change in changes}
+        if changes and len(ids) == len(changes) and all(map(_finishes, changes)):
             return await self._write(self._finish, (changes, actor))
         return await super().transition(changes, actor=actor)
 
@@ -307,7 +338,7 @@ class PostgresStore(SqlStore):
         self, tx: Transaction, calls: Sequence[tuple[Sequence[Change], str]]
     ) -> Sequence[list[Job | None] | Exception]:
         """End jobs that run here and that no other job depends on."""
-        assert isinstance(tx, PostgresTransaction)
+        tx = ours(tx)
         if tx.mode is Mode.ALONE:
             return self._transition(tx, calls)
         ended = [(change, actor) for changes, actor in calls for change in changes]
@@ -355,10 +386,28 @@ class PostgresStore(SqlStore):
                 (change.job.queue, change.job.task, change.job.throttle) for change, _ in ended
             )
 
+    # Retention
+
+    async def prune(self, retention: Retention, limit: int, *, whole_days: bool = False) -> int:
+        """See `Store.prune`."""
+        if not whole_days:
+            return await super().prune(retention, limit)
+        try:
+            return await self._write(self._drop_days, retention)
+        except StoreUnavailable as error:
+            if isinstance(error.__cause__, LockNotAvailable):
+                return 0  # somebody looks at them; the next time will do
+            raise
+
+    def _drop_days(self, tx: Transaction, calls: Sequence[Retention]) -> list[int]:
+        tx = ours(tx)
+        if tx.execute("any_arrived").fetchone()[0]:
+            return [0] * len(calls)  # see below; the next time will do
+        return [drop_days(tx, retention) for retention in calls]
+
     def _remove(self, tx: Transaction, found: str) -> int:
         # Who waits for a job that has just ended must hear of it before it is gone.
-        shared = isinstance(tx, PostgresTransaction) and tx.mode is not Mode.ALONE
-        if shared and tx.execute("any_arrived").fetchone()[0]:
+        if ours(tx).mode is not Mode.ALONE and tx.execute("any_arrived").fetchone()[0]:
             raise NeedsAlone
         return super()._remove(tx, found)
 

@@ -67,14 +67,9 @@ class PostgresReading(Reading):
             return self._clock()
         return int(self.execute("now").fetchone()[0])
 
-    @contextlib.contextmanager
-    def moment(self) -> Iterator[None]:
+    def moment(self) -> contextlib.AbstractContextManager[None]:
         """See `Reading.moment`."""
-        self._connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-        try:
-            yield
-        finally:
-            self._connection.execute("COMMIT")
+        return _moment(self._connection)
 
     def jobs(self, ids: Sequence[int]) -> list[Job]:
         """See `Reading.jobs`."""
@@ -106,6 +101,15 @@ class PostgresTransaction(PostgresReading, Transaction):
         """See `Reading.moment`; not needed inside a transaction that has the queue alone."""
         return contextlib.nullcontext()
 
+    def run(self, statement: bytes) -> None:
+        """Run a statement that is no query."""
+        self._connection.execute(statement, prepare=False)
+        self.written = True
+
+    def drop(self, table: str) -> None:
+        """Remove a table of the schema, with all that is in it."""
+        self.run(f"DROP TABLE {self._schema}.{table}".encode())
+
     def executemany(self, name: str, parameters: Sequence[Sequence[Any]]) -> None:
         """See `Transaction.executemany`."""
         for one in parameters:
@@ -119,8 +123,12 @@ class PostgresTransaction(PostgresReading, Transaction):
 
     def stop_numbering(self) -> tuple[int, int]:
         """See `Transaction.stop_numbering`."""
+        # A transaction of somebody else that has added jobs may stay open for minutes, and nobody
+        # can move on meanwhile.
+        self.run(b"SET LOCAL lock_timeout = '1s'")
         self._connection.execute(self._sql["keep_numbers"])
         self._connection.execute(self._sql["keep_log_numbers"])
+        self.run(b"SET LOCAL lock_timeout = 0")
         last_job, last_log = self.execute("last_ids").fetchone()
         return last_job, last_log
 
@@ -183,3 +191,19 @@ class PostgresTransaction(PostgresReading, Transaction):
         if changes:
             self.execute("add_totals", (encoded(changes),))
         self.written = True
+
+
+def ours(tx: Transaction) -> PostgresTransaction:
+    """The transaction that a verb of this store was given."""
+    if not isinstance(tx, PostgresTransaction):
+        raise TypeError(tx)
+    return tx
+
+
+@contextlib.contextmanager
+def _moment(connection: Connection) -> Iterator[None]:
+    connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+    try:
+        yield
+    finally:
+        connection.execute("COMMIT")

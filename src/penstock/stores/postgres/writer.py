@@ -95,34 +95,36 @@ class PostgresWriter(Writer):
                 transaction = self._attempt(requests, mode)
             except NeedsAlone:
                 mode = Mode.ALONE
-            except _COLLISIONS:
-                if n == _TRIES - 1:
-                    raise
-            except errors.CheckViolation as error:
-                if "no partition" not in str(error) or n == _TRIES - 1:
-                    raise
-                self._room = 0
-            except psycopg.OperationalError:
-                # Before its commit, all of it can be done again; but not for long.
-                if self._is_alive() or n > 1:
+            except psycopg.Error as error:
+                if not self._may_help(error, n):
                     raise
             else:
                 if transaction.written:
                     self._follow_up(transaction)
                 return
 
+    def _may_help(self, error: psycopg.Error, n: int) -> bool:
+        """Whether to try a transaction again that came to nothing, for the n-th time."""
+        if isinstance(error, _COLLISIONS):
+            return n < _TRIES - 1
+        if isinstance(error, errors.CheckViolation) and "no partition" in str(error):
+            self._room = 0
+            return n < _TRIES - 1
+        # When the connection was lost before the commit, all of it can be done again.
+        return isinstance(error, psycopg.OperationalError) and not self._is_alive() and n < 1
+
     def _is_alive(self) -> bool:
         if self._connection is None:
             return False
         if self._connection.broken or self._connection.closed:
+            self._connection.close()
             self._connection = None
             return False
         return True
 
     def _open(self) -> Connection:
-        if not self._is_alive():
+        if self._connection is None or not self._is_alive():
             self._connection = connect(self._where)
-        assert self._connection is not None
         return self._connection
 
     def _attempt(self, requests: Sequence[Request], mode: Mode) -> PostgresTransaction:
@@ -153,7 +155,7 @@ class PostgresWriter(Writer):
             prepare=False,
         )
         cursor.nextset()
-        at, number = cursor.fetchone()
+        at, number = cursor.fetchall()[0]
         now = at if self._clock is None else self._clock()
         if now // DAY >= self._room:
             connection.execute(b"ROLLBACK", prepare=False)

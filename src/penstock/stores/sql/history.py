@@ -37,7 +37,8 @@ class Digest(NamedTuple):
 def digest(reading: Reading, limit: int, complete: int | None = None) -> Digest:
     """Count the next portion of the log.
 
-    Only entries up to `complete` count, where it is known. A portion is a span of ids, which have few gaps: finding its end costs nothing. No statement
+    Only entries up to `complete` count, where it is known. A portion is a span of ids, which have
+    few gaps: finding its end costs nothing. No statement
     sees less of the log than the one before, so that they need no transaction.
     """
     start, first, newest = reading.execute(

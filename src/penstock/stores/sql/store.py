@@ -145,7 +145,7 @@ class SqlStore(ABC):
         """See `Store.limit`."""
         await self._write(self._limit, limit)
 
-    async def prune(self, retention: Retention, limit: int) -> int:
+    async def prune(self, retention: Retention, limit: int, *, whole_days: bool = False) -> int:  # noqa: ARG002 - it keeps no days
         """See `Store.prune`."""
         return await self._write(self._prune, (retention, limit))
 

@@ -125,9 +125,9 @@ class SqliteTransaction(SqliteReading, Transaction):
         self._execute(SQL["restore_job"], columns)
         self._execute(SQL["add_payload"], (columns[0], payload))
 
-    def restore_log(self, entries: Sequence[Sequence[Any]], queue: str) -> None:
+    def restore_log(self, entries: Sequence[Sequence[Any]], queue: str) -> None:  # noqa: ARG002
         """See `Transaction.restore_log`."""
-        self._executemany(SQL["restore_log"], entries)
+        self.executemany("restore_log", entries)
 
     def add_totals(self, totals: Totals) -> None:
         """See `Transaction.add_totals`."""

@@ -89,7 +89,6 @@ WITH (
 -- Each index holds only the rows its question is about, so that a claim's cost does not grow
 -- with jobs that are scheduled or blocked. A ready job stands in one of three: in the common one,
 -- in its tenant's share, or apart because a limit holds it.
-CREATE UNIQUE INDEX job_active_id ON penstock.job_active (id);
 CREATE INDEX job_ready ON penstock.job_active (queue, (-priority), run_at, id)
 WHERE stage = 0 AND tenant IS NULL AND held IS NULL;
 CREATE INDEX job_share ON penstock.job_active (queue, (-priority), tenant, run_at, id)
@@ -102,7 +101,8 @@ WHERE stage = 0 AND throttle IS NOT NULL AND held IS NULL;
 CREATE INDEX job_throttle ON penstock.job_active (throttle)
 WHERE stage = 3 AND throttle IS NOT NULL;
 CREATE INDEX job_scheduled ON penstock.job_active (run_at) WHERE stage = 1;
-CREATE INDEX job_leased ON penstock.job_active (expires_at) WHERE stage = 3;
+-- By id: a lease is renewed in place, without a new entry in any index.
+CREATE INDEX job_running ON penstock.job_active (id) WHERE stage = 3;
 CREATE INDEX job_cancelling ON penstock.job_active (id) WHERE stage = 3 AND cancel_requested;
 CREATE INDEX job_key ON penstock.job_active (key, stage, id) WHERE key IS NOT NULL;
 -- Whatever goes wrong elsewhere: never two of a key that could run.
@@ -156,16 +156,16 @@ CREATE TABLE penstock.ready_tag (
 CREATE UNIQUE INDEX ready_tag_order
 ON penstock.ready_tag (queue, tag, (-priority), tenant, run_at, job_id);
 
--- Tags of new jobs are written by the statements that add them; later they follow the job.
+-- They follow the job, whatever moves it.
 CREATE FUNCTION penstock.follow_tags() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    IF OLD.stage = 0 THEN
+    IF TG_OP <> 'INSERT' AND OLD.stage = 0 THEN
         DELETE FROM penstock.ready_tag
         WHERE queue = OLD.queue AND tag IN (SELECT json_array_elements_text(OLD.tags::json))
         AND -priority = -OLD.priority AND tenant = coalesce(OLD.tenant, '')
         AND run_at = OLD.run_at AND job_id = OLD.id;
     END IF;
-    IF TG_OP = 'UPDATE' AND NEW.stage = 0 THEN
+    IF TG_OP <> 'DELETE' AND NEW.stage = 0 THEN
         INSERT INTO penstock.ready_tag (queue, tag, priority, tenant, run_at, job_id)
         SELECT NEW.queue, t, NEW.priority, coalesce(NEW.tenant, ''), NEW.run_at, NEW.id
         FROM json_array_elements_text(NEW.tags::json) AS t
@@ -174,11 +174,12 @@ BEGIN
     RETURN NULL;
 END $$;
 
-CREATE TRIGGER tags_changed AFTER UPDATE OF stage, priority ON penstock.job_active
-FOR EACH ROW WHEN (
-    NEW.tags IS NOT NULL AND (OLD.stage = 0) IS DISTINCT FROM (NEW.stage = 0)
-    OR NEW.tags IS NOT NULL AND NEW.stage = 0 AND NEW.priority <> OLD.priority
-)
+CREATE TRIGGER tags_added AFTER INSERT ON penstock.job_active
+FOR EACH ROW WHEN (NEW.tags IS NOT NULL AND NEW.stage = 0)
+EXECUTE FUNCTION penstock.follow_tags();
+
+CREATE TRIGGER tags_changed AFTER UPDATE OF stage, priority, run_at ON penstock.job_active
+FOR EACH ROW WHEN (NEW.tags IS NOT NULL AND (OLD.stage = 0 OR NEW.stage = 0))
 EXECUTE FUNCTION penstock.follow_tags();
 
 CREATE TRIGGER tags_gone AFTER DELETE ON penstock.job_active
@@ -455,11 +456,6 @@ BEGIN
     IF new ->> 'tags' IS NOT NULL THEN
         INSERT INTO penstock.tag (tag, job_id)
         SELECT DISTINCT t, new_id FROM json_array_elements_text((new ->> 'tags')::json) AS t;
-        INSERT INTO penstock.ready_tag (queue, tag, priority, tenant, run_at, job_id)
-        SELECT DISTINCT
-            new ->> 'queue', t, (new ->> 'priority')::smallint, coalesce(new ->> 'tenant', ''),
-            due, new_id
-        FROM json_array_elements_text((new ->> 'tags')::json) AS t WHERE new_stage = 0;
     END IF;
     IF related THEN
         INSERT INTO penstock.arrival (job_id, ended, actor, key, needed, on_failure)
@@ -483,7 +479,7 @@ $$;
 -- Adds jobs, all or none. By the committed length of a queue: transactions that are open at the
 -- same time may pass a limit together.
 CREATE FUNCTION penstock.add_within(call text) RETURNS text LANGUAGE plpgsql VOLATILE
-SET enable_seqscan = off AS $$
+SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
     asked json := call::json;
     answer json := json_build_object('refused', penstock.refused(asked));
@@ -564,7 +560,7 @@ END $$;
 
 -- Ends a run with success, while its lease is held.
 CREATE FUNCTION penstock.finish_within(call text) RETURNS text LANGUAGE plpgsql VOLATILE
-SET enable_seqscan = off AS $$
+SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
     asked json := call::json;
     why text := penstock.refused(asked);

@@ -1,0 +1,29 @@
+"""penstock on PostgreSQL, each store a schema of the database."""
+
+# ruff: noqa: D102 - see PenstockQueue
+
+from benchmarks import postgres
+from benchmarks.contenders.penstock import PenstockQueue
+
+
+class PostgresQueue(PenstockQueue):
+    """With its defaults: audit log and NOTIFY on."""
+
+    def url(self, name: str) -> str:
+        return f"{postgres.url_of(self.folder)}?schema={name}"
+
+    def rest(self) -> None:
+        postgres.rest(self.folder)
+
+
+class WideQueue(PostgresQueue):
+    """With more slots, and so larger batches."""
+
+    slots = 500
+
+
+class SilentQueue(PostgresQueue):
+    """Without NOTIFY: idle workers look by themselves."""
+
+    def url(self, name: str) -> str:
+        return f"{super().url(name)}&notify=off"
