@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import asyncpg
 import psycopg
 import pytest
+from msgspec.structs import replace
 from sqlalchemy import create_engine
 from sqlalchemy.pool import NullPool
 
@@ -30,6 +31,7 @@ from penstock import (
     Waiting,
     run_sync,
 )
+from penstock.stores.postgres.connection import queries
 from tests.contract.support import HOUR, SECOND, SOON, new
 from tests.stores.postgres.joining import KINDS, Own, dialect, psycopg_connection
 from tests.worker.support import eventually
@@ -296,10 +298,53 @@ async def test_finishing_frees_those_that_wait(app: Penstock, one: Own) -> None:
     waiting = await add(app, after=(first.id,))
     [job] = await take(app)
     await app.finish(job, connection=one.connection)
-    # Who begins to wait now finds the row locked.
-    late = await add(app, after=(first.id,))
     await one.commit()
-    assert await taken(app) == [waiting.id, late.id]
+    assert await taken(app) == [waiting.id]
+
+
+async def test_finishing_frees_those_that_begin_to_wait_meanwhile(app: Penstock, one: Own) -> None:
+    first = await add(app)
+    [job] = await take(app)
+    await app.finish(job, connection=one.connection)
+    late = await add(app, after=(first.id,))  # finds the row locked
+    await one.commit()
+    assert await taken(app) == [late.id]
+
+
+async def test_job_that_is_not_linked_yet_is_not_made_visible(
+    app: Penstock, one: Own, postgres_url: str
+) -> None:
+    first = await add(app)
+    await within(app, one, key="k", after=(first.id,))
+    await one.commit()
+    text = queries(schema_of(postgres_url))["unblock"]
+    cursor = psycopg.RawCursor(one.connection)
+    assert cursor.execute(text, (0, '["k"]')).fetchall() == []
+
+
+async def test_commit_wakes_who_listens(
+    app: Penstock, own: Own, postgres_server: str, postgres_url: str
+) -> None:
+    await add(app)
+    [job] = await take(app)
+    with psycopg.connect(postgres_server, autocommit=True) as listener:
+        listener.execute(f"LISTEN {schema_of(postgres_url)}")
+        await within(app, own, key="k")
+        await own.commit()
+        assert list(listener.notifies(timeout=SOON, stop_after=1))
+        with psycopg.connect(postgres_server) as other:
+            await app.finish(job, connection=other)
+        assert list(listener.notifies(timeout=SOON, stop_after=1))
+
+
+async def test_only_who_holds_the_job_finishes_it(app: Penstock, own: Own) -> None:
+    await add(app)
+    [job] = await take(app)
+    for other in (replace(job, worker="other"), replace(job, token=job.token - 1)):
+        with pytest.raises(LeaseLost):
+            await app.finish(other, connection=own.connection)
+    await own.commit()
+    assert await app.get(job.id) == job
 
 
 async def test_job_waits_for_those_that_it_comes_after(app: Penstock, one: Own) -> None:
