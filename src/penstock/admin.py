@@ -71,7 +71,10 @@ class Administration:
         """Who the log names."""
         raise NotImplementedError  # Penstock has it
 
-    _clock: Clock
+    @property
+    def clock(self) -> Clock:
+        """What tells the time."""
+        raise NotImplementedError  # Penstock has it
 
     @property
     def store(self) -> Store:
@@ -185,7 +188,7 @@ class Administration:
         then stand in the archive twice, where the last counts. `dry_run` only counts.
         """
         retention = retention or Retention()
-        now = from_micros(self._clock())
+        now = from_micros(self.clock())
         queries = [
             _about(
                 JobQuery(states=frozenset({state}), before=_before(now, retention, state)),
@@ -261,9 +264,9 @@ class Administration:
         with closing(inventory.portions(PORTION)) as portions:
             while (portion := await _aside(next, portions, None)) is not None:
                 origin, records = portion
-                now = from_micros(self._clock())
+                now = from_micros(self.clock())
                 answers = await self.store.restore(
-                    [_revived(record, now) for record in records], origin=origin, actor=self.actor
+                    [revived(record, now) for record in records], origin=origin, actor=self.actor
                 )
                 taken = sum(answer is not None for answer in answers)
                 done = _add(done, len(records), taken, progress)
@@ -359,7 +362,7 @@ class Administration:
 
     async def _header(self, kind: files.Kind) -> files.Header:
         origin = await self.store.origin()
-        return files.Header(kind=kind, source=origin.source, at=from_micros(self._clock()))
+        return files.Header(kind=kind, source=origin.source, at=from_micros(self.clock()))
 
 
 class _Walk:
@@ -391,7 +394,8 @@ class _Walk:
         return portion
 
 
-def _revived(record: Record, now: datetime) -> Record:
+def revived(record: Record, now: datetime) -> Record:
+    """A job as it comes into another store: one that was running waits for a worker again."""
     job = record.job
     return Record(
         job=restored(job, lifecycle.restore(job), at=now), log=record.log, edges=record.edges

@@ -236,8 +236,9 @@ class Penstock(AccessTokens, Administration, History, Periodic):
 
     @property
     def clock(self) -> Clock:
-        """What tells the time here, and to the store."""
-        return self._clock
+        """What tells the time: the store, where that has a clock of its own."""
+        clock: Clock = getattr(self._store, "clock", self._clock)
+        return clock
 
     @contextlib.contextmanager
     def elsewhere(self, url: str, store: Store, clock: Clock) -> Iterator[None]:
@@ -735,7 +736,7 @@ class Penstock(AccessTokens, Administration, History, Periodic):
     def _explain_running(self, job: Job) -> str:
         attempt = f"attempt {job.attempt} of {job.retry.attempts}"
         stop = "; it was asked to stop" if job.cancel_requested else ""
-        if job.expires_at is not None and job.expires_at < from_micros(self._clock()):
+        if job.expires_at is not None and job.expires_at < from_micros(self.clock()):
             return (
                 f"{attempt} began on {job.worker}, which fell silent: its lease ended at "
                 f"{_moment(job.expires_at)}, and the next worker takes the job back{stop}"
@@ -748,7 +749,7 @@ class Penstock(AccessTokens, Administration, History, Periodic):
             return Explanation(job.id, "held", text)
         if job.needs:
             return await self._explain_needs(job)
-        due = job.waiting is Waiting.SCHEDULED and job.run_at <= from_micros(self._clock())
+        due = job.waiting is Waiting.SCHEDULED and job.run_at <= from_micros(self.clock())
         if (due or job.waiting is Waiting.READY) and (held := await self.store.held(job)):
             return Explanation(job.id, "held", "; ".join(map(_holding, held)))
         if job.waiting is Waiting.BLOCKED and (first := await self._holder_of_key(job)):

@@ -67,6 +67,7 @@ def test_status_as_json_has_every_count(app: Penstock, shell: Shell) -> None:
             {"kind": "throttle", "name": "customer-", "concurrency": 2},
         ],
         "workers": {"alive": 1, "silent": 0},
+        "seal": None,
     }
 
 

@@ -21,7 +21,7 @@ from penstock.core.note import Note
 from penstock.engine import run_sync
 from penstock.stores.sqlite import checkpoint
 from penstock.worker.worker import Worker
-from tests.crash import chaining, limiting, serving, variants
+from tests.crash import chaining, limiting, migrating, serving, variants
 from tests.crash.client import MOMENT, ORDERS, Client
 from tests.crash.points import arm
 from tests.crash.recording import Recorder, Trouble, recorded_run
@@ -311,6 +311,7 @@ ROLES: dict[str, Callable[[Client, dict[str, Any]], None]] = {
         *SCENES,
         *limiting.ROLES,
         *chaining.ROLES,
+        *migrating.ROLES,
         *serving.ROLES,
     )
 }

@@ -8,6 +8,7 @@ import pytest
 from penstock import Done, Failed, Job, NewJob, Note, Penstock, Progress, Snoozed, State
 from penstock.cli.output import plain
 from penstock.core.note import Line
+from penstock.core.seal import Passage, Seal
 from penstock.server import jobs as job_routes
 from tests.contract.support import SECOND, ManualClock
 from tests.server.conftest import Api
@@ -43,6 +44,14 @@ async def claim(app: Penstock, worker: str = "w") -> Job:
 
 
 # Enqueueing
+
+
+async def test_job_for_a_store_that_has_moved_is_put_off(api: Api, app: Penstock) -> None:
+    seal = Seal(passage=Passage.LEFT, peer=1, place="sqlite:///there.db")
+    assert await app.store.seal(seal, was=None)
+    answer = await api("POST", "/jobs", WHOLE, status=503)
+    assert "have moved to sqlite:///there.db; nothing was changed" in answer["detail"]
+    assert (await api("GET", "/jobs"))["jobs"] == []
 
 
 async def test_job_is_stored_with_all_its_options(api: Api, app: Penstock) -> None:

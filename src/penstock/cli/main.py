@@ -13,6 +13,7 @@ from penstock.cli import (
     enqueue,
     jobs,
     log,
+    migrate,
     queues,
     serve,
     stats,
@@ -56,8 +57,8 @@ class Cli(click.Group):
 def cli(context: click.Context) -> None:
     """Run workers, look at jobs and queues, and steer them.
 
-    All commands but `worker` and `completion` work on the store that --store or PENSTOCK_STORE
-    names.
+    All commands but `worker`, `migrate` and `completion` work on the store that --store or
+    PENSTOCK_STORE names.
     """
     if context.invoked_subcommand is None:
         click.echo(context.get_help())
@@ -73,6 +74,7 @@ for _command in (
     *stats.COMMANDS,
     *cron.COMMANDS,
     *admin.COMMANDS,
+    *migrate.COMMANDS,
     *token.COMMANDS,
     *serve.COMMANDS,
     *completion.COMMANDS,

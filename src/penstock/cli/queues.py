@@ -14,6 +14,7 @@ from penstock.cli.store import App, on_store, parse_seconds, reached, suggest
 from penstock.core.job import Counts, Queue
 from penstock.core.lifecycle import State, Waiting
 from penstock.core.limits import Limit
+from penstock.core.seal import describe
 from penstock.engine import Drained, Penstock, run_sync
 
 queue_argument = click.argument("queue")
@@ -65,12 +66,22 @@ def show_status(*, store: str, as_json: bool) -> None:
         counts = run_sync(app.count())
         limits = run_sync(app.limits()) if isinstance(app, Penstock) else None
         workers = run_sync(app.workers())
+        seal = run_sync(app.store.sealed()) if isinstance(app, Penstock) else None
     silent = sum(worker.is_silent(datetime.now(UTC)) for worker in workers)
     alive = len(workers) - silent
     summaries = [_summary(queue, counts) for queue in queues]
     if as_json:
         counted = {"alive": alive, "silent": silent}
-        emit({"store": store, "queues": summaries, "limits": limits, "workers": counted})
+        sealed = None if seal is None else {"passage": seal.passage, "place": seal.place}
+        emit(
+            {
+                "store": store,
+                "queues": summaries,
+                "limits": limits,
+                "workers": counted,
+                "seal": sealed,
+            }
+        )
         return
     if queues:
         _print_status(summaries)
@@ -79,6 +90,9 @@ def show_status(*, store: str, as_json: bool) -> None:
     for limit in limits or ():
         click.echo(shown(_limit_text(limit)))
     click.echo(_workers_text(alive, silent))
+    if seal is not None:
+        text = describe(seal)
+        click.echo(shown(f"{text[0].upper()}{text[1:]}."))
 
 
 def _workers_text(alive: int, silent: int) -> str:

@@ -16,8 +16,10 @@ PenstockError
 ├── JobFailed              the awaited job did not succeed
 ├── LeaseLost              another worker owns the job now
 ├── NotAuthorised          the server wants a token, or one with another scope
+├── MigrationRefused       the stores are not such that jobs can move; nothing moved
 └── StoreError
     ├── StoreUnavailable   nothing was changed; safe to try again
+    ├── StoreMoved         its jobs are in another store now, or on their way there
     └── ServerUnreachable  the server did not answer; the call may have arrived
 ```
 
@@ -124,12 +126,20 @@ class NotAuthorised(PenstockError):
     """A server asks for a token, does not know this one, or wants one with another scope."""
 
 
+class MigrationRefused(PenstockError):
+    """Jobs cannot move from one store to the other as things are; nothing moved."""
+
+
 class StoreError(PenstockError):
     """The store cannot be used as it is."""
 
 
 class StoreUnavailable(StoreError):
     """The store could not do it just now; nothing was changed and the call may be repeated."""
+
+
+class StoreMoved(StoreError):
+    """The jobs of the store are in another one now, or on their way; nothing was changed."""
 
 
 class ServerUnreachable(StoreError):

@@ -84,6 +84,14 @@ class Note(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     lines: tuple[Line, ...] = ()
 
 
+class Notes(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """All that a store keeps of what a job has said about itself."""
+
+    progress: Progress | None = None
+    checkpoint: str | None = None
+    lines: tuple[Line, ...] = ()
+
+
 def kept_text(text: str) -> str:
     """Text as it is kept: not too long, and such that every store can hold it."""
     if len(text) > TEXT_LIMIT:

@@ -27,8 +27,9 @@ from penstock.core.job import (
 )
 from penstock.core.lifecycle import Done
 from penstock.core.limits import Held, Limit
-from penstock.core.note import Line, Note, Progress
+from penstock.core.note import Line, Note, Notes, Progress
 from penstock.core.schedule import Due, Firing, Schedule
+from penstock.core.seal import Seal
 from penstock.core.token import Token
 from penstock.core.worker import WorkerInfo
 
@@ -226,7 +227,7 @@ class Store(Protocol):
         """Remove those of these jobs that are finished and still have this version.
 
         Their log goes with them, their ids are never given again. Returns the ids of those that
-        went.
+        went. From a store whose jobs have left (see `seal`), unfinished ones go as well.
         """
         ...
 
@@ -235,7 +236,12 @@ class Store(Protocol):
         ...
 
     async def restore(
-        self, records: Sequence[Record], *, origin: Origin, actor: str
+        self,
+        records: Sequence[Record],
+        *,
+        origin: Origin,
+        actor: str,
+        notes: Mapping[JobId, Notes] | None = None,
     ) -> list[Job | None]:
         """Take over jobs of another store, or of this one, that are pending or finished.
 
@@ -252,7 +258,33 @@ class Store(Protocol):
         What a job waits for is what was taken over, before it or with it; what was not counts as
         resolved. One that waits for a job which has failed here
         meanwhile meets `lifecycle.abandon`.
+
+        `notes` are what the jobs have said, by their ids in the other store; they are kept with
+        those that are taken over.
         """
+        ...
+
+    async def places(self, source: int, ids: Sequence[JobId]) -> Mapping[JobId, JobId]:
+        """The ids here of jobs that were taken over, by those in the store with that number.
+
+        Those that were not are left out; those that were removed here since are not.
+        """
+        ...
+
+    async def seal(self, seal: Seal | None, *, was: Seal | None) -> bool:
+        """Seal the store for every process, or open it for None, if its seal still is `was`.
+
+        Returns whether it was. Into a sealed store no job comes, none starts there, and none
+        moves: `add`, `claim`, `transition` and `fire` raise `StoreMoved`, or `StoreUnavailable`
+        while jobs are arriving. If they leave or have left, what would stay behind is refused as
+        well: `restore`, `configure`, `limit` with a number, `put_schedule` and `add_token`. All
+        else goes on. No write that was under way is left when this returns.
+        """
+        ...
+
+    async def sealed(self) -> Seal | None:
+        """The seal of the store; None while it is open."""
+        ...
 
     async def note(self, notes: Sequence[Note]) -> list[bool]:
         """Keep what running jobs say about themselves, if it comes from who holds their lease.
@@ -269,6 +301,10 @@ class Store(Protocol):
 
     async def checkpoint(self, job_id: JobId) -> str | None:
         """The newest checkpoint of a job, as JSON text, unless the job is done."""
+        ...
+
+    async def notes(self, ids: Sequence[JobId]) -> Mapping[JobId, Notes]:
+        """All that these jobs have said, as far as it is kept; silent ones are left out."""
         ...
 
     async def lines(self, job_id: JobId, *, after: int = 0, limit: int = 1000) -> list[Line]:

@@ -14,6 +14,7 @@ from penstock.core.errors import (
     QueueFull,
     ScheduleNotFound,
     StoreError,
+    StoreMoved,
     StoreUnavailable,
     TransitionRefused,
     UnknownTask,
@@ -36,6 +37,7 @@ STATUSES: dict[type[PenstockError], int] = {
     JobFailed: 409,
     StoreError: 500,
     StoreUnavailable: 503,
+    StoreMoved: 503,
 }
 
 

@@ -98,7 +98,7 @@ class Notebook:
 
     def now(self) -> datetime:
         """The time, by the clock of the queue."""
-        micros = self._penstock._clock()  # noqa: SLF001 - times of one queue are of one clock
+        micros = self._penstock.clock()  # times of one queue are of one clock
         return from_micros.__wrapped__(micros)  # nobody asks for the same one again
 
     # What a run says

@@ -14,13 +14,15 @@ import uuid
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import timedelta
 
 from msgspec.structs import replace
 
-from penstock.core.errors import ConfigurationError, PenstockError
+from penstock.core.errors import ConfigurationError, PenstockError, StoreUnavailable
 from penstock.core.job import Job, JobQuery, Retention, headline
 from penstock.core.lifecycle import Cancelled, Failed, Outcome, Snoozed, State, Waiting
+from penstock.core.seal import check_lasting
 from penstock.core.times import from_micros
 from penstock.core.worker import WorkerInfo
 from penstock.engine import Penstock
@@ -111,7 +113,7 @@ class Worker:
         if self._started:
             raise ConfigurationError("a worker runs once: make another")
         self._started = True
-        _ = self._penstock.store  # a store that cannot be opened is an error, not a pause
+        await self._check_store()
         self._loop = asyncio.get_running_loop()
         await self._children.prepare()
         self._threads = ThreadPoolExecutor(self._concurrency, f"penstock-{self.name}")
@@ -147,6 +149,11 @@ class Worker:
             await self._children.close()
             if not self._runs:  # else it has left jobs behind, and stays known as who has them
                 await upkeep.end()
+
+    async def _check_store(self) -> None:
+        """Raise for a store that cannot be opened, or whose jobs have left: no pause would help."""
+        with suppress(StoreUnavailable):
+            check_lasting(await self._penstock.store.sealed())
 
     def _introduction(self) -> WorkerInfo:
         """What it says of itself, in the process that runs it, which may not have made it."""

@@ -28,9 +28,11 @@ from penstock import (
     Retention,
     Scope,
     State,
+    StoreMoved,
     Waiting,
     run_sync,
 )
+from penstock.core.seal import Passage, Seal
 from penstock.stores.postgres.connection import queries
 from tests.contract.support import HOUR, SECOND, SOON, new
 from tests.stores.postgres.joining import KINDS, Own, dialect, psycopg_connection
@@ -526,6 +528,37 @@ async def test_nothing_is_left_of_a_caller_that_is_killed(
     [settled] = await app.settle([(job, Done())])
     assert settled.state is State.DONE
     assert not (await add(app, dedupe="d")).duplicate
+
+
+async def test_sealed_store_takes_nothing(app: Penstock, own: Own) -> None:
+    await add(app)
+    [job] = await take(app)
+    await app.store.seal(Seal(passage=Passage.LEFT, peer=1, place="elsewhere"), was=None)
+    with pytest.raises(StoreMoved):
+        await within(app, own)
+    with pytest.raises(StoreMoved):
+        await app.finish(job, connection=own.connection)
+    await own.commit()
+    assert [found.state for found in await app.find()] == [State.RUNNING]
+
+
+async def test_seal_waits_for_open_transactions_and_links_what_they_bring(
+    app: Penstock, one: Own
+) -> None:
+    first = await add(app)
+    job = await within(app, one, after=(first.id,))
+    seal = Seal(passage=Passage.LEAVING, peer=1, place="elsewhere")
+    sealing = asyncio.create_task(app.store.seal(seal, was=None))
+
+    async def is_sealed() -> bool:
+        return await app.store.sealed() is not None
+
+    await eventually(is_sealed)
+    assert not sealing.done()
+    await one.commit()
+    async with asyncio.timeout(SOON):
+        assert await sealing
+    assert [edge.needed for edge in await app.edges([job.id])] == [first.id]
 
 
 async def test_deleted_job_has_told_those_that_wait_for_it(app: Penstock, one: Own) -> None:

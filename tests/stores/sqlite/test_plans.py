@@ -24,6 +24,7 @@ SMALL = {
     "penstock_token",
     "penstock_counter",
     "penstock_worker",
+    "penstock_seal",
 }
 """Tables with a few rows per queue, setting, token or worker, which may be read whole."""
 

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from penstock.core.job import Job, JobId, LogEntry
 from penstock.core.lifecycle import Event, State
 from penstock.core.note import LINES_KEPT, Line, Note, Progress
+from penstock.core.note import Notes as Kept
 
 
 class _Page:
@@ -69,3 +70,18 @@ class Notes:
         """See `Store.lines`."""
         page = self._pages.get(job_id)
         return [] if page is None else list(islice((x for x in page.lines if x.id > after), limit))
+
+    def kept(self, ids: Sequence[JobId]) -> dict[JobId, Kept]:
+        """See `Store.notes`."""
+        return {
+            place: Kept(progress=page.progress, checkpoint=page.state, lines=tuple(page.lines))
+            for place in ids
+            if (page := self._pages.get(place)) is not None
+        }
+
+    def restore(self, job_id: JobId, kept: Kept) -> None:
+        """Keep what a job has said elsewhere."""
+        page = self._pages.setdefault(job_id, _Page())
+        page.progress, page.state = kept.progress, kept.checkpoint
+        page.lines.extend(kept.lines)
+        page.last = kept.lines[-1].id if kept.lines else 0

@@ -41,7 +41,9 @@ from penstock.core.lifecycle import FINAL, UNFINISHED, Done, Event, State, Waiti
 from penstock.core.limits import Held, Limit
 from penstock.core.note import Line as LoggedLine
 from penstock.core.note import Note, Progress
+from penstock.core.note import Notes as KeptNotes
 from penstock.core.schedule import Due, Firing, Schedule
+from penstock.core.seal import Passage, Seal, check_lasting, check_open
 from penstock.core.store import Clock
 from penstock.core.times import from_micros
 from penstock.core.token import Token
@@ -78,6 +80,7 @@ class MemoryStore:
         self._tokens: dict[str, Token] = {}
         self._sums = Sums()
         self._attendance = Attendance()
+        self._seal: Seal | None = None
         # All below follows from the above.
         self._entries: dict[JobId, list[LogId]] = {}
         self._totals: Counter[tuple[str, State, Waiting | None]] = Counter()
@@ -108,6 +111,7 @@ class MemoryStore:
         if connection is not None:
             raise ConfigurationError("the in-memory store cannot join a database transaction")
         with self._lock:
+            check_open(self._seal)
             draft = Draft(self, self._tick(), actor)
             if tail is not None and self._tail(jobs[0].key) != tail.job:
                 raise Overtaken(f"the pending jobs of key {jobs[0].key!r} have changed")
@@ -126,6 +130,7 @@ class MemoryStore:
 
     async def claim(self, wanted: Claim) -> list[Job]:
         with self._lock:
+            check_open(self._seal)
             draft = Draft(self, self._tick(), wanted.worker)
             for place in self._next(wanted):
                 draft.claim(self._jobs[place])
@@ -146,6 +151,7 @@ class MemoryStore:
 
     async def transition(self, changes: Sequence[Change], *, actor: str) -> list[Job | None]:
         with self._lock:
+            check_open(self._seal)
             draft = Draft(self, self._tick(), actor)
             places: list[JobId | None] = []
             for change in changes:
@@ -241,6 +247,7 @@ class MemoryStore:
             if value is not msgspec.UNSET
         }
         with self._lock:
+            check_lasting(self._seal)
             stored = self._queues.get(settings.name) or Queue(name=settings.name)
             queue = replace(stored, **wanted)
             self._commit(Batch(queues=[queue]))
@@ -248,6 +255,8 @@ class MemoryStore:
 
     async def limit(self, limit: Limit) -> None:
         with self._lock:
+            if limit.concurrency is not None:
+                check_lasting(self._seal)
             self._claiming.limit(limit)
             self._wake()
 
@@ -292,10 +301,12 @@ class MemoryStore:
         with self._lock:
             self._tick()
             known = {job.id: job.version for job in jobs}
+            have_left = self._seal is not None and self._seal.passage is Passage.LEFT
             removed = [
                 job.id
                 for job in map(self._jobs.get, known)
-                if job is not None and job.state in FINAL and job.version == known[job.id]
+                if job is not None and job.version == known[job.id]
+                if have_left or job.state in FINAL
             ]
             self._commit(Batch(removed=removed))
             return removed
@@ -309,18 +320,45 @@ class MemoryStore:
             )
 
     async def restore(
-        self, records: Sequence[Record], *, origin: Origin, actor: str
+        self,
+        records: Sequence[Record],
+        *,
+        origin: Origin,
+        actor: str,
+        notes: Mapping[JobId, KeptNotes] | None = None,
     ) -> list[Job | None]:
         with self._lock:
+            check_lasting(self._seal)
             restoring = Restoring(self, self._tick(), origin, actor)
             places = [restoring.take(record) for record in records]
             restoring.link(records, places)
             self._commit(restoring.batch())
+            for record, place in zip(records, places, strict=True):
+                if place is not None and notes and record.job.id in notes:
+                    self._notes.restore(place, notes[record.job.id])
             after = Draft(self, self._now, actor)
             for news in restoring.lost:
                 after.tell(*news)
             self._commit(after.batch())
             return [None if place is None else replace(self._jobs[place]) for place in places]
+
+    async def places(self, source: int, ids: Sequence[JobId]) -> Mapping[JobId, JobId]:
+        with self._lock:
+            own = {job.id for job in map(self._jobs.get, ids) if job and source == self._source}
+            found = {one: one if one in own else self._origins.get((source, one)) for one in ids}
+            return {one: place for one, place in found.items() if place is not None}
+
+    async def seal(self, seal: Seal | None, *, was: Seal | None) -> bool:
+        with self._lock:
+            if self._seal != was:
+                return False
+            self._seal = seal
+            self._wake()
+            return True
+
+    async def sealed(self) -> Seal | None:
+        with self._lock:
+            return self._seal
 
     async def note(self, notes: Sequence[Note]) -> list[bool]:
         with self._lock:
@@ -337,6 +375,10 @@ class MemoryStore:
     async def checkpoint(self, job_id: JobId) -> str | None:
         with self._lock:
             return self._notes.checkpoint(job_id)
+
+    async def notes(self, ids: Sequence[JobId]) -> Mapping[JobId, KeptNotes]:
+        with self._lock:
+            return self._notes.kept(ids)
 
     async def lines(self, job_id: JobId, *, after: int = 0, limit: int = 1000) -> list[LoggedLine]:
         with self._lock:
@@ -403,6 +445,7 @@ class MemoryStore:
 
     async def put_schedule(self, schedule: Schedule) -> Schedule | None:
         with self._lock:
+            check_lasting(self._seal)
             if (written := self._timetable.put(schedule)) is not None:
                 self._commit(Batch(schedules=(written,)))
             return written
@@ -419,6 +462,7 @@ class MemoryStore:
 
     async def fire(self, firing: Firing, *, actor: str) -> list[Job] | None:
         with self._lock:
+            check_open(self._seal)
             draft = Draft(self, self._tick(), actor)
             places = self._timetable.fire(draft, firing, self._now)
             if places is None:
@@ -434,6 +478,7 @@ class MemoryStore:
 
     async def add_token(self, token: Token) -> bool:
         with self._lock:
+            check_lasting(self._seal)
             if token.name in self._tokens:
                 return False
             self._tokens[token.name] = token
@@ -582,9 +627,20 @@ class MemoryStore:
 
     def _remove(self, place: JobId) -> None:
         self._unlink(place)
+        job = self._jobs[place]
+        if job.state in UNFINISHED:  # of a store whose jobs have left
+            self._end(job)
         self._leave(self._jobs.take(place))
         for entry_id in self._entries.pop(place):
             self._log.take(entry_id)
+
+    def _end(self, job: Job) -> None:
+        """Let go of what an unfinished job holds."""
+        ended = replace(job, state=State.CANCELLED, waiting=None, finished_at=self._now)
+        self._put(ended)
+        self._relate(ended)
+        if job.key is not None:
+            self._show_head(job.key)
 
     def _link(self, edges: Iterable[Edge]) -> None:
         for edge in edges:

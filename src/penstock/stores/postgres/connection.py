@@ -2,6 +2,7 @@
 
 import contextlib
 import re
+import time
 import zlib
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -170,14 +171,19 @@ def connect(where: Address) -> "psycopg.Connection[Any]":
     return connection
 
 
-def prepare(where: Address, *, create: bool) -> None:
-    """Make sure that the schema is there and current; safe when many start at once."""
+def prepare(where: Address, *, create: bool) -> int:
+    """Make sure that the schema is there and current; safe when many start at once.
+
+    Returns how far the server's clock is ahead of this machine's, in microseconds.
+    """
     with connect(where) as connection:
         found = _version(connection, where.schema)
         if not found and not create:
             raise StoreError(f"there is no store at {where.name}")
         if found != SCHEMA:
             _migrate(connection, where)
+        now = connection.execute(f"SELECT {where.schema}.now()").fetchall()[0][0]
+        return int(now) - time.time_ns() // 1000
 
 
 def _migrate(connection: "psycopg.Connection[Any]", where: Address) -> None:

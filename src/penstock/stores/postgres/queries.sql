@@ -105,6 +105,7 @@ WITH entered AS MATERIALIZED (
     SELECT coalesce($3::bigint, at) AS now, coalesce($4::bigint, coalesce($3::bigint, at) + $5::bigint) AS due
     FROM (SELECT penstock.enter(0) AS at) AS e
     WHERE EXISTS (SELECT 1 FROM penstock.queue WHERE name = $6 AND max_pending IS NULL)
+    AND NOT EXISTS (SELECT 1 FROM penstock.seal)
 ),
 new AS MATERIALIZED (
     SELECT
@@ -198,7 +199,7 @@ RETURNING queue;
 -- name: outlook
 SELECT
     EXISTS (SELECT 1 FROM penstock.job_active WHERE stage = 1 AND run_at <= $1),
-    EXISTS (SELECT 1 FROM penstock.arrival),
+    EXISTS (SELECT 1 FROM penstock.arrival) OR EXISTS (SELECT 1 FROM penstock.seal),
     EXISTS (SELECT 1 FROM penstock.job_active WHERE stage = 0 AND held IS NOT NULL)
     OR EXISTS (
         SELECT 1 FROM penstock.job_active
@@ -555,6 +556,7 @@ held AS MATERIALIZED (
     CROSS JOIN LATERAL (
         SELECT ctid AS tid, * FROM penstock.job_active
         WHERE id = w.id AND version = w.version AND NOT awaited AND needs = 0 AND key IS NULL
+        AND NOT EXISTS (SELECT 1 FROM penstock.seal)
         FOR UPDATE SKIP LOCKED
     ) AS j
 ),
@@ -1036,7 +1038,8 @@ FROM chain JOIN penstock.log AS l ON l.id = chain.id ORDER BY l.id;
 -- name: deletable
 SELECT coalesce(json_agg(j.id)::text, '[]')
 FROM json_array_elements($1::json) AS p JOIN penstock.job AS j ON j.id = (p ->> 0)::bigint
-WHERE j.version = (p ->> 1)::bigint AND j.shelf <> 0;
+WHERE j.version = (p ->> 1)::bigint
+AND (j.shelf <> 0 OR EXISTS (SELECT 1 FROM penstock.seal WHERE passage = 'left'));
 
 -- name: source
 SELECT value FROM penstock.meta WHERE name = 'source';
@@ -1083,6 +1086,19 @@ INSERT INTO penstock.log (
     $1, $2, $3, $4, $15::bigint / 86400000000, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14
 );
 
+-- name: restore_line
+INSERT INTO penstock.line (job_id, id, at, level, text, attempt)
+VALUES ($1, $2, $3, $4, $5, $6);
+
+-- name: seal
+SELECT passage, peer, place FROM penstock.seal;
+
+-- name: drop_seal
+DELETE FROM penstock.seal;
+
+-- name: put_seal
+INSERT INTO penstock.seal (passage, peer, place) VALUES ($1, $2, $3);
+
 -- name: held
 SELECT j.id, j.token FROM {_ids} JOIN penstock.job_active AS j ON j.id = p.id WHERE j.stage = 3;
 
@@ -1121,6 +1137,14 @@ FROM {_ids} JOIN penstock.progress AS r ON r.job_id = p.id;
 SELECT c.body, j.stage = 3 FROM penstock.job AS j
 JOIN penstock.checkpoint AS c ON c.job_id = j.id
 WHERE j.id = $1 AND j.stage <> 4;
+
+-- name: checkpoints
+SELECT c.job_id, c.body FROM {_ids} JOIN penstock.checkpoint AS c ON c.job_id = p.id
+JOIN penstock.job AS j ON j.id = c.job_id WHERE j.stage <> 4;
+
+-- name: lines_of_jobs
+SELECT l.job_id, l.id, l.at, l.level, l.text, l.attempt
+FROM {_ids} JOIN penstock.line AS l ON l.job_id = p.id ORDER BY l.job_id, l.id;
 
 -- name: lines
 SELECT id, at, level, text, attempt FROM penstock.line
@@ -1207,7 +1231,7 @@ WHERE d.tag = t.tag AND d.job_id = t.id;
 
 -- name: prune_jobs
 DELETE FROM penstock.job
-WHERE shelf <> 0 AND id IN (SELECT json_array_elements_text($1::json)::bigint)
+WHERE id IN (SELECT json_array_elements_text($1::json)::bigint)
 RETURNING queue, stage;
 
 -- The last entry that was counted, the first that was not, and the newest.

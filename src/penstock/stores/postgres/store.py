@@ -27,6 +27,7 @@ from penstock.core.job import (
     moved_fields,
 )
 from penstock.core.lifecycle import Done, Event, State
+from penstock.core.seal import Seal
 from penstock.core.store import Clock
 from penstock.core.times import from_micros, span_to_micros, to_micros
 from penstock.stores.postgres.arrays import Int8s, Texts
@@ -44,7 +45,7 @@ from penstock.stores.postgres.transaction import (
 )
 from penstock.stores.postgres.within import Joining
 from penstock.stores.postgres.writer import PostgresWriter
-from penstock.stores.sql import history, rows
+from penstock.stores.sql import history, rows, seals
 from penstock.stores.sql.adding import Addition
 from penstock.stores.sql.rows import READY, STAGE_OF, encoded
 from penstock.stores.sql.store import SqlStore
@@ -56,6 +57,9 @@ C = TypeVar("C")
 T = TypeVar("T")
 
 _READER_THREADS = 2
+# How long to wait for transactions of others that are under way, and how often to look.
+_PATIENCE = 30.0
+_LOOK = 0.05
 _MODES = {
     "_add_beside": Mode.BESIDE,
     "_claim": Mode.SHARED,
@@ -82,9 +86,10 @@ class PostgresStore(SqlStore):
         self._clock = clock
         self._sql = queries(self._where.schema)
         with translated(self._where.name):
-            prepare(self._where, create=create)
+            ahead = prepare(self._where, create=create)
         self._bell = Bell(self._where)
         self._writer = PostgresWriter(self._where, self._sql, clock, _MODES, self._after)
+        self._writer.ahead = ahead
         if self._where.notify:
             self._writer.rings_as(self._bell.name)
         self._readers: deque[Connection] = deque()
@@ -93,6 +98,12 @@ class PostgresStore(SqlStore):
         self._places = ClaimPlaces()
         self._joining = Joining(self._where, self._sql, clock)
         self._closed = False
+
+    def clock(self) -> int:
+        """The server's time, as near as this process can tell without asking."""
+        if self._clock is not None:
+            return self._clock()
+        return time.time_ns() // 1000 + self._writer.ahead
 
     async def close(self) -> None:
         """See `Store.close`."""
@@ -157,6 +168,28 @@ class PostgresStore(SqlStore):
                 )
             )
 
+    async def seal(self, seal: Seal | None, *, was: Seal | None) -> bool:
+        """See `Store.seal`. Waits for those who began to write before."""
+        if not await super().seal(seal, was=was):
+            return False
+        # A number of its own: who has entered before is below it, also who has written nothing yet.
+        numbers = await self._read(lambda reading: reading.execute("reserve", (0, 1)).fetchone()[1])
+        newest = numbers[0]
+        deadline = time.monotonic() + _PATIENCE
+        while (await self.newest_log()) < newest:
+            if time.monotonic() > deadline:
+                raise StoreUnavailable(
+                    f"{self._where.name}: a transaction that has enqueued jobs is still open; "
+                    "end it, and try again"
+                )
+            await self._aside(lambda: time.sleep(_LOOK))
+        await self._write(self._link_arrived, None)
+        return True
+
+    def _link_arrived(self, _tx: Transaction, calls: Sequence[None]) -> list[None]:
+        """Have the queue alone once: that links what has come with the last transactions."""
+        return list(calls)
+
     async def wait(self, seen: int, timeout: float) -> int:
         """See `Store.wait`."""
         if not self._bell.listens:
@@ -196,8 +229,7 @@ class PostgresStore(SqlStore):
         return await self._joining.add(connection, jobs, actor)
 
     async def _prepare_to_join(self, queues: Collection[str]) -> None:
-        now = int(time.time() * 1e6) if self._clock is None else self._clock()
-        if not self._joining.is_prepared(queues, now):
+        if not self._joining.is_prepared(queues, self.clock()):
             await self._read(lambda reading: self._joining.prepare(reading, queues))
 
     def _add_beside(
@@ -279,6 +311,8 @@ class PostgresStore(SqlStore):
         ).fetchone()
         if (any_arrived or limited) and tx.mode is not Mode.ALONE:
             raise NeedsAlone
+        if any_arrived:
+            seals.check_open(tx)
         return any_due, None if limited else open_queues
 
     def _claim_plain(

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from penstock.core.errors import ConfigurationError, JobNotFound, LeaseLost, QueueFull
 from penstock.core.job import Job, LogId, NewJob, moved_fields
 from penstock.core.lifecycle import Done, advance
+from penstock.core.seal import Passage, Seal, check_open
 from penstock.core.store import Clock
 from penstock.core.times import from_micros, span_to_micros, to_micros
 from penstock.stores.postgres.arrays import storable
@@ -110,6 +111,9 @@ class Joining:
         answer: dict[str, Any] = msgspec.json.decode(text)
         if "refused" in answer:
             raise ConfigurationError(_SAID[answer["refused"]])
+        if "sealed" in answer:
+            passage, peer, place = answer["sealed"]
+            check_open(Seal(passage=Passage(passage), peer=peer, place=place))
         return answer
 
     async def _jobs(self, fetch: Fetch, ids: Sequence[int]) -> dict[int, Job]:

@@ -49,6 +49,8 @@ class PostgresWriter(Writer):
         self._committed = committed
         self._connection: Connection | None = None
         self._room = 0
+        # How far the server's clock is ahead of this machine's.
+        self.ahead = 0
         # What rings is told apart from what others ring: see `Bell`.
         self._ring = b""
 
@@ -156,6 +158,7 @@ class PostgresWriter(Writer):
         )
         cursor.nextset()
         at, number = cursor.fetchall()[0]
+        self.ahead = at - time.time_ns() // 1000
         now = at if self._clock is None else self._clock()
         if now // DAY >= self._room:
             connection.execute(b"ROLLBACK", prepare=False)

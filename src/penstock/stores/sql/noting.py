@@ -6,7 +6,7 @@ import msgspec
 
 from penstock.core.job import Job, JobId
 from penstock.core.lifecycle import State
-from penstock.core.note import LINES_KEPT, Line, Note, Progress
+from penstock.core.note import LINES_KEPT, Line, Note, Notes, Progress
 from penstock.core.times import from_micros, to_micros
 from penstock.stores.sql.rows import encoded
 from penstock.stores.sql.transaction import Reading, Transaction
@@ -37,11 +37,8 @@ class Noting:
 
     def _write_one(self, tx: Transaction, note: Note) -> None:
         job_id = note.lease.job_id
-        if (said := note.progress) is not None:
-            times = to_micros(said.at), to_micros(said.started_at)
-            numbers = (encoded(said.done), None if said.total is None else encoded(said.total))
-            values = (job_id, *numbers, said.note, *times, encoded(said.start))
-            tx.execute("write_progress", values)
+        if note.progress is not None:
+            _write_progress(tx, job_id, note.progress)
         if note.state is not None:
             tx.execute("write_checkpoint", (job_id, note.state))
             self.resumable.add(job_id)
@@ -107,6 +104,44 @@ def lines(reading: Reading, *wanted: int) -> list[Line]:
         Line(line_id, from_micros(at), level, text, attempt)
         for line_id, at, level, text, attempt in reading.execute("lines", wanted).fetchall()
     ]
+
+
+def notes(reading: Reading, ids: Sequence[JobId]) -> dict[JobId, Notes]:
+    """See `Store.notes`."""
+    wanted = (encoded(ids),)
+    said = progress(reading, ids)
+    bodies = dict(reading.execute("checkpoints", wanted).fetchall())
+    logged: dict[JobId, list[Line]] = {}
+    for job_id, line_id, at, level, text, attempt in reading.execute("lines_of_jobs", wanted):
+        line = Line(line_id, from_micros(at), level, text, attempt)
+        logged.setdefault(job_id, []).append(line)
+    return {
+        job_id: Notes(
+            progress=said.get(job_id),
+            checkpoint=bodies.get(job_id),
+            lines=tuple(logged.get(job_id, ())),
+        )
+        for job_id in said.keys() | bodies.keys() | logged.keys()
+    }
+
+
+def restore(tx: Transaction, job_id: JobId, kept: Notes) -> None:
+    """Write what a job has said elsewhere."""
+    if kept.progress is not None:
+        _write_progress(tx, job_id, kept.progress)
+    if kept.checkpoint is not None:
+        tx.execute("write_checkpoint", (job_id, kept.checkpoint))
+    lines = [
+        (job_id, line.id, to_micros(line.at), line.level, line.text, line.attempt)
+        for line in kept.lines
+    ]
+    tx.executemany("restore_line", lines)
+
+
+def _write_progress(tx: Transaction, job_id: JobId, said: Progress) -> None:
+    times = to_micros(said.at), to_micros(said.started_at)
+    numbers = (encoded(said.done), None if said.total is None else encoded(said.total))
+    tx.execute("write_progress", (job_id, *numbers, said.note, *times, encoded(said.start)))
 
 
 def _number(stored: float | str) -> float:

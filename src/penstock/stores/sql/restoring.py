@@ -1,6 +1,6 @@
 """Takes over jobs of other stores, in one transaction."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -18,8 +18,9 @@ from penstock.core.job import (
     asked,
 )
 from penstock.core.lifecycle import Event, State, abandon, frees
+from penstock.core.note import Notes
 from penstock.core.times import from_micros, span_to_micros, to_micros
-from penstock.stores.sql import rows
+from penstock.stores.sql import noting, rows
 from penstock.stores.sql.adding import add_tags
 from penstock.stores.sql.moving import Moving
 from penstock.stores.sql.rows import BLOCKED, READY, SCHEDULED, STAGES, encoded
@@ -29,11 +30,19 @@ from penstock.stores.sql.transaction import Totals, Transaction, shift
 class Restoring:
     """Records of one caller on their way into the file."""
 
-    def __init__(self, tx: Transaction, now: int, origin: Origin, actor: str) -> None:
+    def __init__(
+        self,
+        tx: Transaction,
+        now: int,
+        origin: Origin,
+        actor: str,
+        notes: Mapping[JobId, Notes],
+    ) -> None:
         self._tx = tx
         self._now = now
         self._origin = origin
         self._actor = actor
+        self._notes = notes
         self._last_job, last_log = tx.stop_numbering()
         self._last_log = max(last_log, origin.last_log)
         self._places: dict[int, JobId] = {}
@@ -87,6 +96,8 @@ class Restoring:
         self._tx.restore_job(_row(moved, stage, options), job.payload)
         add_tags(self._tx, [place], options)
         self._tx.restore_log(_log_rows(log), job.queue)
+        if job.id in self._notes:
+            noting.restore(self._tx, place, self._notes[job.id])
         self._tx.execute("take_over", (self._origin.source, job.id, place))
         self._places[job.id] = place
         self._totals[job.queue, stage] = self._totals.get((job.queue, stage), 0) + 1

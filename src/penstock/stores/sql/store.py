@@ -33,12 +33,13 @@ from penstock.core.job import (
 )
 from penstock.core.lifecycle import FINAL, Done, State
 from penstock.core.limits import Held, Limit
-from penstock.core.note import Line, Note, Progress
+from penstock.core.note import Line, Note, Notes, Progress
 from penstock.core.schedule import Due, Firing, Schedule
+from penstock.core.seal import Seal
 from penstock.core.times import from_micros, span_to_micros
 from penstock.core.token import Token
 from penstock.core.worker import WorkerInfo
-from penstock.stores.sql import attendance, history, noting, rows, schedules, tokens
+from penstock.stores.sql import attendance, history, noting, rows, schedules, seals, tokens
 from penstock.stores.sql.adding import Adding, Addition, Following, explain, is_new
 from penstock.stores.sql.claiming import (
     Claiming,
@@ -132,10 +133,19 @@ class SqlStore(ABC):
         return await self._write(self._delete, jobs)
 
     async def restore(
-        self, records: Sequence[Record], *, origin: Origin, actor: str
+        self,
+        records: Sequence[Record],
+        *,
+        origin: Origin,
+        actor: str,
+        notes: Mapping[JobId, Notes] | None = None,
     ) -> list[Job | None]:
         """See `Store.restore`."""
-        return await self._write(self._restore, (records, origin, actor))
+        return await self._write(self._restore, (records, origin, actor, notes or {}))
+
+    async def seal(self, seal: Seal | None, *, was: Seal | None) -> bool:
+        """See `Store.seal`."""
+        return await self._write(seals.put, (seal, was))
 
     async def note(self, notes: Sequence[Note]) -> list[bool]:
         """See `Store.note`."""
@@ -291,6 +301,17 @@ class SqlStore(ABC):
 
         return await self._read(read)
 
+    async def places(self, source: int, ids: Sequence[JobId]) -> Mapping[JobId, JobId]:
+        """See `Store.places`."""
+        wanted = (source, encoded(ids))
+        return await self._read(
+            lambda reading: dict(reading.execute("taken_over", wanted).fetchall())
+        )
+
+    async def sealed(self) -> Seal | None:
+        """See `Store.sealed`."""
+        return await self._read(seals.find)
+
     async def progress(self, ids: Sequence[JobId]) -> Mapping[JobId, Progress]:
         """See `Store.progress`."""
         return await self._read(lambda reading: noting.progress(reading, ids))
@@ -298,6 +319,10 @@ class SqlStore(ABC):
     async def checkpoint(self, job_id: JobId) -> str | None:
         """See `Store.checkpoint`."""
         return await self._read(lambda reading: self._noting.checkpoint(reading, job_id))
+
+    async def notes(self, ids: Sequence[JobId]) -> Mapping[JobId, Notes]:
+        """See `Store.notes`."""
+        return await self._read(lambda reading: noting.notes(reading, ids))
 
     async def lines(self, job_id: JobId, *, after: int = 0, limit: int = 1000) -> list[Line]:
         """See `Store.lines`."""
@@ -384,6 +409,7 @@ class SqlStore(ABC):
     # Adding
 
     def _add(self, tx: Transaction, calls: Sequence[Addition]) -> list[list[Job] | Exception]:
+        seals.check_open(tx)
         now = tx.now()
         adding = Adding(tx, now, sum([len(jobs) for jobs, _, _ in calls]))
         adding.look_up_keys(job.key for jobs, _, _ in calls for job in jobs if job.key is not None)
@@ -412,6 +438,7 @@ class SqlStore(ABC):
     # Claiming
 
     def _claim(self, tx: Transaction, calls: Sequence[Claim]) -> list[list[Job]]:
+        seals.check_open(tx)
         now = tx.now()
         more = self._promote(tx, now)
         answers = [self._claim_one(tx, wanted, now) for wanted in calls]
@@ -482,6 +509,7 @@ class SqlStore(ABC):
     def _transition(
         self, tx: Transaction, calls: Sequence[tuple[Sequence[Change], str]]
     ) -> list[list[Job | None] | Exception]:
+        seals.check_open(tx)
         moving = Moving(tx, tx.now())
         moving.look_up([change.job.id for changes, _ in calls for change in changes])
         answers = moving.write([moving.call(changes, actor) for changes, actor in calls])
@@ -498,6 +526,7 @@ class SqlStore(ABC):
     # Queues and retention
 
     def _configure(self, tx: Transaction, calls: Sequence[QueueSettings]) -> list[Queue]:
+        seals.check_lasting(tx)
         return [self._configure_one(tx, settings) for settings in calls]
 
     def _configure_one(self, tx: Transaction, settings: QueueSettings) -> Queue:
@@ -523,12 +552,20 @@ class SqlStore(ABC):
         return [JobId(job_id) for job_id in rows.ids.decode(found)]
 
     def _restore(
-        self, tx: Transaction, calls: Sequence[tuple[Sequence[Record], Origin, str]]
+        self,
+        tx: Transaction,
+        calls: Sequence[tuple[Sequence[Record], Origin, str, Mapping[JobId, Notes]]],
     ) -> list[list[Job | None]]:
+        seals.check_lasting(tx)
         now = tx.now()
-        return [Restoring(tx, now, origin, actor).call(records) for records, origin, actor in calls]
+        return [
+            Restoring(tx, now, origin, actor, notes).call(records)
+            for records, origin, actor, notes in calls
+        ]
 
     def _limit(self, tx: Transaction, calls: Sequence[Limit]) -> list[None]:
+        if any(limit.concurrency is not None for limit in calls):
+            seals.check_lasting(tx)
         for limit in calls:
             if limit.concurrency is None:
                 tx.execute("remove_limit", (limit.kind, limit.name))
@@ -566,6 +603,7 @@ class SqlStore(ABC):
     def _put_schedules(
         self, tx: Transaction, calls: Sequence[Schedule]
     ) -> list[Schedule | Exception | None]:
+        seals.check_lasting(tx)
         return [schedules.put(tx, schedule) for schedule in calls]
 
     def _drop_schedules(self, tx: Transaction, calls: Sequence[str]) -> list[bool]:
@@ -574,11 +612,13 @@ class SqlStore(ABC):
     def _fire(
         self, tx: Transaction, calls: Sequence[tuple[Firing, str]]
     ) -> list[list[Job] | Exception | None]:
+        seals.check_open(tx)
         return schedules.fire(tx, calls, tx.now())
 
     # Access tokens
 
     def _add_tokens(self, tx: Transaction, calls: Sequence[Token]) -> list[bool]:
+        seals.check_lasting(tx)
         return [tokens.add(tx, token) for token in calls]
 
     def _drop_tokens(self, tx: Transaction, calls: Sequence[str]) -> list[bool]:

@@ -719,7 +719,8 @@ FROM chain CROSS JOIN penstock_log AS l ON l.id = chain.id ORDER BY l.id;
 -- name: deletable
 SELECT json_group_array(j.id)
 FROM json_each(?) AS p CROSS JOIN penstock_job AS j ON j.id = p.value ->> 0
-WHERE j.version = p.value ->> 1 AND j.stage >= 4;
+WHERE j.version = p.value ->> 1
+AND (j.stage >= 4 OR EXISTS (SELECT 1 FROM penstock_seal WHERE passage = 'left'));
 
 -- name: source
 SELECT value FROM penstock_meta WHERE name = 'source';
@@ -748,6 +749,18 @@ INSERT INTO penstock_job (
 INSERT INTO penstock_log (
     id, job_id, previous, at, event, state, actor, token, duration, reason, error, detail, taken_over
 ) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: restore_line
+INSERT INTO penstock_line (job_id, id, at, level, text, attempt) VALUES (?, ?, ?, ?, ?, ?);
+
+-- name: seal
+SELECT passage, peer, place FROM penstock_seal;
+
+-- name: drop_seal
+DELETE FROM penstock_seal;
+
+-- name: put_seal
+INSERT INTO penstock_seal (passage, peer, place) VALUES (?, ?, ?);
 
 -- name: held
 SELECT j.id, j.token FROM json_each(?) AS p
@@ -783,6 +796,15 @@ SELECT c.body, j.stage = 3 FROM penstock_job AS j
 CROSS JOIN penstock_checkpoint AS c ON c.job_id = j.id
 WHERE j.id = ? AND j.stage <> 4;
 
+-- name: checkpoints
+SELECT c.job_id, c.body FROM json_each(?) AS p
+CROSS JOIN penstock_checkpoint AS c ON c.job_id = p.value
+CROSS JOIN penstock_job AS j ON j.id = c.job_id WHERE j.stage <> 4;
+
+-- name: lines_of_jobs
+SELECT l.job_id, l.id, l.at, l.level, l.text, l.attempt FROM json_each(?) AS p
+CROSS JOIN penstock_line AS l ON l.job_id = p.value ORDER BY l.job_id, l.id;
+
 -- name: lines
 SELECT id, at, level, text, attempt FROM penstock_line
 WHERE job_id = ? AND id > ? ORDER BY id LIMIT ?;
@@ -815,7 +837,7 @@ WHERE needed IN (SELECT value FROM json_each(?1)) OR job_id IN (SELECT value FRO
 DELETE FROM penstock_payload WHERE job_id IN (SELECT value FROM json_each(?));
 
 -- name: prune_jobs
-DELETE FROM penstock_job WHERE stage >= 4 AND id IN (SELECT value FROM json_each(?))
+DELETE FROM penstock_job WHERE id IN (SELECT value FROM json_each(?))
 RETURNING queue, stage;
 
 -- The last entry that was counted, the first that was not, and the newest.

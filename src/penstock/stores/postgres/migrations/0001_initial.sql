@@ -295,6 +295,13 @@ CREATE TABLE penstock.origin (
     PRIMARY KEY (source, original)
 );
 
+-- One row while jobs move between this store and another, and after they have left.
+CREATE TABLE penstock.seal (
+    passage text NOT NULL,
+    peer bigint NOT NULL,
+    place text NOT NULL
+);
+
 -- Who may reach the store from outside. The secret itself is stored nowhere; `scopes` is JSON.
 CREATE TABLE penstock.token (
     name text COLLATE "C" PRIMARY KEY,
@@ -416,6 +423,11 @@ CREATE FUNCTION penstock.refused(call json) RETURNS text LANGUAGE sql VOLATILE A
     END
 $$;
 
+-- Whether jobs are leaving or arriving. Who seals waits for those that have entered before.
+CREATE FUNCTION penstock.sealed() RETURNS json LANGUAGE sql VOLATILE AS $$
+    SELECT json_build_object('sealed', json_build_array(passage, peer, place)) FROM penstock.seal
+$$;
+
 -- Who keeps a job with this dedupe key from being pending.
 CREATE FUNCTION penstock.holder_of(wanted text, by text) RETURNS bigint LANGUAGE sql VOLATILE AS $$
     SELECT id FROM penstock.job_active
@@ -514,6 +526,10 @@ BEGIN
     END IF;
     at := penstock.enter(0);
     at := coalesce((asked ->> 'now')::bigint, at);
+    answer := penstock.sealed();
+    IF answer IS NOT NULL THEN
+        RETURN answer;
+    END IF;
     FOR new IN SELECT value FROM json_array_elements(asked -> 'jobs') LOOP
         this := CASE WHEN new ->> 'dedupe' IS NOT NULL
             THEN penstock.holder_of(new ->> 'dedupe', new ->> 'scope') END;
@@ -564,12 +580,19 @@ SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
     asked json := call::json;
     why text := penstock.refused(asked);
+    answer json;
     at bigint;
     entry bigint;
     held penstock.job_active%ROWTYPE;
 BEGIN
     IF why IS NOT NULL THEN
         RETURN json_build_object('refused', why);
+    END IF;
+    at := penstock.enter(0);
+    at := coalesce((asked ->> 'now')::bigint, at);
+    answer := penstock.sealed();
+    IF answer IS NOT NULL THEN
+        RETURN answer;
     END IF;
     SELECT * INTO held FROM penstock.job_active AS j
     WHERE j.id = (asked ->> 'job')::bigint AND j.token = (asked ->> 'token')::bigint
@@ -578,8 +601,6 @@ BEGIN
     IF NOT FOUND THEN
         RETURN json_build_object('lost', true);
     END IF;
-    at := penstock.enter(0);
-    at := coalesce((asked ->> 'now')::bigint, at);
     entry := nextval('penstock.log_id');
     INSERT INTO penstock.log (
         id, job_id, previous, at, day, event, state, queue, actor, token, duration, detail
