@@ -17,7 +17,7 @@ from penstock.stores.sql.adding import Adding
 from penstock.stores.sql.moving import Moving
 from tests.crash.client import Client
 from tests.crash.history import Stored, Violation
-from tests.crash.recording import Event, Started
+from tests.crash.recording import Event, Started, store_url
 from tests.crash.variants import rewrite
 
 BACKLOG = 60
@@ -119,7 +119,7 @@ BROKEN: Mapping[str, Callable[[], None]] = {
 
 
 def read_edges(folder: Path, stored: Stored) -> list[Edge]:
-    app = Penstock(f"sqlite:///{folder}/jobs.db")
+    app = Penstock(store_url(folder))
     try:
         return run_sync(app.store.edges([JobId(job_id) for job_id in stored.jobs]))
     finally:

@@ -54,11 +54,12 @@ class Client(Recorded):
     def __init__(self, role: str, folder: Path, options: dict[str, Any]) -> None:
         self.offset = options.get("offset", 0)
         self.stands_at: int | None = None
-        super().__init__(folder, Recorder(folder, role), self._shifted_clock)
+        clock = system_clock if options.get("clock") == "server" else self._shifted_clock
+        super().__init__(folder, Recorder(folder, role), clock)
         self.folder = folder
         self.fence = Fence(folder)
         self.rng = random.Random(options.get("seed", 0))
-        self.point = Point(options.get("point", "at never 1"))
+        self.point = Point(options.get("point", "at never 1"), self.url)
         self._marks = 0
         self.task("work", self.work, permanent=(Hopeless,))
         self.task("plain", self.plain, permanent=(Hopeless,))

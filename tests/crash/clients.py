@@ -21,10 +21,10 @@ from penstock.core.note import Note
 from penstock.engine import run_sync
 from penstock.stores.sqlite import checkpoint
 from penstock.worker.worker import Worker
-from tests.crash import chaining, limiting, migrating, serving, variants
+from tests.crash import chaining, enduring, limiting, migrating, serving, variants
 from tests.crash.client import MOMENT, ORDERS, Client
 from tests.crash.points import arm
-from tests.crash.recording import Recorder, Trouble, recorded_run
+from tests.crash.recording import Recorder, Trouble, is_postgres, recorded_run
 from tests.crash.scenes import SCENES
 from tests.crash.steps import some_line, walker
 
@@ -35,9 +35,9 @@ def producer(app: Client, options: dict[str, Any]) -> None:
 
 
 async def _produce(app: Client, rounds: int) -> None:
-    connection = own_connection(app.folder)
+    connection = None if is_postgres(app.folder) else own_connection(app.folder)
     for _ in range(rounds):
-        way = app.rng.randrange(4)
+        way = app.rng.randrange(3 if connection is None else 4)
         try:
             if way == 0:
                 await app.enqueue_many(app.some_jobs())
@@ -48,7 +48,7 @@ async def _produce(app: Client, rounds: int) -> None:
                         raise answer
             elif way == 2:
                 await asyncio.to_thread(lambda: run_sync(app.enqueue_many([app.any_job()])))
-            else:
+            elif connection is not None:
                 await asyncio.to_thread(app.enqueue_within, connection, app.any_job())
         except QueueFull:
             await asyncio.sleep(0.005)
@@ -77,7 +77,8 @@ def own_connection(folder: Path) -> sqlite3.Connection:
 
 def worker(app: Client, options: dict[str, Any]) -> None:
     """Works until it is asked to stop."""
-    logging.getLogger("penstock").addHandler(_Troubles(app.recorder))
+    if not options.get("outages"):  # else it may say that the store does not answer
+        logging.getLogger("penstock").addHandler(_Troubles(app.recorder))
     asyncio.run(_work(app, options))
 
 
@@ -131,12 +132,16 @@ def reader(app: Client, options: dict[str, Any]) -> None:
 def script(app: Client, options: dict[str, Any]) -> None:
     """Every verb of the store in a fixed order, so that each statement can be died at."""
     run_sync(app.limit("limited", 2))
-    connection = own_connection(app.folder)
     run_sync(app.enqueue_many([app.new(key="k", priority=n) for n in (3, 9)]))
     run_sync(app.enqueue_many([app.new(tags=("red",), dedupe="d")]))
     later = app.new(queue="limited", delay=timedelta(seconds=15))  # not before it is told to
     _, waiting = run_sync(app.enqueue_many([app.new(dedupe="d"), later]))
-    app.enqueue_within(connection, app.new(key="k"))
+    if is_postgres(app.folder):
+        run_sync(app.enqueue_many([app.new(key="k")]))
+        run_sync(app.enqueue_many([app.new(priority=0)]))  # the only one that meets nobody
+    else:
+        with contextlib.closing(own_connection(app.folder)) as connection:
+            app.enqueue_within(connection, app.new(key="k"))
     run_sync(app.pause("default"))
     run_sync(app.claim(worker=app.actor, limit=5))
     run_sync(app.resume("default"))
@@ -158,7 +163,6 @@ def script(app: Client, options: dict[str, Any]) -> None:
     for job in run_sync(app.claim(worker=app.actor, limit=9)):
         run_sync(app.settle([(app.handle(job), Snoozed(MOMENT))]))
     run_sync(app.digest())
-    connection.close()
     run_sync(app.close())
     (app.folder / "passed").write_text(f"{app.point.statements} {app.point.commits}")
 
@@ -313,6 +317,7 @@ ROLES: dict[str, Callable[[Client, dict[str, Any]], None]] = {
         *chaining.ROLES,
         *migrating.ROLES,
         *serving.ROLES,
+        *enduring.ROLES,
     )
 }
 

@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from tests.crash.processes import Zygote
+from tests.schemas import schemas
 
 
 @pytest.fixture(scope="session")
@@ -19,7 +20,15 @@ def zygote(shared_zygote: Zygote) -> Iterator[Zygote]:
     shared_zygote.kill_all()
 
 
+# A transaction of a client that was stopped ends after this: nobody waits for ever.
+FORGET = "&options=-c%20idle_in_transaction_session_timeout%3D5s"
+
+
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """Where the clients of one test share a store, `jobs.db`, and write their history."""
+def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """Where the clients of one test share a store and write their history: `jobs.db`, or with the
+    parameter `postgres` an empty schema that `url` names.
+    """
+    if getattr(request, "param", "sqlite") == "postgres":
+        (tmp_path / "url").write_text(schemas().take() + FORGET)
     return tmp_path

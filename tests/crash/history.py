@@ -31,6 +31,7 @@ from tests.crash.recording import (
     Told,
     Trouble,
     mark_of,
+    store_url,
 )
 
 N = TypeVar("N")
@@ -67,7 +68,7 @@ class Run(NamedTuple):
 
 
 def read_store(folder: Path) -> Stored:
-    app = Penstock(f"sqlite:///{folder}/jobs.db")
+    app = Penstock(store_url(folder))
     try:
         jobs: dict[int, Job] = {}
         while page := run_sync(

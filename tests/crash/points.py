@@ -1,8 +1,9 @@
 """Dies by SIGKILL at a named point: at the n-th statement of a kind, or between two steps.
 
-A point reads `before COMMIT 3`: a time (before, after, during), a statement (the name of a query,
-the first words of any other, or `*` for all), and which one, from 1. Between statements a client
-dies `at claimed 1`, `at handling 1`, `at handled 1` or `at settled 1`.
+A point reads `before COMMIT 3`: a time (before, after, during), a statement (the name of a query
+of the store, the first words of any other, or `*` for all), and which one, from 1. Between
+statements a client dies `at claimed 1`, `at handling 1`, `at handled 1` or `at settled 1`. At
+`stopped BEGIN 3` it does not die, but stands still behind that statement until SIGCONT.
 """
 
 import os
@@ -14,6 +15,9 @@ import time
 from collections.abc import Callable
 from typing import Any, NoReturn
 
+import psycopg
+
+from penstock.stores.postgres.connection import address, queries
 from penstock.stores.sqlite.transaction import SQL
 
 
@@ -26,10 +30,13 @@ def die() -> NoReturn:
 class Point:
     """Counts what passes by and dies when it is this point's turn."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, url: str = "") -> None:
         self._when, rest = text.split(" ", 1)
         self._what, nth = rest.rsplit(" ", 1)
         self._left = int(nth)
+        self._named = SQL
+        if url.startswith("postgresql"):
+            self._named = queries(address(url).schema)
         self.statements = 0
         self.commits = 0
 
@@ -49,6 +56,8 @@ class Point:
         answer = step()
         if self._when == "after":
             die()
+        if self._when == "stopped":
+            os.kill(os.getpid(), signal.SIGSTOP)
         return answer
 
     def step(self, what: str) -> None:
@@ -59,8 +68,8 @@ class Point:
                 die()
 
     def _is(self, what: str) -> bool:
-        if self._what in SQL:
-            return what == SQL[self._what]
+        if self._what in self._named:
+            return what == self._named[self._what]
         return self._what == "*" or what.startswith(self._what)
 
 
@@ -90,3 +99,11 @@ def arm(point: Point) -> None:
         return real(*args, **options, factory=Connection)
 
     sqlite3.connect = connect  # type: ignore[assignment]
+    plain = psycopg.Connection.execute
+
+    def execute(self: Any, query: Any, *parameters: Any, **how: Any) -> Any:
+        text = query.decode() if isinstance(query, bytes) else query
+        what = "COMMIT" if text.endswith("COMMIT") else text  # behind a NOTIFY
+        return point.pass_by(what, lambda: plain(self, query, *parameters, **how))
+
+    psycopg.Connection.execute = execute  # type: ignore[method-assign]

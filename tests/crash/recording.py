@@ -163,6 +163,16 @@ def read_history(folder: Path) -> list[Event]:
     return sorted(events, key=lambda event: event.at)
 
 
+def store_url(folder: Path) -> str:
+    """Where the clients of a folder keep their jobs: as its file `url` says, or in `jobs.db`."""
+    said = folder / "url"
+    return said.read_text() if said.exists() else f"sqlite:///{folder}/jobs.db"
+
+
+def is_postgres(folder: Path) -> bool:
+    return store_url(folder).startswith("postgresql")
+
+
 class Recorded(Penstock):
     """A Penstock that notes what it is asked for and what it answers.
 
@@ -171,7 +181,7 @@ class Recorded(Penstock):
     """
 
     def __init__(self, folder: Path, recorder: Recorder, clock: Clock = system_clock) -> None:
-        super().__init__(f"sqlite:///{folder}/jobs.db", actor=recorder.client, clock=clock)
+        super().__init__(store_url(folder), actor=recorder.client, clock=clock)
         self.recorder = recorder
 
     async def enqueue_many(self, jobs: Sequence[NewJob], *, connection: Any = None) -> list[Job]:

@@ -26,7 +26,9 @@ CAUGHT = {
 
 
 @pytest.mark.timeout(180 + KILLS)
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize(
+    ("folder", "seed"), [("sqlite", 1), ("sqlite", 2), ("postgres", 1)], indirect=["folder"]
+)
 def test_nothing_begins_early_and_the_superseded_never_run(
     seed: int, zygote: Zygote, folder: Path
 ) -> None:

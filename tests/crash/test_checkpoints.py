@@ -15,7 +15,7 @@ from penstock.engine import run_sync
 from tests.crash.client import FIRM_LEASE, LATER, LONG_LEASE, MOMENT, Client
 from tests.crash.processes import Zygote, until
 from tests.crash.steps import STEPS, WAITS_AT, Walk, traces
-from tests.crash.support import assert_promises_kept, client, stop_between_writes
+from tests.crash.support import assert_promises_kept, client, on_both, stop_between_writes
 
 PATIENT = RetryPolicy(attempts=50, delay=MOMENT, factor=1)
 
@@ -54,6 +54,7 @@ def finish(zygote: Zygote, app: Client, job: Job, offset: int = LATER) -> None:
         ("at saved 20", 20),
     ],
 )
+@on_both
 def test_next_attempt_goes_on_from_the_last_checkpoint(
     task: str, point: str, done_before: int, zygote: Zygote, folder: Path
 ) -> None:
@@ -74,6 +75,7 @@ def test_next_attempt_goes_on_from_the_last_checkpoint(
 
 
 @pytest.mark.parametrize("task", ["walk", "walk_plainly"])
+@on_both
 def test_each_death_costs_one_step_at_most(task: str, zygote: Zygote, folder: Path) -> None:
     rng = random.Random(task)
     with client(folder) as app:
@@ -97,6 +99,7 @@ def test_each_death_costs_one_step_at_most(task: str, zygote: Zygote, folder: Pa
     assert_promises_kept(folder)
 
 
+@on_both
 def test_stopped_worker_does_not_set_the_job_back(zygote: Zygote, folder: Path) -> None:
     with client(folder) as app:
         job = enqueue(app, "walk_plainly", does=["wait"])

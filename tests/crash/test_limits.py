@@ -14,15 +14,18 @@ from tests.crash.client import LEASE
 from tests.crash.history import read_store
 from tests.crash.limiting import QUEUES, RATES, TASKS, check_limits, places, set_limits
 from tests.crash.processes import Child, Zygote, until
-from tests.crash.recording import read_history
+from tests.crash.recording import is_postgres, read_history
 from tests.crash.support import assert_promises_kept, client, drain
 
-KILLS = int(os.environ.get("PENSTOCK_CRASH_ROUNDS", "60"))
+# On a file, and on PostgreSQL.
+KILLS = [int(os.environ.get("PENSTOCK_CRASH_ROUNDS", default)) for default in ("60", "20")]
 CAST = ("throng", "throng", *["worker"] * 6)
 
 
-@pytest.mark.timeout(180 + KILLS)
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.timeout(180 + KILLS[0])
+@pytest.mark.parametrize(
+    ("folder", "seed"), [("sqlite", 1), ("sqlite", 2), ("postgres", 1)], indirect=["folder"]
+)
 def test_no_limit_is_passed_and_nothing_is_stuck(seed: int, zygote: Zygote, folder: Path) -> None:
     with client(folder) as app:
         set_limits(app)
@@ -59,7 +62,7 @@ def play(rng: random.Random, zygote: Zygote, folder: Path) -> None:
         return zygote.start(role, folder, seed=rng.getrandbits(32))
 
     actors = [start(role) for role in CAST]
-    for _ in range(KILLS):
+    for _ in range(KILLS[is_postgres(folder)]):
         time.sleep(rng.uniform(0, 0.1))
         n = rng.randrange(len(CAST))
         if rng.random() < 0.05:  # it wakes up when its lease is long over

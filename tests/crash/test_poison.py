@@ -8,7 +8,7 @@ from penstock.core.retry import RetryPolicy
 from penstock.engine import run_sync
 from tests.crash.client import FIRM_LEASE, LATER, Client
 from tests.crash.processes import Zygote, until
-from tests.crash.support import assert_promises_kept, client
+from tests.crash.support import assert_promises_kept, client, on_both
 
 LIMIT = RetryPolicy(attempts=3)
 
@@ -34,6 +34,7 @@ def restart_until_all_is_over(zygote: Zygote, app: Client) -> int:
     return deaths
 
 
+@on_both
 def test_job_that_kills_its_workers_ends_at_its_attempt_limit(zygote: Zygote, folder: Path) -> None:
     with client(folder) as app:
         patient = RetryPolicy(attempts=20)
@@ -50,6 +51,7 @@ def test_job_that_kills_its_workers_ends_at_its_attempt_limit(zygote: Zygote, fo
     assert_promises_kept(folder)
 
 
+@on_both
 def test_jobs_beside_one_that_kills_its_workers_are_done(zygote: Zygote, folder: Path) -> None:
     """Those that are claimed along with it lose their worker too, and have no more attempts."""
     with client(folder) as app:

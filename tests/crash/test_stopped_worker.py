@@ -9,7 +9,7 @@ from penstock.engine import run_sync
 from tests.crash.client import LATER, LONG_LEASE, Client
 from tests.crash.processes import Child, Zygote, until
 from tests.crash.recording import Started, read_history
-from tests.crash.support import assert_promises_kept, client, stop_between_writes
+from tests.crash.support import assert_promises_kept, client, on_both, stop_between_writes
 
 
 def starts(folder: Path) -> list[Started]:
@@ -34,6 +34,7 @@ def take_over(zygote: Zygote, app: Client, stopped: Child, job: Job) -> Child:
     return other
 
 
+@on_both
 def test_stale_settle_is_refused_and_logged(zygote: Zygote, folder: Path) -> None:
     with client(folder) as app:
         job = enqueue(app)
@@ -49,6 +50,7 @@ def test_stale_settle_is_refused_and_logged(zygote: Zygote, folder: Path) -> Non
     assert_promises_kept(folder)
 
 
+@on_both
 def test_result_of_a_stopped_worker_is_not_taken(zygote: Zygote, folder: Path) -> None:
     with client(folder) as app:
         job = enqueue(app)

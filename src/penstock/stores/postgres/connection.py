@@ -6,7 +6,7 @@ import time
 import zlib
 from collections.abc import Iterator
 from typing import Any, NamedTuple
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
 import psycopg
 from psycopg import RawCursor, errors
@@ -91,7 +91,9 @@ def address(url: str) -> Address:
     if own.get("pooler", "session") not in {"session", "transaction"}:
         raise ConfigurationError(f"pooler is session or transaction, not {own['pooler']!r:.80}")
     pooled = own.get("pooler") == "transaction"
-    conninfo = urlunsplit(parts._replace(query=urlencode(rest)))
+    conninfo = urlunsplit(
+        parts._replace(query=urlencode(rest, quote_via=quote))
+    )  # not + for a space
     place = parts.netloc.rpartition("@")[2]
     return Address(
         conninfo,

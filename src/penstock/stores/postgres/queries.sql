@@ -45,6 +45,19 @@ SELECT penstock.enter($1::integer);
 -- name: now
 SELECT penstock.now();
 
+-- name: life
+SELECT penstock.life();
+
+-- Whether entries of the log, written at this time, are from the transaction with this number;
+-- only among the newest: this is asked soon after it ended.
+-- name: has_logged
+SELECT EXISTS (
+    SELECT 1 FROM (
+        SELECT at, xmin AS writer FROM penstock.log ORDER BY id DESC LIMIT 100000
+    ) AS l
+    WHERE at = $1 AND writer = ($2::xid8)::xid
+);
+
 -- name: make_room
 SELECT penstock.make_room($1::integer);
 

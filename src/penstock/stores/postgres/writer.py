@@ -2,6 +2,10 @@
 
 A transaction knows its number before it commits. When the connection is lost at that very
 moment, the next one asks the server what became of it: so nothing is ever written twice.
+
+A server that has crashed gives numbers out again that it had not yet written down: what it then
+says of a number may be about another transaction. Each life of the server has a number, too. When
+that has changed, a commit is believed only if the log has its entries.
 """
 
 import logging
@@ -12,6 +16,7 @@ from operator import attrgetter
 
 import psycopg
 from psycopg import errors
+from psycopg.pq import TransactionStatus
 
 from penstock.core.errors import StoreUnavailable
 from penstock.core.store import Clock
@@ -28,6 +33,10 @@ _COLLISIONS = (errors.SerializationFailure, errors.DeadlockDetected)
 # How long to ask what became of a transaction, when the connection was lost at its commit.
 _DOUBT = 30.0
 _LOOK = 0.1
+
+
+class InDoubt(StoreUnavailable):
+    """Nobody says whether a transaction was committed: it must not be done again from here."""
 
 
 class PostgresWriter(Writer):
@@ -48,6 +57,7 @@ class PostgresWriter(Writer):
         self._modes = modes
         self._committed = committed
         self._connection: Connection | None = None
+        self._life = 0
         self._room = 0
         # How far the server's clock is ahead of this machine's.
         self.ahead = 0
@@ -67,6 +77,9 @@ class PostgresWriter(Writer):
             members = list(group)
             try:
                 self._commit(members, mode)
+            except InDoubt as error:
+                for request in members:
+                    request.answer = error
             except Exception as error:  # noqa: BLE001 - every caller must be answered
                 if len(members) == 1:
                     members[0].answer = self._translated(error)
@@ -112,13 +125,16 @@ class PostgresWriter(Writer):
         if isinstance(error, errors.CheckViolation) and "no partition" in str(error):
             self._room = 0
             return n < _TRIES - 1
-        # When the connection was lost before the commit, all of it can be done again.
-        return isinstance(error, psycopg.OperationalError) and not self._is_alive() and n < 1
+        # When the connection was lost before the commit, all of it can be done again. The server
+        # ends that of a process which stood still in a transaction: not an OperationalError.
+        return not self._is_alive() and n < 1
 
     def _is_alive(self) -> bool:
+        """Whether there is a connection for another transaction; lets go of one that is not."""
         if self._connection is None:
             return False
-        if self._connection.broken or self._connection.closed:
+        # The driver may give up in the middle of a command and still call its connection open.
+        if self._connection.pgconn.transaction_status != TransactionStatus.IDLE:
             self._connection.close()
             self._connection = None
             return False
@@ -126,7 +142,13 @@ class PostgresWriter(Writer):
 
     def _open(self) -> Connection:
         if self._connection is None or not self._is_alive():
-            self._connection = connect(self._where)
+            connection = connect(self._where)
+            try:
+                (self._life,) = connection.execute(self._sql["life"]).fetchone() or (0,)
+            except BaseException:
+                connection.close()
+                raise
+            self._connection = connection
         return self._connection
 
     def _attempt(self, requests: Sequence[Request], mode: Mode) -> PostgresTransaction:
@@ -174,32 +196,46 @@ class PostgresWriter(Writer):
 
     def _end(self, connection: Connection, number: str, transaction: PostgresTransaction) -> None:
         ring = self._ring if transaction.ring_others else b""
+        life = self._life
         try:
             connection.execute(ring + b"COMMIT", prepare=False)
-        except psycopg.OperationalError:
+        except psycopg.Error:
             if self._is_alive():
                 raise
-            if not self._has_committed(number):
+            if not self._has_committed(number, life, transaction.now()):
                 raise
 
-    def _has_committed(self, number: str) -> bool:
+    def _has_committed(self, number: str, life: int, now: int) -> bool:
         """What became of a transaction whose connection was lost at its commit."""
         deadline = time.monotonic() + _DOUBT
         while True:
             try:
-                row = self._open().execute("SELECT pg_xact_status($1::xid8)", (number,)).fetchone()
+                answer = self._ask(number, life, now)
             except psycopg.Error:
-                status = None
-            else:
-                status = row[0] if row else None
-                if status in {"committed", "aborted"}:
-                    return bool(status == "committed")
+                answer = None
+            if answer is not None:
+                return answer
             if time.monotonic() > deadline:
-                raise StoreUnavailable(
+                raise InDoubt(
                     f"{self.name}: the connection was lost at a commit, and nobody says what "
                     "became of it; what was asked for may or may not be stored"
                 )
             time.sleep(_LOOK)
+
+    def _ask(self, number: str, life: int, now: int) -> bool | None:
+        """Whether a transaction was committed, as the server says; None while it does not know."""
+        connection = self._open()
+        try:
+            row = connection.execute("SELECT pg_xact_status($1::xid8)", (number,)).fetchone()
+        except errors.InvalidParameterValue:  # a number that it has never heard of
+            return False
+        status = row[0] if row else None
+        if status == "aborted":
+            return False
+        if self._life != life and status is not None:
+            found = connection.execute(self._sql["has_logged"], (now, number)).fetchone()
+            return bool(found and found[0])
+        return True if status == "committed" else None
 
     def _follow_up(self, transaction: PostgresTransaction) -> None:
         """What follows a commit; it must not make a failure of it."""

@@ -342,6 +342,27 @@ CREATE TABLE penstock.counter (
     PRIMARY KEY (queue, event, bucket)
 );
 
+-- The server empties this table when it crashes, and only then. Numbers of transactions whose
+-- records had not reached the disk are given out again after that: see `PostgresWriter`.
+CREATE UNLOGGED TABLE penstock.life (
+    one boolean PRIMARY KEY DEFAULT true CHECK (one),
+    number bigint NOT NULL
+);
+
+-- A number that the server keeps until it crashes; 0 on one that only follows another.
+CREATE FUNCTION penstock.life() RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    IF pg_is_in_recovery() THEN
+        RETURN 0;
+    END IF;
+    IF NOT EXISTS (SELECT 1 FROM penstock.life) THEN
+        INSERT INTO penstock.life (number)
+        VALUES (('x' || left(replace(gen_random_uuid()::text, '-', ''), 15))::bit(60)::bigint)
+        ON CONFLICT DO NOTHING;
+    END IF;
+    RETURN (SELECT number FROM penstock.life);
+END $$;
+
 -- The clock that decides.
 CREATE FUNCTION penstock.now() RETURNS bigint LANGUAGE sql VOLATILE AS $$
     SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
