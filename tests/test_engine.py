@@ -1319,6 +1319,44 @@ async def test_task_enqueues_in_the_callers_transaction(
     assert [job.args for job in await file_app.find()] == [{"n": 1}]
 
 
+async def test_job_is_done_with_the_callers_commit(
+    file_app: Penstock, own: sqlite3.Connection
+) -> None:
+    first, second = await file_app.enqueue_many([new(key="k")] * 2)
+    job = await claim_one(file_app)
+    done = await file_app.finish(job, Done('"ok"'), connection=own)
+    assert (await file_app.get(first.id)).state is State.RUNNING
+    own.commit()
+    assert await file_app.get(first.id) == done
+    assert (done.state, done.returned) == (State.DONE, "ok")
+    assert await events_of(file_app, job) == [Event.ENQUEUED, Event.CLAIMED, Event.DONE]
+    assert (await claim_one(file_app)).id == second.id
+
+
+async def test_job_still_runs_after_the_callers_rollback(
+    file_app: Penstock, own: sqlite3.Connection
+) -> None:
+    await file_app.enqueue_many([new()])
+    job = await claim_one(file_app)
+    await file_app.finish(job, connection=own)
+    own.rollback()
+    assert await file_app.get(job.id) == job
+
+
+async def test_job_that_is_lost_cannot_be_finished(
+    file_app: Penstock, own: sqlite3.Connection
+) -> None:
+    await file_app.enqueue_many([new()])
+    job = await claim_one(file_app)
+    await file_app.settle([(job, Done())])
+    with pytest.raises(LeaseLost):
+        await file_app.finish(job, connection=own)
+    with pytest.raises(LeaseLost):
+        await file_app.finish(replace(job, id=JobId(777)), connection=own)
+    with pytest.raises(ConfigurationError, match=r"sqlite3\.Connection"):
+        await file_app.finish(job, connection=object())
+
+
 def test_synchronous_code_enqueues_in_its_own_transaction(
     file_app: Penstock, own: sqlite3.Connection
 ) -> None:

@@ -64,7 +64,7 @@ from penstock.core.job import (
     bind,
     headline,
 )
-from penstock.core.lifecycle import Event, Move, Outcome, State, Waiting
+from penstock.core.lifecycle import Done, Event, Move, Outcome, State, Waiting
 from penstock.core.limits import Held, Limit
 from penstock.core.note import Line, Note, Progress
 from penstock.core.schedule import Schedule
@@ -85,6 +85,7 @@ T = TypeVar("T")
 
 # A move is decided anew this often when others keep changing the job, before giving up.
 _DECISIONS = 100
+_DONE = Done()
 
 _ENDED = {
     State.DONE: "it finished at",
@@ -516,6 +517,16 @@ class Penstock(AccessTokens, Administration, History, Periodic):
                 lease = _lease(job)
                 raise LeaseLost(lease.job_id, lease.token)
         return [answer for answer in settled if answer is not None]
+
+    async def finish(self, job: Job, outcome: Done = _DONE, *, connection: Any) -> Job:
+        """End a claimed job with success inside your own database transaction.
+
+        It is done if and only if you commit, and needs no `settle` then. Raises `LeaseLost` if the
+        job is not held any more: roll back.
+        """
+        actor = job.worker or self.actor
+        done = await self.store.finish(job, outcome, actor=actor, connection=connection)
+        return bind([done], self)[0]
 
     async def settle_held(
         self, results: Sequence[tuple[Job | Lease, Outcome]], *, refuse: bool = True

@@ -13,6 +13,9 @@ from tests.worker.support import eventually, work_off, working
 OFTEN = timedelta(milliseconds=5)
 ELSEWHERE = RetryPolicy(attempts=2)
 
+A_DAY_LATER = 49 * HOUR
+"""Past the day for which finished jobs are kept, also where they are removed by the day."""
+
 
 async def abandoned(app: Penstock, **options: Any) -> Job:
     """A job whose worker was killed."""
@@ -84,7 +87,7 @@ async def test_finished_jobs_past_their_time_are_removed_and_failed_ones_kept(
     kept = await app.task("bad", bad, retry=RetryPolicy(attempts=1)).enqueue()
     gone = await app.task("good", good).enqueue()
     await work_off(app)
-    clock.advance(25 * HOUR)
+    clock.advance(A_DAY_LATER)
     async with working(app):
         await eventually(lambda: _found(app, {kept.id}))
     assert await app.store.log(gone.id) == []
@@ -102,6 +105,7 @@ async def test_retention_can_be_chosen(app: Penstock, clock: ManualClock) -> Non
     clock.advance(SECOND)
     async with working(app, retention=Retention(finished=HOUR)):
         await eventually(lambda: _found(app, {job.id}))
+    clock.advance(24 * HOUR)
     async with working(app, retention=Retention(finished=SECOND)):
         await eventually(lambda: _found(app, set()))
 
@@ -113,7 +117,7 @@ async def test_more_than_one_portion_is_removed_at_once(app: Penstock, clock: Ma
     task = app.task("good", good)
     await app.enqueue_many([task.new()] * 1100)
     await work_off(app, concurrency=500)
-    clock.advance(25 * HOUR)
+    clock.advance(A_DAY_LATER)
     async with working(app):
         await eventually(lambda: _found(app, set()))
 
@@ -137,7 +141,7 @@ async def test_what_retention_removes_was_summed_up_before(
 
     await app.task("good", good).enqueue()
     await work_off(app)
-    clock.advance(25 * HOUR)
+    clock.advance(A_DAY_LATER)
     async with working(app):
         await eventually(lambda: _found(app, set()))
     assert await _counted(app, {"enqueued": 1, "claimed": 1, "done": 1})

@@ -25,6 +25,7 @@ from penstock.core.job import (
     Tail,
     Tally,
 )
+from penstock.core.lifecycle import Done
 from penstock.core.limits import Held, Limit
 from penstock.core.note import Line, Note, Notes, Progress
 from penstock.core.schedule import Due, Firing, Schedule
@@ -107,6 +108,14 @@ class Store(Protocol):
 
         A move to pending meets `lifecycle.give_way` if its dedupe key is held by another, and a
         cancelled job that would wait for itself in the line of its key `lifecycle.keep_back`.
+        """
+        ...
+
+    async def finish(self, job: Job, outcome: Done, *, actor: str, connection: Any) -> Job:
+        """End a run with success inside the caller's own transaction; see `add`.
+
+        Raises `LeaseLost` unless the lease that the job was claimed with is still held. Others
+        see the end, and what it means for them, when the caller has committed.
         """
         ...
 

@@ -55,6 +55,7 @@ class _Inline(Proxy):
         super().__init__(store)
         self._app = app
         self._apps = [app, *sharing]
+        self._finished: set[int] = set()
 
     async def add(self, jobs: Sequence[NewJob], **options: Any) -> list[Job]:
         """See `Store.add`; and run what is ready then. No transaction is joined."""
@@ -65,7 +66,8 @@ class _Inline(Proxy):
         while claimed := await self._store.claim(Claim(worker=_WORKER, limit=_AT_ONCE)):
             for job in claimed:
                 outcome, error = await self._run(job)
-                await self._app.settle([(job, outcome)])
+                if job.id not in self._finished:
+                    await self._app.settle([(job, outcome)])
                 errors += [] if error is None else [error]
         if len(errors) > 1:
             raise ExceptionGroup(f"{len(errors)} jobs failed", errors)
@@ -73,6 +75,11 @@ class _Inline(Proxy):
             raise errors[0]
         now = {job.id: job for job in await self._store.get([job.id for job in added])}
         return [replace(now[job.id], duplicate=job.duplicate) for job in added]
+
+    async def finish(self, job: Job, outcome: Done, **_: Any) -> Job:
+        """See `Store.finish`. No transaction is joined."""
+        self._finished.add(job.id)
+        return (await self._app.settle([(job, outcome)]))[0]
 
     async def _run(self, job: Job) -> tuple[Outcome, Exception | None]:
         notebook = Notebook(self._app)

@@ -25,8 +25,9 @@ from penstock.core.lifecycle import Failed, Outcome
 from penstock.engine import Penstock
 from penstock.task import Task
 from penstock.worker.context import Context, enter
-from penstock.worker.execute import described, finished, raised
+from penstock.worker.execute import described, raised
 from penstock.worker.finding import load
+from penstock.worker.finishing import finished
 from penstock.worker.frames import (
     TASK_LOGGER,
     Answer,

@@ -12,9 +12,11 @@ import msgspec
 
 from penstock.core.errors import ConfigurationError, InvalidJob, PayloadTooLarge, Snooze
 from penstock.core.job import Job
+from penstock.core.lifecycle import Done, Failed
 from penstock.core.note import STATE_LIMIT, Progress, kept_text
 from penstock.engine import run_sync
 from penstock.task import changed_by_json
+from penstock.worker.finishing import finished
 from penstock.worker.joblogger import JobLogger
 from penstock.worker.notebook import Book
 
@@ -29,12 +31,14 @@ class Context:
     It may be handed to other threads, and used from several at once.
     """
 
-    __slots__ = ("_first", "_notebook", "_state", "cancelled", "job")
+    __slots__ = ("_first", "_notebook", "_state", "cancelled", "finishing", "job")
 
     def __init__(self, job: Job, notebook: Book | None = None) -> None:
         self.job = job
         self.cancelled = False
         """Whether the run should end: cancelled, out of time, or its lease is lost."""
+        self.finishing = False
+        """Whether the run may have ended by `finish` already."""
         self._notebook = notebook
         # _first and _state are set by those who use them: most jobs do not.
 
@@ -103,6 +107,23 @@ class Context:
             self._state = self.book.saved(self.job)
         return self._state
 
+    def finish(self, result: Any = None, *, connection: Any) -> Awaitable[None]:
+        """Be done inside your own database transaction: await it in a coroutine.
+
+        In a plain function, just call it. The job is done if and only if you commit; what the
+        handler returns later does not count. Without a commit the run has failed. Raises
+        `LeaseLost` when the job is not this run's any more, and `InvalidJob` for a result that is
+        not JSON or too large.
+        """
+        outcome = finished(result)
+        if isinstance(outcome, Failed):
+            raise InvalidJob(outcome.error)
+        finishing = self._finish(outcome, connection)
+        if asyncio._get_running_loop() is not None:  # noqa: SLF001 - the public one raises
+            return finishing
+        run_sync(finishing)
+        return _Saved()
+
     def snooze(self, delay: timedelta, reason: str = "snoozed by its handler") -> NoReturn:
         """End this run and have the job run again later; no attempt is used up."""
         raise Snooze(delay, reason)
@@ -111,6 +132,11 @@ class Context:
         """End the run here if it should: the way out of a long loop in a thread."""
         if self.cancelled:
             raise asyncio.CancelledError("the run was told to end")
+
+    async def _finish(self, outcome: Done, connection: Any) -> None:
+        book = self.book
+        self.finishing = True
+        await book.finish(self.job, outcome, connection)
 
     async def _save(self, text: str) -> None:
         await self.book.save(self.job, text)
@@ -125,7 +151,7 @@ class Context:
 
 
 class _Saved:
-    """What is left to await of a checkpoint that is stored: nothing."""
+    """What is left to await of what is written: nothing."""
 
     def __await__(self) -> Generator[Any, None, None]:
         return

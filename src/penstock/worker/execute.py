@@ -9,21 +9,18 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
-import msgspec
-
 from penstock.core.errors import Cancel, ConfigurationError, InvalidJob, Snooze
 from penstock.core.job import Job
 from penstock.core.lifecycle import Cancelled, Done, Failed, Outcome, Snoozed
 from penstock.isolation import Isolation
 from penstock.task import Task
 from penstock.worker.context import Context, enter
+from penstock.worker.finishing import finished
 from penstock.worker.notebook import Notebook
 from penstock.worker.processes import Child, ChildFailed, Children
 
-_encode = msgspec.json.Encoder().encode
 _ERROR_LIMIT = 20_000
 _SUMMARY_LIMIT = 500
-RESULT_LIMIT = 1_000_000
 
 
 class Run:
@@ -155,7 +152,7 @@ class Run:
     def _finished(self, result: Any) -> Outcome:
         if isinstance(self._ending, Failed):  # a thread that came back after its time
             return self._ending
-        return _DONE if result is None else finished(result)
+        return finished(result)
 
     def _timer(self, timeout: timedelta) -> asyncio.TimerHandle:
         loop = asyncio.get_running_loop()
@@ -165,32 +162,12 @@ class Run:
         self.end(Failed(f"TimeoutError: it ran longer than {timeout.total_seconds():g} s"))
 
 
-_DONE = Done()
-
-
 def _caught(handler: Callable[[], Any]) -> tuple[Any, BaseException | None]:
     """Call it; some exceptions, such as StopIteration, cannot cross a future."""
     try:
         return handler(), None
     except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its outcome
         return None, error
-
-
-def finished(result: Any) -> Outcome:
-    """What a handler came to that returned this."""
-    if result is None:
-        return _DONE
-    try:
-        encoded = _encode(result).decode()
-        if len(encoded) > RESULT_LIMIT:
-            return Failed(
-                f"it ran, but its result is {len(encoded)} characters of JSON, more than "
-                f"{RESULT_LIMIT}; store large data elsewhere and return a reference",
-                permanent=True,
-            )
-        return Done(encoded)
-    except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        return Failed(f"it ran, but its result is not JSON: {error}", permanent=True)
 
 
 def raised(error: BaseException, task: Task[..., Any]) -> Outcome:

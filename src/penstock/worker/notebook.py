@@ -13,10 +13,11 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime
-from typing import Protocol
+from typing import Any, Protocol
 
 from penstock.core.errors import LeaseLost, StoreUnavailable
 from penstock.core.job import Job, Lease
+from penstock.core.lifecycle import Done
 from penstock.core.note import LINES_KEPT, Line, Note, Progress
 from penstock.core.times import from_micros
 from penstock.engine import Penstock, run_sync
@@ -44,6 +45,10 @@ class Book(Protocol):
 
     async def save(self, job: Job, state: str, /) -> None:
         """Write a checkpoint at once; raises `LeaseLost` if the run has lost its job."""
+        ...
+
+    async def finish(self, job: Job, outcome: Done, connection: Any, /) -> None:
+        """End the run inside a transaction of its own; raises `LeaseLost` as well."""
         ...
 
     def saved(self, job: Job, /) -> object:
@@ -113,6 +118,10 @@ class Notebook:
         (held,) = await self._penstock.note([Note(lease=job.lease, state=state)])
         if not held:
             raise LeaseLost(job.id, job.token)
+
+    async def finish(self, job: Job, outcome: Done, connection: Any) -> None:
+        """End the run inside a transaction of its own; raises `LeaseLost` as well."""
+        await self._penstock.finish(job, outcome, connection=connection)
 
     def saved(self, job: Job) -> object:
         """The job's checkpoint, read while the caller waits, in an event loop as well."""

@@ -3,11 +3,13 @@
 import time
 from collections.abc import Callable
 from datetime import datetime
+from typing import Any
 
 import msgspec
 
 from penstock.core.errors import LeaseLost, PenstockError
 from penstock.core.job import Job
+from penstock.core.lifecycle import Done
 from penstock.core.note import Line, Progress
 from penstock.core.times import from_micros
 from penstock.engine import Penstock
@@ -24,6 +26,7 @@ class RemoteBook:
     """The child's end: asks the worker to write."""
 
     def __init__(self, penstock: Penstock, ask: Callable[[str, str | None], str | None]) -> None:
+        self._penstock = penstock
         self._clock = penstock.clock
         self._ask = ask
         self._unsaid: Progress | None = None
@@ -46,6 +49,11 @@ class RemoteBook:
         """Write a checkpoint at once; raises `LeaseLost` if the run has lost its job."""
         if self._ask("checkpoint", state) == _LOST:
             raise LeaseLost(job.id, job.token)
+
+    async def finish(self, job: Job, outcome: Done, connection: Any) -> None:
+        """End the run here, where the transaction is; the worker looks what became of it."""
+        self._ask("finishing", None)
+        await self._penstock.finish(job, outcome, connection=connection)
 
     def saved(self, _job: Job) -> object:
         """The job's checkpoint."""
@@ -72,6 +80,8 @@ def answering(penstock: Penstock) -> Asked:
                     await context.book.save(context.job, text)
                 except LeaseLost:
                     return _LOST
+            case "finishing", _:
+                context.finishing = True
             case "state", _:
                 return await penstock.store.checkpoint(context.job.id)
             case what, _:

@@ -29,6 +29,7 @@ from penstock.engine import Penstock
 from penstock.tracing import note_outcome, tracing_run
 from penstock.worker.cron import Cron
 from penstock.worker.execute import Run, described
+from penstock.worker.finishing import settle_joined
 from penstock.worker.leases import LeaseKeeper
 from penstock.worker.notebook import Notebook
 from penstock.worker.processes import Children
@@ -249,6 +250,7 @@ class Worker:
         try:
             if self._notebook:  # the leases end with the settle, and with them the right to write
                 await self._notebook.write_now([run.job.token for run, _ in held])
+            await self._settle_joined(held)
             answers = await self._penstock.settle_held([(run.job, out) for run, out in held])
         except PenstockError:
             self._ended = held + self._ended
@@ -258,6 +260,16 @@ class Worker:
             if answer is None:
                 _log.warning("the lease on job %d was lost before it ended", run.job.id)
             elif isinstance(outcome, Failed):
+                _report_failure(answer)
+
+    async def _settle_joined(self, ended: list[tuple[Run, Outcome]]) -> None:
+        """Take out those that joined a transaction of their own, and see what became of it."""
+        for one in [one for one in ended if one[0].context.finishing]:
+            run, outcome = one
+            answer = await settle_joined(self._penstock, run.job, outcome)
+            ended.remove(one)
+            self._forget([run])
+            if answer is not None and answer.state is not State.DONE:
                 _report_failure(answer)
 
     def _begin(self, jobs: Sequence[Job]) -> None:
@@ -365,9 +377,9 @@ class Worker:
 
     def _renewed(self, run: Run, job: Job | None) -> None:
         """Called from the lease thread."""
-        if job is None:
+        if job is None and not run.context.finishing:
             self._loop.call_soon_threadsafe(run.lose)
-        elif job.cancel_requested:
+        elif job is not None and job.cancel_requested:
             self._loop.call_soon_threadsafe(run.end, Cancelled("cancel was requested"))
 
     async def _wind_down(self, grace: timedelta) -> None:

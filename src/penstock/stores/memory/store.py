@@ -37,7 +37,7 @@ from penstock.core.job import (
     Tally,
     fits,
 )
-from penstock.core.lifecycle import FINAL, UNFINISHED, Event, State, Waiting
+from penstock.core.lifecycle import FINAL, UNFINISHED, Done, Event, State, Waiting
 from penstock.core.limits import Held, Limit
 from penstock.core.note import Line as LoggedLine
 from penstock.core.note import Note, Progress
@@ -124,6 +124,9 @@ class MemoryStore:
             self._commit(draft.batch())
             found = ((self._jobs[place], duplicate) for place, duplicate in places)
             return [replace(job, duplicate=hit) for job, hit in found]
+
+    async def finish(self, job: Job, outcome: Done, *, actor: str, connection: Any) -> Job:  # noqa: ARG002
+        raise ConfigurationError("the in-memory store cannot join a database transaction")
 
     async def claim(self, wanted: Claim) -> list[Job]:
         with self._lock:

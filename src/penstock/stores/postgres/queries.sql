@@ -99,7 +99,10 @@ SELECT coalesce(sum(n), 0)::bigint FROM (
 
 -- name: dedupe_holders
 SELECT id, stage, scope FROM penstock.job_active
-WHERE dedupe = $1 AND dedupe IS NOT NULL AND stage < 3
+WHERE dedupe = $1 AND dedupe IS NOT NULL AND stage < 3 AND NOT arriving
+UNION ALL
+SELECT id, stage, scope FROM penstock.job_active
+WHERE dedupe = $1 AND dedupe IS NOT NULL AND stage < 3 AND arriving
 UNION ALL
 SELECT id, stage, scope FROM penstock.job_active
 WHERE dedupe = $1 AND dedupe IS NOT NULL AND stage = 3;
@@ -717,10 +720,10 @@ WHERE id IN (SELECT json_array_elements_text($1::json)::bigint);
 -- name: unblock
 WITH t AS MATERIALIZED (
     SELECT j.tid FROM json_array_elements_text($2::json) AS k CROSS JOIN LATERAL (
-        SELECT ctid AS tid, stage, needs FROM penstock.job_active
+        SELECT ctid AS tid, stage, needs, arriving FROM penstock.job_active
         WHERE key = k AND key IS NOT NULL ORDER BY key, stage, id LIMIT 1
     ) AS j
-    WHERE j.stage = 2 AND j.needs = 0 AND 3 <> (
+    WHERE j.stage = 2 AND j.needs = 0 AND NOT j.arriving AND 3 <> (
         SELECT stage FROM penstock.job_active
         WHERE key = k AND key IS NOT NULL ORDER BY key DESC, stage DESC LIMIT 1
     )
@@ -728,6 +731,43 @@ WITH t AS MATERIALIZED (
 UPDATE penstock.job_active AS j SET stage = (j.run_at > $1)::integer
 FROM t WHERE j.ctid = t.tid
 RETURNING j.id, j.queue, j.stage;
+
+-- name: any_arrived
+SELECT EXISTS (SELECT 1 FROM penstock.arrival);
+
+-- What came and ended inside transactions of somebody else, and has committed.
+-- name: arrived
+WITH arrived AS (DELETE FROM penstock.arrival RETURNING *)
+SELECT job_id, ended, actor, key, needed, on_failure FROM arrived ORDER BY job_id;
+
+-- Jobs that came so, with the number of others that they wait for.
+-- name: link
+WITH t AS MATERIALIZED (
+    SELECT j.tid, (p ->> 1)::integer AS needs
+    FROM json_array_elements($1::json) AS p CROSS JOIN LATERAL (
+        SELECT ctid AS tid FROM penstock.job_active WHERE id = (p ->> 0)::bigint OFFSET 0
+    ) AS j
+)
+UPDATE penstock.job_active AS j SET arriving = false, needs = t.needs
+FROM t WHERE j.ctid = t.tid;
+
+-- What a call inside somebody else's transaction has to know first.
+-- name: join
+SELECT
+    CAST(pg_current_xact_id() AS text),
+    to_regprocedure('penstock.add_within(text)') IS NOT NULL AND CAST($1 AS text) IS NOT NULL;
+
+-- name: add_within
+SELECT penstock.add_within(CAST($1 AS text));
+
+-- name: finish_within
+SELECT penstock.finish_within(CAST($1 AS text));
+
+-- name: jobs_within
+SELECT coalesce(json_agg(json_build_array({_columns}))::text, '[]')
+FROM json_array_elements_text(CAST($1 AS json)) AS i (value)
+CROSS JOIN LATERAL (SELECT CAST(value AS bigint) AS id) AS p
+CROSS JOIN {_any_job};
 
 -- name: tail_of_key
 SELECT (

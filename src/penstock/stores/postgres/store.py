@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby
 from typing import Any, TypeVar
@@ -12,7 +12,7 @@ import psycopg
 from msgspec.structs import replace
 from psycopg.errors import LockNotAvailable
 
-from penstock.core.errors import ConfigurationError, StoreError, StoreUnavailable
+from penstock.core.errors import StoreError, StoreUnavailable
 from penstock.core.job import (
     Change,
     Claim,
@@ -26,7 +26,7 @@ from penstock.core.job import (
     kept_error,
     moved_fields,
 )
-from penstock.core.lifecycle import Event, State
+from penstock.core.lifecycle import Done, Event, State
 from penstock.core.seal import Seal
 from penstock.core.store import Clock
 from penstock.core.times import from_micros, span_to_micros, to_micros
@@ -43,6 +43,7 @@ from penstock.stores.postgres.transaction import (
     PostgresTransaction,
     ours,
 )
+from penstock.stores.postgres.within import Joining
 from penstock.stores.postgres.writer import PostgresWriter
 from penstock.stores.sql import history, rows, seals
 from penstock.stores.sql.adding import Addition
@@ -95,6 +96,7 @@ class PostgresStore(SqlStore):
         self._threads = ThreadPoolExecutor(_READER_THREADS, "penstock-reader")
         self._queues: set[str] = set()
         self._places = ClaimPlaces()
+        self._joining = Joining(self._where, self._sql, clock)
         self._closed = False
 
     def clock(self) -> int:
@@ -170,7 +172,9 @@ class PostgresStore(SqlStore):
         """See `Store.seal`. Waits for those who began to write before."""
         if not await super().seal(seal, was=was):
             return False
-        newest, _ = await self._read(lambda reading: reading.execute("last_ids").fetchone()[::-1])
+        # A number of its own: who has entered before is below it, also who has written nothing yet.
+        numbers = await self._read(lambda reading: reading.execute("reserve", (0, 1)).fetchone()[1])
+        newest = numbers[0]
         deadline = time.monotonic() + _PATIENCE
         while (await self.newest_log()) < newest:
             if time.monotonic() > deadline:
@@ -179,7 +183,12 @@ class PostgresStore(SqlStore):
                     "end it, and try again"
                 )
             await self._aside(lambda: time.sleep(_LOOK))
+        await self._write(self._link_arrived, None)
         return True
+
+    def _link_arrived(self, _tx: Transaction, calls: Sequence[None]) -> list[None]:
+        """Have the queue alone once: that links what has come with the last transactions."""
+        return list(calls)
 
     async def wait(self, seen: int, timeout: float) -> int:
         """See `Store.wait`."""
@@ -215,7 +224,13 @@ class PostgresStore(SqlStore):
         return await super().add(jobs, actor=actor, connection=connection, tail=tail, reason=reason)
 
     async def _add_within(self, connection: Any, call: Addition) -> list[Job]:
-        raise ConfigurationError("not yet")
+        jobs, actor, _ = call
+        await self._prepare_to_join({job.queue for job in jobs})
+        return await self._joining.add(connection, jobs, actor)
+
+    async def _prepare_to_join(self, queues: Collection[str]) -> None:
+        if not self._joining.is_prepared(queues, self.clock()):
+            await self._read(lambda reading: self._joining.prepare(reading, queues))
 
     def _add_beside(
         self, tx: Transaction, calls: Sequence[Addition]
@@ -348,6 +363,11 @@ class PostgresStore(SqlStore):
             return await self._write(self._finish, (changes, actor))
         return await super().transition(changes, actor=actor)
 
+    async def finish(self, job: Job, outcome: Done, *, actor: str, connection: Any) -> Job:
+        """See `Store.finish`."""
+        await self._prepare_to_join(())
+        return await self._joining.finish(connection, job, outcome, actor)
+
     def _finish(
         self, tx: Transaction, calls: Sequence[tuple[Sequence[Change], str]]
     ) -> Sequence[list[Job | None] | Exception]:
@@ -415,7 +435,15 @@ class PostgresStore(SqlStore):
 
     def _drop_days(self, tx: Transaction, calls: Sequence[Retention]) -> list[int]:
         tx = ours(tx)
+        if tx.execute("any_arrived").fetchone()[0]:
+            return [0] * len(calls)  # see below; the next time will do
         return [drop_days(tx, retention) for retention in calls]
+
+    def _remove(self, tx: Transaction, found: str) -> int:
+        # Who waits for a job that has just ended must hear of it before it is gone.
+        if ours(tx).mode is not Mode.ALONE and tx.execute("any_arrived").fetchone()[0]:
+            raise NeedsAlone
+        return super()._remove(tx, found)
 
     # The log and its sums
 

@@ -123,10 +123,17 @@ class PostgresTransaction(PostgresReading, Transaction):
 
     def stop_numbering(self) -> tuple[int, int]:
         """See `Transaction.stop_numbering`."""
+        # A transaction of somebody else that has added jobs may stay open for minutes, and nobody
+        # can move on meanwhile.
+        self.run(b"SET LOCAL lock_timeout = '1s'")
         self._connection.execute(self._sql["keep_numbers"])
         self._connection.execute(self._sql["keep_log_numbers"])
+        self.run(b"SET LOCAL lock_timeout = 0")
         last_job, last_log = self.execute("last_ids").fetchone()
         return last_job, last_log
+
+    def keep_numbers(self) -> None:
+        """See `Transaction.keep_numbers`: a sequence never goes back."""
 
     def number_on(self, last_job: int, last_entry: int) -> None:
         """See `Transaction.number_on`."""

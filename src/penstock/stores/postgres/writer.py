@@ -20,6 +20,7 @@ from psycopg.pq import TransactionStatus
 
 from penstock.core.errors import StoreUnavailable
 from penstock.core.store import Clock
+from penstock.stores.postgres.arriving import link
 from penstock.stores.postgres.connection import DAY, Address, connect, translate
 from penstock.stores.postgres.transaction import Connection, Mode, NeedsAlone, PostgresTransaction
 from penstock.stores.sql.writer import Request, Writer
@@ -154,6 +155,8 @@ class PostgresWriter(Writer):
         connection = self._open()
         transaction, number = self._begin(connection, mode)
         try:
+            if mode is Mode.ALONE:
+                link(transaction)
             for verb, group in groupby(requests, key=attrgetter("verb")):
                 members = list(group)
                 answers = verb(transaction, [request.call for request in members])

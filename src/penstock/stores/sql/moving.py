@@ -1,7 +1,7 @@
 """Moves the jobs of one transaction: checks each against the file, then writes them all at once."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -83,11 +83,22 @@ class Moving:
             for change, move in zip(changes, moves, strict=True)
         ]
 
+    def arrive(
+        self,
+        came: Collection[int],
+        ended: Mapping[int, tuple[State, str]],
+        freed_keys: Collection[str],
+    ) -> None:
+        """Take along what others wrote: blocked jobs that need a look, and ends of jobs."""
+        self._needs_less.update(came)
+        self._ended.update(ended)
+        self._keys.update(freed_keys)
+
     def write(
         self, answers: Sequence[list[Taken | None] | Exception]
     ) -> list[list[Job | None] | Exception]:
         """Write every move that was taken, and what it means for the jobs of the same key."""
-        if self._groups:
+        if self._groups or self._needs_less or self._ended or self._keys:
             self._hand_over()
             self._release()
             n = sum(len(group.jobs) for group in self._groups.values())

@@ -31,7 +31,7 @@ from penstock.core.job import (
     Tail,
     Tally,
 )
-from penstock.core.lifecycle import FINAL, State
+from penstock.core.lifecycle import FINAL, Done, State
 from penstock.core.limits import Held, Limit
 from penstock.core.note import Line, Note, Notes, Progress
 from penstock.core.schedule import Due, Firing, Schedule
@@ -115,6 +115,10 @@ class SqlStore(ABC):
     async def transition(self, changes: Sequence[Change], *, actor: str) -> list[Job | None]:
         """See `Store.transition`."""
         return await self._write(self._transition, (changes, actor))
+
+    @abstractmethod
+    async def finish(self, job: Job, outcome: Done, *, actor: str, connection: Any) -> Job:
+        """See `Store.finish`."""
 
     async def watch(self, ids: Sequence[JobId]) -> list[Job]:
         """See `Store.watch`."""
@@ -586,7 +590,7 @@ class SqlStore(ABC):
         """Remove finished jobs, by a JSON list of ids, with all that belongs to them."""
         if found == "[]":
             return 0
-        tx.number_on(*tx.stop_numbering())
+        tx.keep_numbers()
         tx.execute("prune_log", (found,))
         tx.execute("prune_edges", (found,))
         tx.execute("prune_payloads", (found,))

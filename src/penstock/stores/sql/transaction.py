@@ -93,6 +93,10 @@ class Transaction(Reading):
         """The highest numbers of a job and of an entry; nobody takes one before the end."""
 
     @abstractmethod
+    def keep_numbers(self) -> None:
+        """Never give a number again that was given, although its job will be removed."""
+
+    @abstractmethod
     def number_on(self, last_job: int, last_entry: int) -> None:
         """Give only higher numbers from now on, whatever is removed."""
 

@@ -1,16 +1,18 @@
 """The Store protocol on one SQLite file."""
 
 import asyncio
+import contextlib
 import os
 import sqlite3
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
-from penstock.core.errors import ConfigurationError, StoreError
-from penstock.core.job import Job
+from penstock.core.errors import ConfigurationError, LeaseLost, StoreError
+from penstock.core.job import Change, Job
+from penstock.core.lifecycle import Done, State, advance
 from penstock.core.store import Clock
 from penstock.stores.sql.adding import Addition
 from penstock.stores.sql.store import SqlStore
@@ -125,6 +127,27 @@ class SqliteStore(SqlStore):
         return before[0] == self._marks[0] or before[1] != self._marks[1]
 
     async def _add_within(self, connection: Any, call: Addition) -> list[Job]:
+        with self._joined(connection) as transaction:
+            (answer,) = self._add(transaction, [call])
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def finish(self, job: Job, outcome: Done, *, actor: str, connection: Any) -> Job:
+        """See `Store.finish`."""
+        with self._joined(connection) as transaction:
+            found = transaction.jobs([job.id])
+            if not found or found[0].state is not State.RUNNING or found[0].lease != job.lease:
+                raise LeaseLost(job.id, job.token)
+            change = Change(found[0], advance(found[0], outcome))
+            (answer,) = self._transition(transaction, [([change], actor)])
+        if isinstance(answer, Exception):
+            raise answer
+        return cast("Job", answer[0])  # nobody else writes meanwhile
+
+    @contextlib.contextmanager
+    def _joined(self, connection: Any) -> Iterator[SqliteTransaction]:
+        """The caller's own transaction, as ours."""
         if not isinstance(connection, sqlite3.Connection):
             raise ConfigurationError("a SQLite store takes a sqlite3.Connection as connection")
         with translated(self._path):
@@ -134,12 +157,9 @@ class SqliteStore(SqlStore):
             text_factory, connection.text_factory = connection.text_factory, str
             try:
                 self._join(connection, cursor)
-                (answer,) = self._add(SqliteTransaction(cursor, self._clock), [call])
+                yield SqliteTransaction(cursor, self._clock)
             finally:
                 connection.text_factory = text_factory
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
 
     def _join(self, connection: sqlite3.Connection, cursor: sqlite3.Cursor) -> None:
         """Make sure that the caller's transaction is one on this file."""

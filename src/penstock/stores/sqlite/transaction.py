@@ -78,6 +78,10 @@ class SqliteTransaction(SqliteReading, Transaction):
         last_job, last_log = self._execute(SQL["last_ids"]).fetchone()
         return last_job, last_log
 
+    def keep_numbers(self) -> None:
+        """See `Transaction.keep_numbers`."""
+        self.number_on(*self.stop_numbering())
+
     def number_on(self, last_job: int, last_entry: int) -> None:
         """See `Transaction.number_on`."""
         self._execute(SQL["remember_last_ids"], (last_job, last_entry))

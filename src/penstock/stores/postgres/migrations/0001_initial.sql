@@ -50,6 +50,8 @@ CREATE TABLE penstock.job (
     stage smallint NOT NULL,
     priority smallint NOT NULL,
     awaited boolean NOT NULL DEFAULT false,
+    -- it came inside a transaction of somebody else, and is not yet linked to other jobs
+    arriving boolean NOT NULL DEFAULT false,
     cancel_requested boolean NOT NULL DEFAULT false,
     queue text COLLATE "C" NOT NULL,
     task text COLLATE "C" NOT NULL,
@@ -106,7 +108,9 @@ CREATE INDEX job_key ON penstock.job_active (key, stage, id) WHERE key IS NOT NU
 -- Whatever goes wrong elsewhere: never two of a key that could run.
 CREATE UNIQUE INDEX job_head ON penstock.job_active (key) WHERE key IS NOT NULL AND stage <> 2;
 CREATE UNIQUE INDEX job_dedupe ON penstock.job_active (dedupe)
-WHERE dedupe IS NOT NULL AND stage < 3;
+WHERE dedupe IS NOT NULL AND stage < 3 AND NOT arriving;
+CREATE INDEX job_dedupe_arriving ON penstock.job_active (dedupe)
+WHERE dedupe IS NOT NULL AND stage < 3 AND arriving;
 CREATE INDEX job_dedupe_running ON penstock.job_active (dedupe)
 WHERE dedupe IS NOT NULL AND stage = 3;
 
@@ -122,9 +126,15 @@ CREATE INDEX edge_job ON penstock.edge (job_id);
 CREATE INDEX edge_open ON penstock.edge (job_id) WHERE NOT resolved;
 
 -- Jobs that came or ended inside a transaction of somebody else. What that means for other jobs
--- is written when it has committed, by whoever claims next.
+-- is written when it has committed, by whoever has the queue alone next. `needed` is JSON: pairs of
+-- a job that a new one waits for and the stage in which that was found.
 CREATE TABLE penstock.arrival (
-    job_id bigint PRIMARY KEY
+    job_id bigint PRIMARY KEY,
+    ended boolean NOT NULL,
+    actor text NOT NULL,
+    key text COLLATE "C",
+    needed text,
+    on_failure text
 );
 
 -- Finding jobs by tag, in whatever state.
@@ -400,21 +410,241 @@ DECLARE
     part text;
 BEGIN
     PERFORM pg_advisory_xact_lock('penstock.meta'::regclass::oid::integer, 1);
-    IF to_regclass(format('penstock.log_%s', today)) IS NULL THEN
-        part := format('penstock.log_%s', today);
+    part := format('penstock.log_%s', today);
+    IF to_regclass(part) IS NULL THEN
         EXECUTE format('CREATE TABLE %s (LIKE penstock.log)', part);
         EXECUTE format('ALTER TABLE penstock.log ATTACH PARTITION %s FOR VALUES IN (%s)', part, today);
     END IF;
-    IF to_regclass(format('penstock.job_%s_ended', today)) IS NULL THEN
-        part := format('penstock.job_%s_ended', today);
+    part := format('penstock.job_%s_ended', today);
+    IF to_regclass(part) IS NULL THEN
         EXECUTE format('CREATE TABLE %s (LIKE penstock.job, CHECK (stage IN (4, 6, 7)))', part);
         EXECUTE format(
             'ALTER TABLE penstock.job ATTACH PARTITION %s FOR VALUES IN (%s)', part, 2 * today
         );
-        part := format('penstock.job_%s_failed', today);
+    END IF;
+    part := format('penstock.job_%s_failed', today);
+    IF to_regclass(part) IS NULL THEN
         EXECUTE format('CREATE TABLE %s (LIKE penstock.job, CHECK (stage = 5))', part);
         EXECUTE format(
             'ALTER TABLE penstock.job ATTACH PARTITION %s FOR VALUES IN (%s)', part, 2 * today + 1
         );
     END IF;
+END $$;
+
+-- The two ways into the queue from a transaction of somebody else, on whatever connection: text in
+-- and text out is understood by every driver. Such a transaction may stay open for minutes, so that
+-- it must hold nothing that ours wait for: it shares the queue with nobody, writes rows of its own,
+-- and leaves to others what its jobs mean for theirs. What cannot be done is said in the answer: an
+-- error would spoil all that the caller has done before.
+
+-- Whether a call is part of the transaction in which the caller asked for its number, in this store.
+CREATE FUNCTION penstock.refused(call json) RETURNS text LANGUAGE sql VOLATILE AS $$
+    SELECT CASE
+        WHEN call ->> 'source' <> (SELECT value::text FROM penstock.meta WHERE name = 'source')
+        THEN 'elsewhere'
+        WHEN call ->> 'transaction' <> pg_current_xact_id()::text THEN 'autocommit'
+    END
+$$;
+
+-- Whether jobs are leaving or arriving. Who seals waits for those that have entered before.
+CREATE FUNCTION penstock.sealed() RETURNS json LANGUAGE sql VOLATILE AS $$
+    SELECT json_build_object('sealed', json_build_array(passage, peer, place)) FROM penstock.seal
+$$;
+
+-- Who keeps a job with this dedupe key from being pending.
+CREATE FUNCTION penstock.holder_of(wanted text, by text) RETURNS bigint LANGUAGE sql VOLATILE AS $$
+    SELECT id FROM penstock.job_active
+    WHERE dedupe = wanted AND dedupe IS NOT NULL AND stage < 3 AND NOT arriving
+    UNION ALL
+    SELECT id FROM penstock.job_active
+    WHERE dedupe = wanted AND dedupe IS NOT NULL AND stage < 3 AND arriving
+    UNION ALL
+    SELECT id FROM penstock.job_active
+    WHERE dedupe = wanted AND dedupe IS NOT NULL AND stage = 3 AND 'unfinished' IN (by, scope)
+    LIMIT 1
+$$;
+
+-- Writes one new job; its stage. Jobs that have to do with others wait until they are linked.
+CREATE FUNCTION penstock.add_one(
+    new_id bigint, entry bigint, at bigint, due bigint, by text, new json, needed text
+) RETURNS integer LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    related boolean := new ->> 'key' IS NOT NULL OR new ->> 'dedupe' IS NOT NULL
+        OR needed IS NOT NULL;
+    new_stage integer := CASE WHEN related THEN 2 ELSE (due > at)::integer END;
+BEGIN
+    INSERT INTO penstock.job_active (
+        id, version, enqueued_at, stage, run_at, arriving, queue, task, priority, lease_time, body,
+        timeout, key, dedupe, scope, tags, retry, correlation, tenant, parent, throttle, trace
+    )
+    VALUES (
+        new_id, entry, at, new_stage, due, related, new ->> 'queue', new ->> 'task',
+        (new ->> 'priority')::smallint, (new ->> 'lease_time')::bigint, new ->> 'body',
+        (new ->> 'timeout')::bigint, new ->> 'key', new ->> 'dedupe', new ->> 'scope',
+        new ->> 'tags', new ->> 'retry', new ->> 'correlation', new ->> 'tenant',
+        (new ->> 'parent')::bigint, new ->> 'throttle', new ->> 'trace'
+    );
+    INSERT INTO penstock.log (id, job_id, at, day, event, state, queue, actor)
+    VALUES (entry, new_id, at, at / 86400000000, 'enqueued', 'pending', new ->> 'queue', by);
+    INSERT INTO penstock.delta (id, queue, stage, n)
+    VALUES (nextval('penstock.log_id'), new ->> 'queue', new_stage, 1);
+    IF new ->> 'tags' IS NOT NULL THEN
+        INSERT INTO penstock.tag (tag, job_id)
+        SELECT DISTINCT t, new_id FROM json_array_elements_text((new ->> 'tags')::json) AS t;
+    END IF;
+    IF related THEN
+        INSERT INTO penstock.arrival (job_id, ended, actor, key, needed, on_failure)
+        VALUES (new_id, false, by, new ->> 'key', needed, new ->> 'on_failure');
+    END IF;
+    RETURN new_stage;
+END $$;
+
+-- What a new job waits for, as pairs of an id and a stage; NULL for nothing. `before` has the jobs
+-- that were given with it.
+CREATE FUNCTION penstock.needed_by(new json, before bigint[]) RETURNS text
+LANGUAGE sql VOLATILE AS $$
+    SELECT json_agg(json_build_array(w.id, j.stage))::text FROM (
+        SELECT value::bigint AS id FROM json_array_elements_text(new -> 'after')
+        UNION
+        SELECT before[value::integer + 1] FROM json_array_elements_text(new -> 'follows')
+    ) AS w
+    JOIN penstock.job AS j ON j.id = w.id
+$$;
+
+-- Adds jobs, all or none. By the committed length of a queue: transactions that are open at the
+-- same time may pass a limit together.
+CREATE FUNCTION penstock.add_within(call text) RETURNS text LANGUAGE plpgsql VOLATILE
+SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+DECLARE
+    asked json := call::json;
+    answer json := json_build_object('refused', penstock.refused(asked));
+    at bigint;
+    due bigint;
+    new json;
+    this bigint;
+    entry bigint;
+    stage integer;
+    jobs bigint[] := '{}';
+    stored json[] := '{}';
+BEGIN
+    IF answer ->> 'refused' IS NOT NULL THEN
+        RETURN answer;
+    END IF;
+    -- One after the other among those of this kind, as a unique index would have it.
+    PERFORM pg_advisory_xact_lock('penstock.arrival'::regclass::oid::integer, d.hash)
+    FROM (
+        SELECT DISTINCT hashtext(value ->> 'dedupe') AS hash
+        FROM json_array_elements(asked -> 'jobs')
+        WHERE value ->> 'dedupe' IS NOT NULL ORDER BY hash
+    ) AS d;
+    SELECT a.id INTO this
+    FROM json_array_elements(asked -> 'jobs') AS n
+    CROSS JOIN LATERAL (
+        SELECT value::bigint AS id FROM json_array_elements_text(n -> 'after')
+    ) AS a
+    WHERE NOT EXISTS (SELECT 1 FROM penstock.job AS j WHERE j.id = a.id)
+    ORDER BY a.id LIMIT 1;
+    IF this IS NOT NULL THEN
+        RETURN json_build_object('missing', this);
+    END IF;
+    at := penstock.enter(0);
+    at := coalesce((asked ->> 'now')::bigint, at);
+    answer := penstock.sealed();
+    IF answer IS NOT NULL THEN
+        RETURN answer;
+    END IF;
+    FOR new IN SELECT value FROM json_array_elements(asked -> 'jobs') LOOP
+        this := CASE WHEN new ->> 'dedupe' IS NOT NULL
+            THEN penstock.holder_of(new ->> 'dedupe', new ->> 'scope') END;
+        IF this IS NOT NULL THEN
+            jobs := jobs || this;
+            stored := stored || json_build_array(this);
+            CONTINUE;
+        END IF;
+        this := nextval('penstock.job_id');
+        entry := nextval('penstock.log_id');
+        due := coalesce((new ->> 'run_at')::bigint, at + (new ->> 'delay')::bigint);
+        stage := penstock.add_one(
+            this, entry, at, due, asked ->> 'actor', new, penstock.needed_by(new, jobs)
+        );
+        jobs := jobs || this;
+        stored := stored || json_build_array(this, entry, stage, due);
+    END LOOP;
+    SELECT json_build_object('full', q.name, 'limit', q.max_pending) INTO answer
+    FROM penstock.queue AS q
+    WHERE q.max_pending < (
+        SELECT sum(n) FROM (
+            SELECT n FROM penstock.total AS t WHERE t.queue = q.name AND t.stage < 3
+            UNION ALL
+            SELECT n FROM penstock.delta AS d
+            WHERE d.id > (SELECT value FROM penstock.meta WHERE name = 'folded')
+            AND d.queue = q.name AND d.stage < 3
+        ) AS t
+    )
+    AND q.name IN (
+        SELECT j.queue FROM penstock.job_active AS j
+        WHERE j.id IN (SELECT (s ->> 0)::bigint FROM unnest(stored) AS s WHERE s ->> 1 IS NOT NULL)
+    )
+    LIMIT 1;
+    IF answer ->> 'full' IS NOT NULL THEN
+        RAISE SQLSTATE 'PS001';
+    END IF;
+    IF asked ->> 'ring' IS NOT NULL THEN
+        PERFORM pg_notify(asked ->> 'ring', '');
+    END IF;
+    RETURN json_build_object('now', at, 'jobs', to_json(stored));
+EXCEPTION WHEN SQLSTATE 'PS001' THEN
+    RETURN answer;
+END $$;
+
+-- Ends a run with success, while its lease is held.
+CREATE FUNCTION penstock.finish_within(call text) RETURNS text LANGUAGE plpgsql VOLATILE
+SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+DECLARE
+    asked json := call::json;
+    why text := penstock.refused(asked);
+    answer json;
+    at bigint;
+    entry bigint;
+    held penstock.job_active%ROWTYPE;
+BEGIN
+    IF why IS NOT NULL THEN
+        RETURN json_build_object('refused', why);
+    END IF;
+    at := penstock.enter(0);
+    at := coalesce((asked ->> 'now')::bigint, at);
+    answer := penstock.sealed();
+    IF answer IS NOT NULL THEN
+        RETURN answer;
+    END IF;
+    SELECT * INTO held FROM penstock.job_active AS j
+    WHERE j.id = (asked ->> 'job')::bigint AND j.token = (asked ->> 'token')::bigint
+    AND j.worker = asked ->> 'worker' AND j.stage = 3
+    FOR UPDATE;
+    IF NOT FOUND THEN
+        RETURN json_build_object('lost', true);
+    END IF;
+    entry := nextval('penstock.log_id');
+    INSERT INTO penstock.log (
+        id, job_id, previous, at, day, event, state, queue, actor, token, duration, detail
+    )
+    VALUES (
+        entry, held.id, held.version, at, at / 86400000000, 'done', 'done', held.queue,
+        asked ->> 'actor', held.token, at - held.started_at, asked ->> 'detail'
+    );
+    INSERT INTO penstock.delta (id, queue, stage, n)
+    VALUES
+        (nextval('penstock.log_id'), held.queue, 3, -1),
+        (nextval('penstock.log_id'), held.queue, 4, 1);
+    UPDATE penstock.job SET
+        shelf = 2 * (at / 86400000000), stage = 4, version = entry, finished_at = at,
+        error = NULL, result = asked ->> 'result', expires_at = NULL, cancel_requested = false
+    WHERE id = held.id AND shelf = 0;
+    -- Always: who begins to wait for it now cannot say so on a row that is locked.
+    INSERT INTO penstock.arrival (job_id, ended, actor, key)
+    VALUES (held.id, true, asked ->> 'actor', held.key);
+    IF asked ->> 'ring' IS NOT NULL THEN
+        PERFORM pg_notify(asked ->> 'ring', '');
+    END IF;
+    RETURN json_build_object('now', at, 'version', entry);
 END $$;

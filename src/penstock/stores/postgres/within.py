@@ -1,0 +1,146 @@
+"""Adds and finishes jobs inside the caller's own transaction.
+
+Each is one call of a function in the database: see the end of `0001_initial.sql`. What has to
+exist before, and would be locked for others until the caller commits, is made by connections of
+our own.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from penstock.core.errors import ConfigurationError, JobNotFound, LeaseLost, QueueFull
+from penstock.core.job import Job, LogId, NewJob, moved_fields
+from penstock.core.lifecycle import Done, advance
+from penstock.core.seal import Passage, Seal, check_open
+from penstock.core.store import Clock
+from penstock.core.times import from_micros, span_to_micros, to_micros
+from penstock.stores.postgres.arrays import storable
+from penstock.stores.postgres.connection import DAY, Address
+from penstock.stores.postgres.joining import Fetch, joined
+from penstock.stores.sql import rows
+from penstock.stores.sql.rows import encoded
+from penstock.stores.sql.transaction import Reading
+
+_OPTIONS = (
+    "stage", "run_at", "queue", "task", "priority", "lease_time", "timeout", "key", "dedupe",
+    "scope", "tags", "retry", "correlation", "tenant", "parent", "throttle", "trace", "needs",
+)  # fmt: skip
+_SAID = {
+    "autocommit": "the connection is in autocommit mode: begin a transaction first",
+    "elsewhere": "the connection is to another database than the store",
+}
+
+
+class Joining:
+    """The way into transactions of others, of one store."""
+
+    def __init__(self, where: Address, sql: Mapping[str, str], clock: Clock | None) -> None:
+        self._where = where
+        self._sql = sql
+        self._clock = clock
+        self._source: int | None = None
+        self._room = 0
+        self._queues: set[str] = set()
+
+    def is_prepared(self, queues: Collection[str], now: int) -> bool:
+        """Whether all is there that jobs of these queues need."""
+        return self._source is not None and now // DAY < self._room and self._queues >= set(queues)
+
+    def prepare(self, reading: Reading, queues: Collection[str]) -> None:
+        """Make it."""
+        (self._source,) = reading.execute("source").fetchone()
+        day = reading.now() // DAY
+        for one in (day, day + 1):
+            reading.execute("make_room", (one,))
+        for queue in queues:
+            reading.execute("add_queue", (queue,))
+        self._room = day + 1
+        self._queues.update(queues)
+
+    async def add(self, connection: Any, jobs: Sequence[NewJob], actor: str) -> list[Job]:
+        """See `Store.add`."""
+        fetch = joined(connection)
+        asked = {"actor": storable(actor), "jobs": [_asked(job) for job in jobs]}
+        answer = await self._call(fetch, "add_within", asked)
+        if "missing" in answer:
+            raise JobNotFound(f"there is no job {answer['missing']} to wait for")
+        if "full" in answer:
+            raise QueueFull(answer["full"], answer["limit"])
+        at = from_micros(answer["now"])
+        stored = answer["jobs"]
+        held = await self._jobs(fetch, [one[0] for one in stored if len(one) == 1])
+        return [
+            replace(held[job_id], duplicate=True)
+            if not stored_as
+            else _new(new, job_id, stored_as, at)
+            for new, (job_id, *stored_as) in zip(jobs, stored, strict=True)
+        ]
+
+    async def finish(self, connection: Any, job: Job, outcome: Done, actor: str) -> Job:
+        """See `Store.finish`."""
+        asked = {
+            "job": job.id,
+            "token": job.token,
+            "worker": job.worker,
+            "result": outcome.result,
+            "detail": outcome.detail,
+            "actor": storable(actor),
+        }
+        answer = await self._call(joined(connection), "finish_within", asked)
+        if "lost" in answer:
+            raise LeaseLost(job.id, job.token)
+        at = from_micros(answer["now"])
+        fields = moved_fields(advance(job, outcome), None, at=at, waiting=None)
+        return replace(job, version=LogId(answer["version"]), **fields)
+
+    async def _call(self, fetch: Fetch, name: str, asked: dict[str, Any]) -> dict[str, Any]:
+        transaction, is_there = await fetch(self._sql["join"], "")
+        if not is_there:
+            raise ConfigurationError(
+                f"the database of the connection has no schema {self._where.schema} of a store"
+            )
+        asked["transaction"] = transaction
+        asked["source"] = str(self._source)
+        asked["now"] = None if self._clock is None else self._clock()
+        asked["ring"] = self._where.schema if self._where.notify else None
+        (text,) = await fetch(self._sql[name], encoded(asked))
+        answer: dict[str, Any] = msgspec.json.decode(text)
+        if "refused" in answer:
+            raise ConfigurationError(_SAID[answer["refused"]])
+        if "sealed" in answer:
+            passage, peer, place = answer["sealed"]
+            check_open(Seal(passage=Passage(passage), peer=peer, place=place))
+        return answer
+
+    async def _jobs(self, fetch: Fetch, ids: Sequence[int]) -> dict[int, Job]:
+        if not ids:
+            return {}
+        (text,) = await fetch(self._sql["jobs_within"], encoded(ids))
+        return {job.id: job for job in map(rows.job, rows.jobs.decode(text))}
+
+
+def _new(new: NewJob, job_id: int, stored_as: Sequence[int], at: datetime) -> Job:
+    version, stage, run_at = stored_as
+    return rows.new_job(new, job_id, version, stage, run_at, 0, at)
+
+
+def _asked(job: NewJob) -> dict[str, Any]:
+    """A new job as the function `add_within` takes it."""
+    fields = dict(zip(_OPTIONS, rows.options(job, 0, 0, 0), strict=True))
+    fields["run_at"] = (
+        None if job.run_at is None or job.delay is not None else to_micros(job.run_at)
+    )
+    fields["delay"] = 0 if job.delay is None else span_to_micros(job.delay)
+    fields["body"] = job.payload
+    fields["after"] = job.after
+    fields["follows"] = job.follows
+    fields["on_failure"] = job.on_failure
+    return {
+        name: storable(value) if isinstance(value, str) else value
+        for name, value in fields.items()
+        if value is not None
+    }

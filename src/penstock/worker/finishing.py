@@ -1,0 +1,53 @@
+"""How a run comes to its end: by what it returns, or inside a transaction of its own."""
+
+import logging
+from typing import Any
+
+import msgspec
+
+from penstock.core.errors import PenstockError, StoreUnavailable
+from penstock.core.job import Job
+from penstock.core.lifecycle import Done, Failed, Outcome
+from penstock.engine import Penstock
+
+_log = logging.getLogger(__name__)
+_encode = msgspec.json.Encoder().encode
+RESULT_LIMIT = 1_000_000
+_DONE = Done()
+_UNCOMMITTED = Failed("it called context.finish, but that transaction was not committed")
+
+
+def finished(result: Any) -> Done | Failed:
+    """What a handler came to that returned this."""
+    if result is None:
+        return _DONE
+    try:
+        encoded = _encode(result).decode()
+        if len(encoded) > RESULT_LIMIT:
+            return Failed(
+                f"it ran, but its result is {len(encoded)} characters of JSON, more than "
+                f"{RESULT_LIMIT}; store large data elsewhere and return a reference",
+                permanent=True,
+            )
+        return Done(encoded)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        return Failed(f"it ran, but its result is not JSON: {error}", permanent=True)
+
+
+async def settle_joined(penstock: Penstock, job: Job, outcome: Outcome) -> Job | None:
+    """What became of a job whose run joined a transaction of its own; None if it is lost.
+
+    Without a commit the run has failed, whatever it returned.
+    """
+    found = await penstock.store.get([job.id])
+    if found and found[0].token == job.token and found[0].state.final:
+        return found[0]
+    failed = _UNCOMMITTED if isinstance(outcome, Done) else outcome
+    try:
+        (settled,) = await penstock.settle_held([(job, failed)])
+    except StoreUnavailable:
+        raise
+    except PenstockError:  # the row is locked
+        _log.warning("job %d ended, but its transaction is still open", job.id)
+        return None
+    return settled
