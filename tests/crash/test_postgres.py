@@ -3,6 +3,7 @@
 The number of outages is that of the environment variable PENSTOCK_OUTAGES.
 """
 
+import asyncio
 import contextlib
 import os
 import random
@@ -20,8 +21,9 @@ import pytest
 
 from penstock.core.errors import StoreUnavailable
 from penstock.engine import run_sync
-from penstock.stores.postgres import store
+from penstock.stores.postgres import store, writer
 from penstock.stores.postgres.connection import address
+from tests.crash.client import Client
 from tests.crash.history import check, read_store
 from tests.crash.processes import Child, Zygote, until
 from tests.crash.proxy import BEFORE, MOMENTS, Proxy
@@ -157,6 +159,47 @@ def test_writer_that_trusts_a_number_is_mistaken(
     crash_at_a_commit(server, folder)
     found = check(read_history(folder), read_store(folder), drained=False)
     assert 1 in {violation.promise for violation in found}
+
+
+def test_calls_of_a_commit_in_doubt_are_not_done_again(
+    monkeypatch: pytest.MonkeyPatch, server: PostgresServer, folder: Path
+) -> None:
+    """Nobody says what became of it: each caller of the group is told so, and none is repeated."""
+    monkeypatch.setattr(writer, "_DOUBT", 0.1)
+
+    async def enqueue(app: Client) -> list[object]:
+        with vars(app.store)["_writer"]._lock:  # all of them have come before it begins
+            calls = [asyncio.ensure_future(app.enqueue_many([app.new()])) for _ in range(3)]
+            await asyncio.sleep(0)
+        return list(await asyncio.gather(*calls, return_exceptions=True))
+
+    def crash() -> str:
+        server.kill()
+        return BEFORE
+
+    with Proxy(server.url) as proxy:
+        through(proxy, folder)
+        with client(folder, clock="server") as app:
+            run_sync(app.enqueue_many([app.new()]))
+            proxy.choose = crash
+            answers = asyncio.run(enqueue(app))
+            proxy.choose = lambda: None
+            server.start()
+            assert all(isinstance(answer, StoreUnavailable) for answer in answers)
+            assert all("may or may not" in str(answer) for answer in answers)
+            assert run_sync(app.store.backlog())[0] == 1
+        assert_promises_kept(folder, drained=False)
+
+
+def test_connection_that_is_stuck_in_a_command_is_let_go(folder: Path) -> None:
+    """The driver gave up waiting for an answer, and calls the connection open."""
+    with client(folder, clock="server") as app:
+        run_sync(app.enqueue_many([app.new()]))
+        connection = vars(app.store)["_writer"]._connection
+        connection.pgconn.send_query(b"SELECT 1")
+        run_sync(app.enqueue_many([app.new()]))
+        assert connection.closed
+    assert_promises_kept(folder, drained=False)
 
 
 def through(proxy: Proxy, folder: Path) -> None:
