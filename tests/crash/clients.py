@@ -21,7 +21,15 @@ from penstock.core.note import Note
 from penstock.engine import run_sync
 from penstock.stores.sqlite import checkpoint
 from penstock.worker.worker import Worker
-from tests.crash import chaining, enduring, limiting, migrating, serving, variants
+from tests.crash import (
+    chaining,
+    enduring,
+    limiting,
+    migrating,
+    serving,
+    variants,
+    variants_postgres,
+)
 from tests.crash.client import MOMENT, ORDERS, Client
 from tests.crash.points import arm
 from tests.crash.recording import Recorder, Trouble, is_postgres, recorded_run
@@ -324,7 +332,10 @@ ROLES: dict[str, Callable[[Client, dict[str, Any]], None]] = {
 
 def run(role: str, folder: Path, options: dict[str, Any]) -> None:
     """Be this client; an error that no client should meet is noted, and raised."""
-    variants.apply(options.get("variant"))
+    if is_postgres(folder):
+        variants_postgres.apply(options.get("variant"), folder)
+    else:
+        variants.apply(options.get("variant"))
     app = Client(role, folder, options)
     arm(app.point)
     try:

@@ -9,6 +9,7 @@ from penstock.core.lifecycle import Done, Failed, Outcome
 from penstock.core.retry import RetryPolicy
 from penstock.engine import run_sync
 from tests.crash.client import MOMENT, Client
+from tests.crash.processes import meet
 
 
 def run_one(app: Client, job: Job, outcome: Outcome | None = None) -> None:
@@ -69,6 +70,15 @@ def race(app: Client, options: dict[str, Any]) -> None:
         run_sync(app.enqueue_many([app.new(**options["job"])]))
 
 
+def takes(app: Client, options: dict[str, Any]) -> None:
+    """Enqueues a job and does what it is given, when both have claimed."""
+    run_sync(app.enqueue_many([app.new(**options.get("job", {}))]))
+    jobs = run_sync(app.claim(worker=app.actor, limit=9))
+    meet(app.folder, "claimed")
+    for job in jobs:
+        run_one(app, job)
+
+
 def silent_worker(app: Client, options: dict[str, Any]) -> None:
     """A worker begins one job again and again, and is never heard of."""
     run_sync(app.enqueue_many([app.new(retry=RetryPolicy(attempts=2, delay=MOMENT))]))
@@ -94,6 +104,7 @@ SCENES = (
     works,
     jobs_of_a_key,
     race,
+    takes,
     silent_worker,
     pause,
 )

@@ -78,8 +78,7 @@ def stop_between_writes(folder: Path, child: Child) -> None:
 
 def assert_promises_kept(folder: Path, context: object = "", **options: object) -> None:
     """Nothing was lost, doubled, misordered, stuck or forgotten, and the file is sound."""
-    if is_postgres(folder):
-        until(lambda: not writers(folder), "a transaction does not end")
+    wait_for_writers(folder)
     violations = check(read_history(folder), read_store(folder), **options)  # type: ignore[arg-type]
     assert not violations, (context, *violations)
     if not is_postgres(folder):
@@ -105,11 +104,10 @@ def ask(folder: Path, sql: str) -> list[Any]:
         return sqlite.execute(sql).fetchall()
 
 
-def writers(folder: Path) -> int:
-    """How many transactions write to a PostgreSQL store just now, of clients that may be dead."""
+def wait_for_writers(folder: Path) -> None:
+    """Wait until PostgreSQL has noticed that clients are dead: they may have been writing."""
+    if not is_postgres(folder):
+        return
     log = f"'{table(folder, 'log')}'::regclass"
-    [(found,)] = ask(
-        folder,
-        f"SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND classid = {log}",  # noqa: S608
-    )
-    return int(found)
+    held = f"SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND classid = {log}"  # noqa: S608
+    until(lambda: ask(folder, held) == [(0,)], "a transaction does not end")

@@ -10,7 +10,7 @@ import pytest
 from tests.crash.history import Violation, check, read_store
 from tests.crash.processes import Zygote
 from tests.crash.recording import read_history
-from tests.crash.support import finish_by_hand
+from tests.crash.support import finish_by_hand, wait_for_writers
 from tests.crash.variants import VARIANTS
 
 
@@ -66,6 +66,7 @@ def play(zygote: Zygote, folder: Path, scene: Scene, variant: str | None) -> Seq
         assert child.wait() in (0, -signal.SIGKILL), (folder / "errors.txt").read_text()
     if scene.cleaned_up:
         finish_by_hand(folder)
+    wait_for_writers(folder)
     return check(read_history(folder), read_store(folder))
 
 

@@ -4,9 +4,7 @@ They are applied in client processes only. A statement that a variant changes ha
 expected, so that no variant heals in silence when the source changes.
 """
 
-import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -21,6 +19,7 @@ from penstock.stores.sql.transaction import Totals, Transaction
 from penstock.stores.sqlite.store import SqliteStore
 from penstock.stores.sqlite.transaction import SQL, SqliteTransaction
 from penstock.stores.sqlite.writer import SqliteWriter
+from tests.crash.processes import meet
 
 
 def apply(name: str | None) -> None:
@@ -149,13 +148,6 @@ def checks_then_acts() -> None:
 
 def room(self: Any, queue: str) -> None:
     self._rooms[queue] = None
-
-
-def meet(folder: Path) -> None:
-    """Wait until two processes are here."""
-    (folder / f"here-{time.monotonic_ns()}").touch()
-    while len(list(folder.glob("here-*"))) < 2:
-        time.sleep(0.001)
 
 
 def stores_a_batch_in_pieces() -> None:
