@@ -81,7 +81,9 @@ def test_folder_is_refused(tmp_path: Path, shell: Shell) -> None:
 def test_url_that_cannot_be_is_refused(url: str) -> None:
     said = Shell(url).error("status", code=2)
     assert said.startswith("penstock: ")
-    assert said.endswith("try: --store sqlite:///FILE, postgresql://HOST/DATABASE or http://HOST:PORT")
+    assert said.endswith(
+        "try: --store sqlite:///FILE, postgresql://HOST/DATABASE or http://HOST:PORT"
+    )
 
 
 def test_suggestions_name_the_same_store(app: Penstock, url: str) -> None:

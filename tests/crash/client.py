@@ -2,12 +2,13 @@
 
 import asyncio
 import random
-import sqlite3
 import time
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+
+import psycopg
 
 from penstock.core.errors import Cancel, QueueFull, Snooze
 from penstock.core.job import Job, Lease, NewJob, Scope
@@ -15,9 +16,18 @@ from penstock.core.lifecycle import Outcome
 from penstock.core.retry import RetryPolicy
 from penstock.engine import run_sync
 from penstock.stores import system_clock
+from penstock.stores.postgres.connection import address
 from penstock.worker.context import context
 from tests.crash.points import Point, die
-from tests.crash.recording import Fence, Recorded, Recorder, mark_of, recorded_run
+from tests.crash.recording import (
+    Fence,
+    Recorded,
+    Recorder,
+    is_postgres,
+    mark_of,
+    recorded_run,
+    store_url,
+)
 
 LEASE = timedelta(seconds=0.3)
 LONG_LEASE = timedelta(minutes=5)
@@ -28,7 +38,6 @@ FIRM_LEASE = timedelta(seconds=3)
 MOMENT = timedelta(seconds=0.01)
 RETRY = RetryPolicy(attempts=4, delay=MOMENT, factor=1)
 KEYS = [None, None, None, "k1", "k2", "k3", "k4"]
-ORDERS = "CREATE TABLE IF NOT EXISTS orders (mark TEXT PRIMARY KEY)"
 
 # What a handler does at its first attempt, its second, and so on; the last holds for the rest.
 DEEDS = [
@@ -42,6 +51,12 @@ DEEDS = [
     ["permanent"],
     ["cancel"],
 ]
+
+
+def orders(folder: Path) -> str:
+    """The table of an application in the database of the store."""
+    url = store_url(folder)
+    return f"{address(url).schema}.orders" if is_postgres(folder) else "orders"
 
 
 class Hopeless(Exception):
@@ -144,14 +159,16 @@ class Client(Recorded):
     def some_jobs(self) -> list[NewJob]:
         return [self.any_job() for _ in range(self.rng.randint(2, 8))]
 
-    def enqueue_within(self, connection: sqlite3.Connection, job: NewJob) -> None:
+    def enqueue_within(self, connection: Any, job: NewJob) -> None:
         """Enqueue together with a row of one's own, in one's own transaction."""
-        connection.execute("BEGIN IMMEDIATE")
+        postgres = isinstance(connection, psycopg.Connection)
+        connection.execute("BEGIN" if postgres else "BEGIN IMMEDIATE")
         call = self.note_asked([job])
         try:
             stored = run_sync(self.store.add([job], actor=self.actor, connection=connection))
             if not stored[0].duplicate:
-                connection.execute("INSERT INTO orders VALUES (?)", (mark_of(job.payload),))
+                insert = f"INSERT INTO {orders(self.folder)} VALUES ({'%s' if postgres else '?'})"  # noqa: S608
+                connection.execute(insert, (mark_of(job.payload),))
             connection.execute("COMMIT")
         except QueueFull:
             connection.execute("ROLLBACK")

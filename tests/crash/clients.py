@@ -14,11 +14,14 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import psycopg
+
 from penstock.core.errors import LeaseLost, PenstockError, QueueFull, StoreUnavailable
 from penstock.core.job import JobQuery, NewJob, Retention
 from penstock.core.lifecycle import Done, Failed, Snoozed
 from penstock.core.note import Note
 from penstock.engine import run_sync
+from penstock.stores.postgres.connection import address
 from penstock.stores.sqlite import checkpoint
 from penstock.worker.worker import Worker
 from tests.crash import (
@@ -30,9 +33,9 @@ from tests.crash import (
     variants,
     variants_postgres,
 )
-from tests.crash.client import MOMENT, ORDERS, Client
+from tests.crash.client import MOMENT, Client, orders
 from tests.crash.points import arm
-from tests.crash.recording import Recorder, Trouble, is_postgres, recorded_run
+from tests.crash.recording import Recorder, Trouble, is_postgres, recorded_run, store_url
 from tests.crash.scenes import SCENES
 from tests.crash.steps import some_line, walker
 
@@ -43,9 +46,9 @@ def producer(app: Client, options: dict[str, Any]) -> None:
 
 
 async def _produce(app: Client, rounds: int) -> None:
-    connection = None if is_postgres(app.folder) else own_connection(app.folder)
+    connection = own_connection(app.folder)
     for _ in range(rounds):
-        way = app.rng.randrange(3 if connection is None else 4)
+        way = app.rng.randrange(4)
         try:
             if way == 0:
                 await app.enqueue_many(app.some_jobs())
@@ -56,8 +59,10 @@ async def _produce(app: Client, rounds: int) -> None:
                         raise answer
             elif way == 2:
                 await asyncio.to_thread(lambda: run_sync(app.enqueue_many([app.any_job()])))
-            elif connection is not None:
-                await asyncio.to_thread(app.enqueue_within, connection, app.any_job())
+            else:
+                # PostgreSQL lets others go on meanwhile, also with a key or past a limit.
+                job = app.new() if is_postgres(app.folder) else app.any_job()
+                await asyncio.to_thread(app.enqueue_within, connection, job)
         except QueueFull:
             await asyncio.sleep(0.005)
         await asyncio.sleep(app.rng.uniform(0, 0.004))
@@ -74,13 +79,20 @@ def plain_producer(app: Client, options: dict[str, Any]) -> None:
         time.sleep(app.rng.uniform(0, 0.004))
 
 
-def own_connection(folder: Path) -> sqlite3.Connection:
-    """An application's own connection to the file of the store."""
-    connection = sqlite3.connect(
-        folder / "jobs.db", timeout=60, isolation_level=None, check_same_thread=False
-    )
-    connection.execute(ORDERS)
-    return connection
+def own_connection(folder: Path) -> Any:
+    """An application's own connection to the database of the store, with a table of its own."""
+    made = f"CREATE TABLE IF NOT EXISTS {orders(folder)} (mark TEXT PRIMARY KEY)"
+    if not is_postgres(folder):
+        connection = sqlite3.connect(
+            folder / "jobs.db", timeout=60, isolation_level=None, check_same_thread=False
+        )
+        connection.execute(made)
+        return connection
+    where = address(store_url(folder))
+    postgres = psycopg.connect(where.conninfo, autocommit=True)
+    # Whoever comes at the same time would fail.
+    postgres.execute(f"SELECT pg_advisory_lock(1); {made}; SELECT pg_advisory_unlock(1)".encode())
+    return postgres
 
 
 def worker(app: Client, options: dict[str, Any]) -> None:
