@@ -2,7 +2,8 @@
 
 One coroutine exchanges with the store: what has ended goes out and new jobs come in, in one
 transaction, because both calls reach the writer together. The slots are long-lived asyncio
-tasks; a handler that never waits costs no task switch.
+tasks; a handler that never waits costs no task switch. When half of the slots have ended, what is
+theirs is exchanged while the other half runs: the store and the handlers work at the same time.
 """
 
 import asyncio
@@ -82,6 +83,7 @@ class Worker:
         self._queues = queues
         self._tags = tags
         self._concurrency = concurrency
+        self._portion = concurrency // 2 or 1
         self._grace = grace
         self._sweep = sweep
         self._retention = retention
@@ -324,6 +326,9 @@ class Worker:
                     _log.exception("running job %d failed in an unforeseen way", run.job.id)
                     outcome = Failed(described(error))
                 self._end(run, outcome)
+                if len(self._ended) == self._portion:
+                    # The store settles these while the others run.
+                    await asyncio.sleep(0)
             if not self._over:
                 idle = self._loop.create_future()
                 self._idle_slots.append(idle)

@@ -30,6 +30,7 @@ _log = logging.getLogger(__name__)
 # Transactions that met others in the wrong moment are tried again, this often.
 _TRIES = 10
 _COLLISIONS = (errors.SerializationFailure, errors.DeadlockDetected)
+_LONELY = 0.2
 # How long to ask what became of a transaction, when the connection was lost at its commit.
 _DOUBT = 30.0
 _LOOK = 0.1
@@ -55,6 +56,8 @@ class PostgresWriter(Writer):
         self._sql = sql
         self._clock = clock
         self._modes = modes
+        # Verbs that had to be alone a moment ago will have to be again.
+        self._lonely: dict[str, float] = {}
         self._committed = committed
         self._connection: Connection | None = None
         self._life = 0
@@ -73,8 +76,10 @@ class PostgresWriter(Writer):
             self._connection.close()
 
     def _commit_all(self, requests: Sequence[Request]) -> None:
-        for mode, group in groupby(requests, key=self._mode):
+        # One commit for what a worker asks at once, if one part of it has to be alone.
+        for _, group in groupby(requests, key=self._goes_beside):
             members = list(group)
+            mode = max(map(self._mode, members))
             try:
                 self._commit(members, mode)
             except InDoubt as error:
@@ -94,7 +99,13 @@ class PostgresWriter(Writer):
             request.answer = self._translated(error)
 
     def _mode(self, request: Request) -> Mode:
-        return self._modes.get(request.verb.__name__, Mode.ALONE)
+        name = request.verb.__name__
+        if self._lonely.get(name, 0.0) > time.monotonic():
+            return Mode.ALONE
+        return self._modes.get(name, Mode.ALONE)
+
+    def _goes_beside(self, request: Request) -> bool:
+        return self._mode(request) is Mode.BESIDE
 
     def _translated(self, error: Exception) -> Exception:
         if isinstance(error, psycopg.Error):
@@ -110,6 +121,8 @@ class PostgresWriter(Writer):
                 transaction = self._attempt(requests, mode)
             except NeedsAlone:
                 mode = Mode.ALONE
+                lonely = time.monotonic() + _LONELY
+                self._lonely.update((request.verb.__name__, lonely) for request in requests)
             except psycopg.Error as error:
                 if not self._may_help(error, n):
                     raise
