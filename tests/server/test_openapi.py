@@ -70,8 +70,9 @@ def reach(case: Any) -> None:
     for given_fields in (case.body, case.query):
         if not isinstance(given_fields, dict):
             continue
-        if isinstance(given_fields.get("wait"), int | float):
-            given_fields["wait"] = min(given_fields["wait"], 0)
+        for name, most in (("wait", 0), ("timeout", 1)):
+            if isinstance(given_fields.get(name), int | float):
+                given_fields[name] = min(given_fields[name], most)
         if len(str(given_fields.get("worker_id", ""))) % 2:
             given_fields["worker_id"] = WORKER
 

@@ -84,6 +84,7 @@ class PostgresStore(SqlStore):
         super().__init__()
         self._where = address(url)
         self._clock = clock
+        self.clock: Clock = self._server_time if clock is None else clock
         self._sql = queries(self._where.schema)
         with translated(self._where.name):
             ahead = prepare(self._where, create=create)
@@ -99,10 +100,8 @@ class PostgresStore(SqlStore):
         self._joining = Joining(self._where, self._sql, clock)
         self._closed = False
 
-    def clock(self) -> int:
+    def _server_time(self) -> int:
         """The server's time, as near as this process can tell without asking."""
-        if self._clock is not None:
-            return self._clock()
         return time.time_ns() // 1000 + self._writer.ahead
 
     async def close(self) -> None:
