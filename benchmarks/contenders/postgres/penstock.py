@@ -7,7 +7,9 @@ from benchmarks.contenders.penstock import PenstockQueue
 
 
 class PostgresQueue(PenstockQueue):
-    """With its defaults: audit log and NOTIFY on."""
+    """Audit log and NOTIFY on, with as many slots as PgQueuer has jobs in a batch."""
+
+    slots = 250
 
     def url(self, name: str) -> str:
         return f"{postgres.url_of(self.folder)}?schema={name}"
