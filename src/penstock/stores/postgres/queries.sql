@@ -141,7 +141,7 @@ entry AS (
 ),
 counted AS (
     INSERT INTO penstock.delta (id, queue, stage, n)
-    SELECT max(version), $6, (max(due) > max(now))::integer, count(*)
+    SELECT nextval('penstock.log_id'), $6, (max(due) > max(now))::integer, count(*)
     FROM new HAVING count(*) > 0
 )
 SELECT id, version, now, due FROM new;
@@ -193,7 +193,7 @@ JOIN penstock.job_active AS j ON j.id = p.id WHERE $3::bigint IS NOT NULL;
 
 -- name: add_totals
 INSERT INTO penstock.delta (id, queue, stage, n)
-SELECT $2, value ->> 0, (value ->> 1)::smallint, (value ->> 2)::bigint
+SELECT nextval('penstock.log_id'), value ->> 0, (value ->> 1)::smallint, (value ->> 2)::bigint
 FROM json_array_elements($1::json);
 
 -- name: any_due
@@ -271,8 +271,8 @@ entry AS (
 ),
 counted AS (
     INSERT INTO penstock.delta (id, queue, stage, n)
-    SELECT t.last, t.queue, s.stage, s.sign * t.n
-    FROM (SELECT queue, count(*) AS n, max(token) AS last FROM started GROUP BY queue) AS t
+    SELECT nextval('penstock.log_id'), t.queue, s.stage, s.sign * t.n
+    FROM (SELECT queue, count(*) AS n FROM started GROUP BY queue) AS t
     CROSS JOIN (VALUES (0, -1), (3, 1)) AS s (stage, sign)
 )
 SELECT * FROM started ORDER BY place, since, id
@@ -588,8 +588,8 @@ entry AS (
 ),
 counted AS (
     INSERT INTO penstock.delta (id, queue, stage, n)
-    SELECT t.last, t.queue, s.stage, s.sign * t.n
-    FROM (SELECT queue, count(*) AS n, max(number) AS last FROM numbered GROUP BY queue) AS t
+    SELECT nextval('penstock.log_id'), t.queue, s.stage, s.sign * t.n
+    FROM (SELECT queue, count(*) AS n FROM numbered GROUP BY queue) AS t
     CROSS JOIN (VALUES (3, -1), ($12::integer, 1)) AS s (stage, sign)
 )
 

@@ -15,8 +15,7 @@ INSERT INTO penstock.meta VALUES
     ('folded', 0);
 
 CREATE SEQUENCE penstock.job_id;
--- Numbers entries of the log. Changes of totals have the number of an entry that was written with
--- them, or a number of their own.
+-- Numbers entries of the log and changes of totals.
 CREATE SEQUENCE penstock.log_id;
 
 CREATE TABLE penstock.queue (
@@ -488,7 +487,7 @@ BEGIN
     INSERT INTO penstock.log (id, job_id, at, day, event, state, queue, actor)
     VALUES (entry, new_id, at, at / 86400000000, 'enqueued', 'pending', new ->> 'queue', by);
     INSERT INTO penstock.delta (id, queue, stage, n)
-    VALUES (entry, new ->> 'queue', new_stage, 1);
+    VALUES (nextval('penstock.log_id'), new ->> 'queue', new_stage, 1);
     IF new ->> 'tags' IS NOT NULL THEN
         INSERT INTO penstock.tag (tag, job_id)
         SELECT DISTINCT t, new_id FROM json_array_elements_text((new ->> 'tags')::json) AS t;
@@ -635,8 +634,8 @@ BEGIN
     );
     INSERT INTO penstock.delta (id, queue, stage, n)
     VALUES
-        (entry, held.queue, 3, -1),
-        (entry, held.queue, 4, 1);
+        (nextval('penstock.log_id'), held.queue, 3, -1),
+        (nextval('penstock.log_id'), held.queue, 4, 1);
     UPDATE penstock.job SET
         shelf = 2 * (at / 86400000000), stage = 4, version = entry, finished_at = at,
         error = NULL, result = asked ->> 'result', expires_at = NULL, cancel_requested = false
