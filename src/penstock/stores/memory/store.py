@@ -125,7 +125,7 @@ class MemoryStore:
             found = ((self._jobs[place], duplicate) for place, duplicate in places)
             return [replace(job, duplicate=hit) for job, hit in found]
 
-    async def finish(self, job: Job, outcome: Done, *, actor: str, connection: Any) -> Job:  # noqa: ARG002
+    async def finish(self, job: Job, outcome: Done, *, actor: str, connection: Any) -> Job:  # noqa: ARG002 - it is refused
         raise ConfigurationError("the in-memory store cannot join a database transaction")
 
     async def claim(self, wanted: Claim) -> list[Job]:

@@ -78,7 +78,7 @@ class Bell:
         """Return after a change since `seen`, or after this time."""
         poll = POLL_LISTENING if self._listening else POLL_ALONE
         # Apart from other processes, which would all look at the same moment.
-        timeout = min(timeout, poll * random.uniform(0.8, 1.0))  # noqa: S311
+        timeout = min(timeout, poll * random.uniform(0.8, 1.0))  # noqa: S311 - no secret
         loop = asyncio._get_running_loop()  # noqa: SLF001 - the public one raises
         if loop is None:
             with self._condition:
@@ -130,7 +130,7 @@ class Bell:
                     _log.warning("%s: listening again soon: %s", self._where.name, error)
             connection, self._listening = None, False
             if not self._is_closed():
-                select.select([self._wake_read], [], [], _RECONNECT * random.uniform(0.5, 1.5))  # noqa: S311
+                select.select([self._wake_read], [], [], _RECONNECT * random.uniform(0.5, 1.5))  # noqa: S311 - no secret
 
     def _is_closed(self) -> bool:
         return self._closed

@@ -125,7 +125,7 @@ class SqliteTransaction(SqliteReading, Transaction):
         self._execute(SQL["restore_job"], columns)
         self._execute(SQL["add_payload"], (columns[0], payload))
 
-    def restore_log(self, entries: Sequence[Sequence[Any]], queue: str) -> None:  # noqa: ARG002
+    def restore_log(self, entries: Sequence[Sequence[Any]], queue: str) -> None:  # noqa: ARG002 - the job has it
         """See `Transaction.restore_log`."""
         self.executemany("restore_log", entries)
 
