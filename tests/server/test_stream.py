@@ -25,9 +25,6 @@ from tests.server.streaming import Said, listening, streaming, transitions
 ROOT = Path(__file__).parents[2]
 NEW = NewJob(task="t", payload="{}", queue="q", tags=("x",))
 
-without_gaps = pytest.mark.parametrize("app", ["memory", "sqlite"], indirect=True)
-"""For tests that count on numbers of entries without gaps, which PostgreSQL does not promise."""
-
 
 @pytest.fixture
 async def address(service: Service) -> AsyncIterator[str]:
@@ -60,7 +57,6 @@ async def work(app: Penstock) -> Job:
     return done
 
 
-@without_gaps
 async def test_stream_begins_now_and_tells_what_happens(app: Penstock, address: str) -> None:
     await work(app)
     newest = await app.newest_log()
@@ -90,7 +86,6 @@ async def test_stream_goes_on_behind_an_entry(app: Penstock, address: str) -> No
         assert [one.id for one in await take(transitions(stream), 2)] == ids[7:]
 
 
-@without_gaps
 async def test_id_of_another_store_begins_now(app: Penstock, address: str) -> None:
     await work(app)
     async with streaming(address, last=10**9) as stream:
@@ -137,7 +132,6 @@ async def test_wrong_last_event_id_is_refused(api: Api, given: str) -> None:
     assert (answer.status_code, answer.json()["field"]) == (422, "Last-Event-ID")
 
 
-@without_gaps
 async def test_silent_stream_gives_a_sign_and_moves_the_place(
     app: Penstock, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -160,7 +154,6 @@ async def test_stream_ends_when_the_service_stops(service: Service, address: str
             assert [one async for one in stream if one.event] == []
 
 
-@without_gaps
 async def test_reader_that_went_away_is_forgotten(
     app: Penstock, service: Service, address: str
 ) -> None:
@@ -196,7 +189,6 @@ async def test_many_readers_cost_no_more_questions_than_one(
             assert 1 <= faults.calls["log"] - before <= 6
 
 
-@without_gaps
 async def test_stream_survives_a_store_that_fails(
     app: Penstock, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -217,7 +209,6 @@ async def fill(app: Penstock, jobs: int = 100) -> None:
     await app.settle([(job, Failed("x" * 100_000, permanent=True)) for job in held])
 
 
-@without_gaps
 async def test_reader_that_does_not_read_is_cut_off_and_comes_back_by_its_last_id(
     app: Penstock, service: Service, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -238,7 +229,6 @@ async def test_reader_that_does_not_read_is_cut_off_and_comes_back_by_its_last_i
         assert [one.id for one in await take(transitions(stream), 100)] == list(range(201, 301))
 
 
-@without_gaps
 async def test_no_more_than_so_much_of_the_log_is_kept_in_memory(
     app: Penstock, service: Service, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -299,7 +289,6 @@ async def check_no_gap(app: Penstock, addresses: list[str]) -> None:
         assert one == ids[: ids.index(stop) + 1]
 
 
-@without_gaps
 async def test_nothing_is_left_out_or_doubled_when_readers_come_back_at_random(
     app: Penstock, address: str
 ) -> None:

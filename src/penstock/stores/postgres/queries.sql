@@ -1,6 +1,11 @@
 -- Every query of the PostgreSQL store, in the order of the Store protocol, under the names of the
 -- SQLite store where it has the same. `{_name}` stands for the text of the part with that name.
 -- Lists come as JSON where they are short, as binary arrays where there may be thousands.
+--
+-- What the planner believes of a table is worth nothing: it may have seen it empty a moment before
+-- a million jobs came. So it is given no choice where a table grows with the jobs: what a list
+-- names is looked up row by row (LATERAL with OFFSET 0, which it leaves as it is), and what is
+-- found is changed by its place, since no index could lead the other way round.
 
 -- What a job is read from; what most jobs do not have stands together, NULL for those without.
 -- name: _columns
@@ -29,6 +34,14 @@ t AS MATERIALIZED (
 -- The ids of a JSON list, in its order.
 -- name: _ids
 (SELECT value::bigint AS id, n FROM json_array_elements_text($1::json) WITH ORDINALITY AS p (value, n)) AS p
+
+-- One that is not finished, by its id.
+-- name: _active
+LATERAL (SELECT ctid AS tid, * FROM penstock.job_active WHERE id = p.id OFFSET 0) AS j
+
+-- Wherever it stands: its place is that in its own table.
+-- name: _place
+LATERAL (SELECT tableoid AS part, ctid AS tid, * FROM penstock.job WHERE id = p.id OFFSET 0) AS j
 
 -- A job by its id, whether it is finished or not; most are not.
 -- name: _any_job
@@ -109,7 +122,7 @@ WHERE dedupe = $1 AND dedupe IS NOT NULL AND stage = 3;
 
 -- name: held_keys
 SELECT coalesce(json_agg(k)::text, '[]') FROM json_array_elements_text($1::json) AS k
-WHERE EXISTS (SELECT 1 FROM penstock.job_active WHERE key = k AND key IS NOT NULL);
+WHERE EXISTS (SELECT 1 FROM penstock.job_active WHERE key = k AND key IS NOT NULL OFFSET 0);
 
 -- Jobs that need no look at any other, in one statement of their own: arguments and actors differ,
 -- the rest is the same. Nothing is written where the queue has a limit, or is not known yet.
@@ -141,7 +154,7 @@ entry AS (
 ),
 counted AS (
     INSERT INTO penstock.delta (id, queue, stage, n)
-    SELECT nextval('penstock.log_id'), $6, (max(due) > max(now))::integer, count(*)
+    SELECT max(version), $6, (max(due) > max(now))::integer, count(*)
     FROM new HAVING count(*) > 0
 )
 SELECT id, version, now, due FROM new;
@@ -169,7 +182,7 @@ FROM unnest(
 
 -- name: add_tags_of
 INSERT INTO penstock.tag (tag, job_id)
-SELECT t.tag, j.id FROM unnest($1::bigint[]) AS p (id) JOIN penstock.job_active AS j ON j.id = p.id
+SELECT t.tag, j.id FROM unnest($1::bigint[]) AS p (id) CROSS JOIN {_active}
 CROSS JOIN LATERAL json_array_elements_text(j.tags::json) AS t (tag)
 ON CONFLICT DO NOTHING;
 
@@ -189,23 +202,23 @@ ON CONFLICT DO NOTHING;
 INSERT INTO penstock.log (id, job_id, at, day, event, state, queue, actor)
 SELECT p.version, j.id, $4, $4::bigint / 86400000000, 'enqueued', 'pending', j.queue, $5
 FROM unnest($1::bigint[], $2::bigint[]) AS p (version, id)
-JOIN penstock.job_active AS j ON j.id = p.id WHERE $3::bigint IS NOT NULL;
+CROSS JOIN {_active} WHERE $3::bigint IS NOT NULL;
 
 -- name: add_totals
 INSERT INTO penstock.delta (id, queue, stage, n)
-SELECT nextval('penstock.log_id'), value ->> 0, (value ->> 1)::smallint, (value ->> 2)::bigint
+SELECT $2, value ->> 0, (value ->> 1)::smallint, (value ->> 2)::bigint
 FROM json_array_elements($1::json);
 
 -- name: any_due
 SELECT 1 FROM penstock.job_active WHERE stage = 1 AND run_at <= $1 ORDER BY run_at LIMIT 1;
 
 -- name: promote_due
-UPDATE penstock.job_active SET stage = 0
-WHERE id IN (
-    SELECT id FROM penstock.job_active WHERE stage = 1 AND run_at <= $1
+WITH t AS MATERIALIZED (
+    SELECT ctid AS tid FROM penstock.job_active WHERE stage = 1 AND run_at <= $1
     ORDER BY run_at LIMIT $2 FOR UPDATE SKIP LOCKED
 )
-RETURNING queue;
+UPDATE penstock.job_active AS j SET stage = 0 FROM t WHERE j.ctid = t.tid
+RETURNING j.queue;
 
 -- What a claim has to know first: whether jobs have fallen due or arrived with somebody else's
 -- transaction, whether limits, tenants or ages have a say, and which queues are open.
@@ -271,8 +284,8 @@ entry AS (
 ),
 counted AS (
     INSERT INTO penstock.delta (id, queue, stage, n)
-    SELECT nextval('penstock.log_id'), t.queue, s.stage, s.sign * t.n
-    FROM (SELECT queue, count(*) AS n FROM started GROUP BY queue) AS t
+    SELECT t.last, t.queue, s.stage, s.sign * t.n
+    FROM (SELECT queue, count(*) AS n, max(token) AS last FROM started GROUP BY queue) AS t
     CROSS JOIN (VALUES (0, -1), (3, 1)) AS s (stage, sign)
 )
 SELECT * FROM started ORDER BY place, since, id
@@ -304,8 +317,10 @@ picked AS MATERIALIZED (
 
 -- By tags: the same, of each queue and tag.
 -- name: _picked_tagged
-SELECT j.id, -t.priority AS rank, t.run_at
-    FROM penstock.ready_tag AS t JOIN penstock.job_active AS j ON j.id = t.job_id
+SELECT t.job_id AS id, -t.priority AS rank, t.run_at
+    FROM penstock.ready_tag AS t CROSS JOIN LATERAL (
+        SELECT stage, tenant, held, throttle FROM penstock.job_active WHERE id = t.job_id OFFSET 0
+    ) AS j
     WHERE t.queue = q.name AND t.tag = q.tag AND j.stage = 0 AND j.tenant IS NULL
     AND j.held IS NULL AND j.throttle IS NULL
     ORDER BY -t.priority, t.tenant, t.run_at, t.job_id
@@ -387,13 +402,13 @@ WITH RECURSIVE place (tenant, queue, priority) AS (
 SELECT tenant, queue, priority FROM place;
 
 -- name: release
-UPDATE penstock.job_active SET held = NULL
-WHERE id IN (
-    SELECT id FROM penstock.job_active
+WITH t AS MATERIALIZED (
+    SELECT ctid AS tid FROM penstock.job_active
     WHERE stage = 0 AND held = $1 AND held IS NOT NULL
     AND coalesce(tenant, '') = $2 AND queue = $3 AND priority = $4
     ORDER BY run_at, id LIMIT nullif($5::bigint, -1)
-);
+)
+UPDATE penstock.job_active AS j SET held = NULL FROM t WHERE j.ctid = t.tid;
 
 -- Whether any limit on running jobs is in force. A settle asks, for the sake of other processes.
 -- name: _limited
@@ -409,12 +424,28 @@ SELECT
 -- name: limited
 {_limited};
 
+-- Whether a queue has a job that could start, as far as its own limits go.
+-- name: _ready
+(
+    EXISTS (
+        SELECT 1 FROM penstock.job_active AS j
+        WHERE j.queue = q.name AND j.stage = 0 AND j.tenant IS NULL AND j.held IS NULL OFFSET 0
+    )
+    OR EXISTS (
+        SELECT 1 FROM penstock.job_active AS j
+        WHERE j.queue = q.name AND j.stage = 0 AND j.tenant IS NOT NULL AND j.held IS NULL OFFSET 0
+    )
+    OR EXISTS (
+        SELECT 1 FROM penstock.job_active AS j
+        WHERE j.queue = q.name AND j.stage = 0 AND j.held IS NOT NULL OFFSET 0
+    )
+)
+
 -- name: queue_is_wanted
 SELECT EXISTS (
     SELECT 1 FROM json_array_elements_text($1::json) AS n
     JOIN penstock.queue AS q ON q.name = n
-    WHERE q.concurrency IS NOT NULL AND NOT q.paused
-    AND EXISTS (SELECT 1 FROM penstock.job_active AS j WHERE j.queue = q.name AND j.stage = 0)
+    WHERE q.concurrency IS NOT NULL AND NOT q.paused AND {_ready}
     AND q.concurrency > (
         SELECT count(*) FROM penstock.job_active AS j WHERE j.queue = q.name AND j.stage = 3
     )
@@ -424,13 +455,16 @@ SELECT EXISTS (
 -- name: holding
 SELECT h FROM json_array_elements_text($1::json) AS h
 WHERE EXISTS (
-    SELECT 1 FROM penstock.job_active WHERE stage = 0 AND held = h AND held IS NOT NULL
+    SELECT 1 FROM penstock.job_active WHERE stage = 0 AND held = h AND held IS NOT NULL OFFSET 0
 )
 OR EXISTS (SELECT 1 FROM penstock.ready_tag);
 
 -- name: hold
-UPDATE penstock.job_active SET held = $1
-WHERE stage = 0 AND id IN (SELECT json_array_elements_text($2::json)::bigint);
+WITH t AS MATERIALIZED (
+    SELECT j.tid FROM (SELECT json_array_elements_text($2::json)::bigint AS id) AS p
+    CROSS JOIN {_active} WHERE j.stage = 0
+)
+UPDATE penstock.job_active AS j SET held = $1 FROM t WHERE j.ctid = t.tid;
 
 -- name: tenants
 WITH RECURSIVE turn (tenant) AS (
@@ -481,7 +515,9 @@ SELECT coalesce(json_agg(json_build_array(run_at, id, task, throttle))::text, '[
 -- name: pick_level_tagged
 SELECT coalesce(json_agg(json_build_array(run_at, job_id, task, throttle))::text, '[]') FROM (
     SELECT t.run_at, t.job_id, j.task, j.throttle FROM penstock.ready_tag AS t
-    JOIN penstock.job_active AS j ON j.id = t.job_id
+    CROSS JOIN LATERAL (
+        SELECT task, throttle FROM penstock.job_active WHERE id = t.job_id OFFSET 0
+    ) AS j
     WHERE t.queue = $1 AND t.tag = $6 AND -t.priority = -$2::bigint AND t.tenant = $7
     AND (t.run_at, t.job_id) > ($3, $4)
     ORDER BY t.run_at, t.job_id LIMIT $5
@@ -553,10 +589,9 @@ FROM unnest($1::bigint[]) WITH ORDINALITY AS p (id, n) CROSS JOIN LATERAL (
 
 -- name: versions_finished
 SELECT p.n, j.version, j.stage, j.expires_at, j.needs, j.awaited::integer
-FROM unnest($1::bigint[]) WITH ORDINALITY AS p (id, n)
-JOIN penstock.job AS j ON j.id = p.id
-WHERE j.shelf <> 0
-ORDER BY j.id FOR UPDATE OF j SKIP LOCKED;
+FROM unnest($1::bigint[]) WITH ORDINALITY AS p (id, n) CROSS JOIN LATERAL (
+    SELECT * FROM penstock.job WHERE id = p.id AND shelf <> 0 FOR UPDATE SKIP LOCKED
+) AS j;
 
 -- Jobs without a key that nobody waits for go to their shelf, or back into the queue, in one
 -- statement: the numbers of those that were still what the worker believes come back.
@@ -573,8 +608,12 @@ held AS MATERIALIZED (
         FOR UPDATE SKIP LOCKED
     ) AS j
 ),
+-- What is gone decides: a lease that was renewed by another process just now stands elsewhere.
+gone AS (
+    DELETE FROM penstock.job_active AS j USING held AS h WHERE j.ctid = h.tid RETURNING h.*
+),
 numbered AS MATERIALIZED (
-    SELECT h.*, nextval('penstock.log_id') AS number FROM held AS h
+    SELECT g.*, nextval('penstock.log_id') AS number FROM gone AS g
 ),
 entry AS (
     INSERT INTO penstock.log (
@@ -588,16 +627,13 @@ entry AS (
 ),
 counted AS (
     INSERT INTO penstock.delta (id, queue, stage, n)
-    SELECT nextval('penstock.log_id'), t.queue, s.stage, s.sign * t.n
-    FROM (SELECT queue, count(*) AS n FROM numbered GROUP BY queue) AS t
+    SELECT t.last, t.queue, s.stage, s.sign * t.n
+    FROM (SELECT queue, count(*) AS n, max(number) AS last FROM numbered GROUP BY queue) AS t
     CROSS JOIN (VALUES (3, -1), ($12::integer, 1)) AS s (stage, sign)
 )
 
 -- name: finish
 WITH {_held},
-gone AS (
-    DELETE FROM penstock.job_active AS j USING numbered AS m WHERE j.ctid = m.tid
-),
 kept AS (
     INSERT INTO penstock.job (
         id, version, token, run_at, enqueued_at, lease_time, started_at, finished_at, shelf,
@@ -675,25 +711,32 @@ gone AS (
 {_kept};
 
 -- name: bring_back
-WITH gone AS (
-    DELETE FROM penstock.job AS j
-    USING ROWS FROM (unnest($1::bigint[]), json_array_elements_text($2::json)) AS p (number, id)
-    WHERE j.id = p.id::bigint RETURNING p.number, j.*
+WITH t AS MATERIALIZED (
+    SELECT p.number, j.part, j.tid FROM (
+        SELECT number, value::bigint AS id
+        FROM ROWS FROM (unnest($1::bigint[]), json_array_elements_text($2::json)) AS v (number, value)
+    ) AS p
+    CROSS JOIN {_place}
+),
+gone AS (
+    DELETE FROM penstock.job AS j USING t
+    WHERE j.ctid = t.tid AND j.tableoid = t.part RETURNING t.number, j.*
 )
 {_kept};
 
 -- name: note
-WITH {_targets},
-active AS (
-    UPDATE penstock.job_active AS j SET
-        version = t.number,
-        cancel_requested = $3,
-        expires_at = coalesce($4 + j.lease_time, j.expires_at)
-    FROM t WHERE j.ctid = t.tid
+WITH t AS MATERIALIZED (
+    SELECT p.number, j.part, j.tid FROM (
+        SELECT number, value::bigint AS id
+        FROM ROWS FROM (unnest($1::bigint[]), json_array_elements_text($2::json)) AS v (number, value)
+    ) AS p
+    CROSS JOIN {_place}
 )
-UPDATE penstock.job AS j SET version = p.number
-FROM ROWS FROM (unnest($1::bigint[]), json_array_elements_text($2::json)) AS p (number, id)
-WHERE j.id = p.id::bigint AND j.shelf <> 0;
+UPDATE penstock.job AS j SET
+    version = t.number,
+    cancel_requested = CASE WHEN j.shelf = 0 THEN $3 ELSE j.cancel_requested END,
+    expires_at = CASE WHEN j.shelf = 0 THEN coalesce($4 + j.lease_time, j.expires_at) END
+FROM t WHERE j.ctid = t.tid AND j.tableoid = t.part;
 
 -- name: reprioritise
 WITH {_targets}
@@ -714,8 +757,8 @@ WHERE j.stage < 2 AND j.id > (
 );
 
 -- name: block
-UPDATE penstock.job_active SET stage = 2
-WHERE id IN (SELECT json_array_elements_text($1::json)::bigint);
+WITH t AS MATERIALIZED (SELECT j.tid FROM {_ids} CROSS JOIN {_active})
+UPDATE penstock.job_active AS j SET stage = 2 FROM t WHERE j.ctid = t.tid;
 
 -- name: unblock
 WITH t AS MATERIALIZED (
@@ -785,35 +828,51 @@ SELECT (value ->> 0)::bigint, (value ->> 1)::bigint, value ->> 2, (value ->> 3):
 FROM json_array_elements($1::json) AS e (value) ON CONFLICT DO NOTHING;
 
 -- name: await
-UPDATE penstock.job_active SET awaited = true
-WHERE id IN (
-    SELECT j.id FROM json_array_elements_text($1::json) AS p
-    JOIN penstock.job_active AS j ON j.id = p::bigint
-    WHERE NOT j.awaited ORDER BY j.id FOR UPDATE OF j SKIP LOCKED
-);
+WITH t AS MATERIALIZED (
+    SELECT j.tid FROM {_ids} CROSS JOIN LATERAL (
+        SELECT ctid AS tid FROM penstock.job_active
+        WHERE id = p.id AND NOT awaited FOR UPDATE SKIP LOCKED
+    ) AS j
+)
+UPDATE penstock.job_active AS j SET awaited = true FROM t WHERE j.ctid = t.tid;
 
 -- name: waiting_for
-SELECT needed, job_id, on_failure FROM {_ids} JOIN penstock.edge AS e ON e.needed = p.id
+SELECT e.needed, e.job_id, e.on_failure FROM {_ids} CROSS JOIN LATERAL (
+    SELECT * FROM penstock.edge WHERE needed = p.id OFFSET 0
+) AS e
 WHERE NOT e.resolved;
 
 -- name: resolve
-UPDATE penstock.edge SET resolved = true
-WHERE needed IN (SELECT json_array_elements_text($1::json)::bigint);
+WITH t AS MATERIALIZED (
+    SELECT e.tid FROM {_ids} CROSS JOIN LATERAL (
+        SELECT ctid AS tid FROM penstock.edge WHERE needed = p.id OFFSET 0
+    ) AS e
+)
+UPDATE penstock.edge AS e SET resolved = true FROM t WHERE e.ctid = t.tid;
 
 -- name: need_less
-UPDATE penstock.job AS j SET needs = j.needs - (p ->> 1)::integer
-FROM json_array_elements($1::json) AS p WHERE j.id = (p ->> 0)::bigint;
+WITH t AS MATERIALIZED (
+    SELECT p.n, j.part, j.tid FROM (
+        SELECT (value ->> 0)::bigint AS id, (value ->> 1)::integer AS n
+        FROM json_array_elements($1::json) AS v (value)
+    ) AS p
+    CROSS JOIN {_place}
+)
+UPDATE penstock.job AS j SET needs = j.needs - t.n
+FROM t WHERE j.ctid = t.tid AND j.tableoid = t.part;
 
 -- name: freed_keys
-SELECT DISTINCT key FROM penstock.job_active
-WHERE id IN (SELECT json_array_elements_text($1::json)::bigint)
-AND needs = 0 AND stage = 2 AND key IS NOT NULL;
+SELECT DISTINCT j.key FROM {_ids} CROSS JOIN {_active}
+WHERE j.needs = 0 AND j.stage = 2 AND j.key IS NOT NULL;
 
 -- name: free
-UPDATE penstock.job_active SET stage = (run_at > $1)::integer
-WHERE id IN (SELECT json_array_elements_text($2::json)::bigint)
-AND needs = 0 AND stage = 2 AND key IS NULL
-RETURNING id, queue, stage;
+WITH t AS MATERIALIZED (
+    SELECT j.tid FROM (SELECT json_array_elements_text($2::json)::bigint AS id) AS p
+    CROSS JOIN {_active} WHERE j.needs = 0 AND j.stage = 2 AND j.key IS NULL
+)
+UPDATE penstock.job_active AS j SET stage = (j.run_at > $1)::integer
+FROM t WHERE j.ctid = t.tid
+RETURNING j.id, j.queue, j.stage;
 
 -- A job takes another's place: it waits for what that one still waited for.
 -- name: inherit_edges
@@ -824,20 +883,28 @@ ON CONFLICT DO NOTHING;
 -- Those that wait for the first wait for the second.
 -- name: hand_over_edges
 INSERT INTO penstock.edge (needed, job_id, on_failure, resolved)
-SELECT $2, job_id, on_failure, false FROM penstock.edge
-WHERE needed = $1 AND NOT resolved
-AND job_id IN (SELECT json_array_elements_text($3::json)::bigint)
+SELECT $2, e.job_id, e.on_failure, false
+FROM (SELECT json_array_elements_text($3::json)::bigint AS id) AS p CROSS JOIN LATERAL (
+    SELECT * FROM penstock.edge WHERE needed = $1 AND job_id = p.id OFFSET 0
+) AS e
+WHERE NOT e.resolved
 ON CONFLICT DO NOTHING;
 
 -- name: resolve_edges
-UPDATE penstock.edge SET resolved = true
-WHERE needed = $1 AND job_id IN (SELECT json_array_elements_text($2::json)::bigint);
+WITH t AS MATERIALIZED (
+    SELECT e.tid
+    FROM (SELECT json_array_elements_text($2::json)::bigint AS id) AS p CROSS JOIN LATERAL (
+        SELECT ctid AS tid FROM penstock.edge WHERE needed = $1 AND job_id = p.id OFFSET 0
+    ) AS e
+)
+UPDATE penstock.edge AS e SET resolved = true FROM t WHERE e.ctid = t.tid;
 
 -- name: recount_needs
+WITH t AS MATERIALIZED (SELECT j.part, j.tid FROM {_ids} CROSS JOIN {_place})
 UPDATE penstock.job AS j SET needs = (
     SELECT count(*) FROM penstock.edge AS e WHERE e.job_id = j.id AND NOT e.resolved
 )
-WHERE id IN (SELECT json_array_elements_text($1::json)::bigint);
+FROM t WHERE j.ctid = t.tid AND j.tableoid = t.part;
 
 -- A job and all that have to end before it begins: by edges, and by the order of their keys.
 -- Before a blocked job of a key comes the blocked one before it, and what is visible or runs.
@@ -855,31 +922,34 @@ WITH RECURSIVE ahead (id) AS (
         FROM penstock.job_active AS j
         WHERE j.id = ahead.id AND j.stage = 2 AND j.key IS NOT NULL
         UNION ALL
-        SELECT v.id FROM penstock.job_active AS j JOIN penstock.job_active AS v ON v.key = j.key
-        WHERE j.id = ahead.id AND j.stage = 2 AND v.key IS NOT NULL AND v.stage IN (0, 1, 3)
+        SELECT v.id FROM penstock.job_active AS j CROSS JOIN LATERAL (
+            SELECT id, stage FROM penstock.job_active WHERE key = j.key AND key IS NOT NULL
+            AND stage <> 2 OFFSET 0
+        ) AS v
+        WHERE j.id = ahead.id AND j.stage = 2
     ) AS n
 )
 SELECT id FROM ahead WHERE id IS NOT NULL;
 
 -- name: behind_in_key
-SELECT min(id) FROM penstock.job_active
-WHERE key = $1 AND key IS NOT NULL AND id > $2
-AND id IN (SELECT json_array_elements_text($3::json)::bigint);
+SELECT min(j.id) FROM (SELECT json_array_elements_text($3::json)::bigint AS id) AS p
+CROSS JOIN {_active} WHERE j.key = $1 AND j.id > $2;
 
 -- name: any_forward_edge
 SELECT EXISTS (SELECT 1 FROM penstock.edge WHERE NOT resolved AND needed > job_id);
 
 -- name: edges
-SELECT needed, job_id, on_failure, resolved FROM penstock.edge
-WHERE needed IN (SELECT json_array_elements_text($1::json)::bigint)
-UNION
-SELECT needed, job_id, on_failure, resolved FROM penstock.edge
-WHERE job_id IN (SELECT json_array_elements_text($1::json)::bigint)
-ORDER BY 2, 1;
+SELECT e.needed, e.job_id, e.on_failure, e.resolved FROM {_ids} CROSS JOIN LATERAL (
+    SELECT * FROM penstock.edge WHERE needed = p.id
+    UNION ALL
+    SELECT * FROM penstock.edge WHERE job_id = p.id
+) AS e
+GROUP BY 1, 2, 3, 4 ORDER BY 2, 1;
 
 -- name: open_edges
-SELECT needed, job_id, on_failure, resolved FROM {_ids}
-JOIN penstock.edge AS e ON e.job_id = p.id
+SELECT e.needed, e.job_id, e.on_failure, e.resolved FROM {_ids} CROSS JOIN LATERAL (
+    SELECT * FROM penstock.edge WHERE job_id = p.id OFFSET 0
+) AS e
 WHERE NOT e.resolved ORDER BY e.job_id, e.needed;
 
 -- name: expired
@@ -1007,63 +1077,80 @@ DELETE FROM penstock."limit" WHERE kind = $1 AND name = $2;
 -- name: limits
 SELECT kind, name, concurrency FROM penstock."limit" ORDER BY kind, name;
 
+-- Whether the job of an entry is still there.
+-- name: _kept_job
+(
+    EXISTS (SELECT 1 FROM penstock.job_active AS j WHERE j.id = l.job_id OFFSET 0)
+    OR EXISTS (SELECT 1 FROM penstock.job AS j WHERE j.id = l.job_id AND j.shelf <> 0 OFFSET 0)
+)
+
 -- Up to where it is complete. What belongs to jobs that were removed goes with its day.
 -- name: log
 SELECT
     l.id, l.job_id, l.at, l.event, l.state, l.actor, l.token, l.duration, l.reason, l.error,
     l.detail
 FROM penstock.log AS l
-WHERE l.id > $1 AND l.id <= $3 AND (
-    EXISTS (SELECT 1 FROM penstock.job_active AS j WHERE j.id = l.job_id)
-    OR EXISTS (SELECT 1 FROM penstock.job AS j WHERE j.id = l.job_id AND j.shelf <> 0)
-)
+WHERE l.id > $1 AND l.id <= $3 AND {_kept_job}
 ORDER BY l.id LIMIT $2;
 
 -- To be asked before the log is read: what commits in between is then seen.
 -- name: complete
 SELECT penstock.complete();
 
+-- name: _entry
+LATERAL (
+    SELECT tableoid AS part, ctid AS tid, * FROM penstock.log WHERE id = chain.id OFFSET 0
+) AS l
+
+-- The entries of jobs, from the newest of each on.
+-- name: _chain
+SELECT j.version FROM {_ids} CROSS JOIN {_place}
+    UNION ALL
+    SELECT l.previous FROM chain CROSS JOIN {_entry} WHERE l.previous IS NOT NULL
+
 -- name: log_of_job
 WITH RECURSIVE chain (id) AS (
     SELECT version FROM penstock.job WHERE id = $1
     UNION ALL
-    SELECT l.previous FROM chain JOIN penstock.log AS l ON l.id = chain.id
-    WHERE l.previous IS NOT NULL
+    SELECT l.previous FROM chain CROSS JOIN {_entry} WHERE l.previous IS NOT NULL
 )
 SELECT
     l.id, l.job_id, l.at, l.event, l.state, l.actor, l.token, l.duration, l.reason, l.error,
     l.detail
-FROM chain JOIN penstock.log AS l ON l.id = chain.id
+FROM chain CROSS JOIN {_entry}
 WHERE l.id > $2 ORDER BY l.id LIMIT $3;
 
 -- name: histories
 WITH RECURSIVE chain (id) AS (
-    SELECT j.version FROM {_ids} JOIN penstock.job AS j ON j.id = p.id
-    UNION ALL
-    SELECT l.previous FROM chain JOIN penstock.log AS l ON l.id = chain.id
-    WHERE l.previous IS NOT NULL
+    {_chain}
 )
 SELECT
     l.id, l.job_id, l.at, l.event, l.state, l.actor, l.token, l.duration, l.reason, l.error,
     l.detail
-FROM chain JOIN penstock.log AS l ON l.id = chain.id ORDER BY l.id;
+FROM chain CROSS JOIN {_entry} ORDER BY l.id;
 
 -- name: deletable
 SELECT coalesce(json_agg(j.id)::text, '[]')
-FROM json_array_elements($1::json) AS p JOIN penstock.job AS j ON j.id = (p ->> 0)::bigint
-WHERE j.version = (p ->> 1)::bigint
+FROM (
+    SELECT (value ->> 0)::bigint AS id, (value ->> 1)::bigint AS version
+    FROM json_array_elements($1::json) AS v (value)
+) AS p
+CROSS JOIN {_place}
+WHERE j.version = p.version
 AND (j.shelf <> 0 OR EXISTS (SELECT 1 FROM penstock.seal WHERE passage = 'left'));
 
 -- name: source
 SELECT value FROM penstock.meta WHERE name = 'source';
 
 -- name: taken_over
-SELECT original, job_id FROM penstock.origin
-WHERE source = $1 AND original IN (SELECT json_array_elements_text($2::json)::bigint)
+SELECT o.original, o.job_id
+FROM (SELECT json_array_elements_text($2::json)::bigint AS id) AS p CROSS JOIN LATERAL (
+    SELECT original, job_id FROM penstock.origin WHERE source = $1 AND original = p.id OFFSET 0
+) AS o
 UNION ALL
-SELECT id, id FROM penstock.job
-WHERE $1 = (SELECT value FROM penstock.meta WHERE name = 'source')
-AND id IN (SELECT json_array_elements_text($2::json)::bigint);
+SELECT j.id, j.id
+FROM (SELECT json_array_elements_text($2::json)::bigint AS id) AS p CROSS JOIN {_place}
+WHERE $1 = (SELECT value FROM penstock.meta WHERE name = 'source');
 
 -- name: take_over
 INSERT INTO penstock.origin (source, original, job_id) VALUES ($1, $2, $3);
@@ -1113,7 +1200,7 @@ DELETE FROM penstock.seal;
 INSERT INTO penstock.seal (passage, peer, place) VALUES ($1, $2, $3);
 
 -- name: held
-SELECT j.id, j.token FROM {_ids} JOIN penstock.job_active AS j ON j.id = p.id WHERE j.stage = 3;
+SELECT j.id, j.token FROM {_ids} CROSS JOIN {_active} WHERE j.stage = 3;
 
 -- name: write_progress
 INSERT INTO penstock.progress (job_id, done, total, note, at, started_at, start)
@@ -1134,17 +1221,58 @@ SELECT $1, coalesce(max(id), 0) + 1, $2, $3, $4, $5 FROM penstock.line WHERE job
 DELETE FROM penstock.line
 WHERE job_id = $1 AND id <= (SELECT max(id) FROM penstock.line WHERE job_id = $1) - $2;
 
+-- Where what belongs to the jobs `p` stands.
+-- name: _progress_of
+(
+    SELECT d.tid FROM p CROSS JOIN LATERAL (
+        SELECT ctid AS tid FROM penstock.progress WHERE job_id = p.id OFFSET 0
+    ) AS d
+) AS t
+
+-- name: _checkpoint_of
+(
+    SELECT d.tid FROM p CROSS JOIN LATERAL (
+        SELECT ctid AS tid FROM penstock.checkpoint WHERE job_id = p.id OFFSET 0
+    ) AS d
+) AS t
+
+-- name: _line_of
+(
+    SELECT d.tid FROM p CROSS JOIN LATERAL (
+        SELECT ctid AS tid FROM penstock.line WHERE job_id = p.id OFFSET 0
+    ) AS d
+) AS t
+
+-- name: _tags_of
+(
+    SELECT d.tid FROM p CROSS JOIN LATERAL json_array_elements_text(p.tags::json) AS w (tag)
+    CROSS JOIN LATERAL (
+        SELECT ctid AS tid FROM penstock.tag WHERE tag = w.tag AND job_id = p.id OFFSET 0
+    ) AS d
+) AS t
+
+-- name: _edges_of
+(
+    SELECT DISTINCT e.tid FROM p CROSS JOIN LATERAL (
+        SELECT ctid AS tid FROM penstock.edge WHERE needed = p.id
+        UNION ALL
+        SELECT ctid FROM penstock.edge WHERE job_id = p.id
+    ) AS e
+) AS t
+
 -- name: clear_progress
-DELETE FROM penstock.progress
-WHERE job_id IN (SELECT json_array_elements_text($1::json)::bigint);
+WITH p AS MATERIALIZED (SELECT json_array_elements_text($1::json)::bigint AS id)
+DELETE FROM penstock.progress AS d USING {_progress_of} WHERE d.ctid = t.tid;
 
 -- name: clear_checkpoints
-DELETE FROM penstock.checkpoint
-WHERE job_id IN (SELECT json_array_elements_text($1::json)::bigint);
+WITH p AS MATERIALIZED (SELECT json_array_elements_text($1::json)::bigint AS id)
+DELETE FROM penstock.checkpoint AS d USING {_checkpoint_of} WHERE d.ctid = t.tid;
 
 -- name: progress
 SELECT r.job_id, r.done, r.total, r.note, r.at, r.started_at, r.start
-FROM {_ids} JOIN penstock.progress AS r ON r.job_id = p.id;
+FROM {_ids} CROSS JOIN LATERAL (
+    SELECT * FROM penstock.progress WHERE job_id = p.id OFFSET 0
+) AS r;
 
 -- name: checkpoint
 SELECT c.body, j.stage = 3 FROM penstock.job AS j
@@ -1152,12 +1280,14 @@ JOIN penstock.checkpoint AS c ON c.job_id = j.id
 WHERE j.id = $1 AND j.stage <> 4;
 
 -- name: checkpoints
-SELECT c.job_id, c.body FROM {_ids} JOIN penstock.checkpoint AS c ON c.job_id = p.id
-JOIN penstock.job AS j ON j.id = c.job_id WHERE j.stage <> 4;
+SELECT c.job_id, c.body FROM {_ids}
+CROSS JOIN LATERAL (SELECT * FROM penstock.checkpoint WHERE job_id = p.id OFFSET 0) AS c
+CROSS JOIN {_place} WHERE j.stage <> 4;
 
 -- name: lines_of_jobs
 SELECT l.job_id, l.id, l.at, l.level, l.text, l.attempt
-FROM {_ids} JOIN penstock.line AS l ON l.job_id = p.id ORDER BY l.job_id, l.id;
+FROM {_ids} CROSS JOIN LATERAL (SELECT * FROM penstock.line WHERE job_id = p.id OFFSET 0) AS l
+ORDER BY l.job_id, l.id;
 
 -- name: lines
 SELECT id, at, level, text, attempt FROM penstock.line
@@ -1181,23 +1311,17 @@ counted AS (
     INSERT INTO penstock.delta (id, queue, stage, n)
     SELECT nextval('penstock.log_id'), queue, stage, -count(*) FROM p GROUP BY queue, stage
 ),
-progress AS (DELETE FROM penstock.progress AS d USING p WHERE d.job_id = p.id),
-checkpoint AS (DELETE FROM penstock.checkpoint AS d USING p WHERE d.job_id = p.id),
-line AS (DELETE FROM penstock.line AS d USING p WHERE d.job_id = p.id),
-needed AS (DELETE FROM penstock.edge AS d USING p WHERE d.needed = p.id),
-edge AS (DELETE FROM penstock.edge AS d USING p WHERE d.job_id = p.id AND d.needed <> p.id),
-tagged AS (
-    DELETE FROM penstock.tag AS d USING (
-        SELECT p.id, t.tag FROM p CROSS JOIN LATERAL json_array_elements_text(p.tags::json) AS t (tag)
-    ) AS t
-    WHERE d.tag = t.tag AND d.job_id = t.id
-)
+progress AS (DELETE FROM penstock.progress AS d USING {_progress_of} WHERE d.ctid = t.tid),
+checkpoint AS (DELETE FROM penstock.checkpoint AS d USING {_checkpoint_of} WHERE d.ctid = t.tid),
+line AS (DELETE FROM penstock.line AS d USING {_line_of} WHERE d.ctid = t.tid),
+edge AS (DELETE FROM penstock.edge AS d USING {_edges_of} WHERE d.ctid = t.tid),
+tagged AS (DELETE FROM penstock.tag AS d USING {_tags_of} WHERE d.ctid = t.tid)
 SELECT count(*) FROM p;
 
 -- Entries of jobs that are still there move to a day that stays.
 -- name: keep_entries
 UPDATE penstock.log AS l SET day = $2
-WHERE l.day = $1 AND EXISTS (SELECT 1 FROM penstock.job AS j WHERE j.id = l.job_id);
+WHERE l.day = $1 AND {_kept_job};
 
 -- Whether a transaction that began long ago keeps what was removed from being cleaned up.
 -- name: any_old_snapshot
@@ -1215,37 +1339,28 @@ SELECT coalesce(json_agg(id)::text, '[]') FROM (
 ) AS t;
 
 -- name: prune_log
-DELETE FROM penstock.log WHERE id IN (
-    WITH RECURSIVE chain (id) AS (
-        SELECT j.version FROM {_ids} JOIN penstock.job AS j ON j.id = p.id
-        UNION ALL
-        SELECT l.previous FROM chain JOIN penstock.log AS l ON l.id = chain.id
-        WHERE l.previous IS NOT NULL
-    )
-    SELECT id FROM chain
-);
+WITH RECURSIVE chain (id) AS (
+    {_chain}
+),
+t AS MATERIALIZED (SELECT l.part, l.tid FROM chain CROSS JOIN {_entry})
+DELETE FROM penstock.log AS l USING t WHERE l.ctid = t.tid AND l.tableoid = t.part;
 
 -- name: prune_edges
-DELETE FROM penstock.edge
-WHERE needed IN (SELECT json_array_elements_text($1::json)::bigint)
-OR job_id IN (SELECT json_array_elements_text($1::json)::bigint);
+WITH p AS MATERIALIZED (SELECT json_array_elements_text($1::json)::bigint AS id)
+DELETE FROM penstock.edge AS d USING {_edges_of} WHERE d.ctid = t.tid;
 
 -- What else belongs to jobs.
 -- name: prune_payloads
-WITH p AS MATERIALIZED (SELECT json_array_elements_text($1::json)::bigint AS id),
-progress AS (DELETE FROM penstock.progress AS d USING p WHERE d.job_id = p.id),
-checkpoint AS (DELETE FROM penstock.checkpoint AS d USING p WHERE d.job_id = p.id),
-line AS (DELETE FROM penstock.line AS d USING p WHERE d.job_id = p.id)
-DELETE FROM penstock.tag AS d USING (
-    SELECT j.id, t.tag FROM p JOIN penstock.job AS j ON j.id = p.id
-    CROSS JOIN LATERAL json_array_elements_text(j.tags::json) AS t (tag)
-) AS t
-WHERE d.tag = t.tag AND d.job_id = t.id;
+WITH p AS MATERIALIZED (SELECT j.id, j.tags FROM {_ids} CROSS JOIN {_place}),
+progress AS (DELETE FROM penstock.progress AS d USING {_progress_of} WHERE d.ctid = t.tid),
+checkpoint AS (DELETE FROM penstock.checkpoint AS d USING {_checkpoint_of} WHERE d.ctid = t.tid),
+line AS (DELETE FROM penstock.line AS d USING {_line_of} WHERE d.ctid = t.tid)
+DELETE FROM penstock.tag AS d USING {_tags_of} WHERE d.ctid = t.tid;
 
 -- name: prune_jobs
-DELETE FROM penstock.job
-WHERE id IN (SELECT json_array_elements_text($1::json)::bigint)
-RETURNING queue, stage;
+WITH t AS MATERIALIZED (SELECT j.part, j.tid FROM {_ids} CROSS JOIN {_place})
+DELETE FROM penstock.job AS j USING t WHERE j.ctid = t.tid AND j.tableoid = t.part
+RETURNING j.queue, j.stage;
 
 -- The last entry that was counted, the first that was not, and the newest.
 -- name: digested
@@ -1270,10 +1385,7 @@ SELECT
     sum(CASE WHEN duration > 0 AND event <> 'snoozed' THEN duration ELSE 0 END)::bigint
 FROM (
     SELECT at, queue, event, duration FROM penstock.log AS l
-    WHERE id BETWEEN $1 AND $2 AND taken_over IS NULL AND (
-        EXISTS (SELECT 1 FROM penstock.job_active AS j WHERE j.id = l.job_id)
-        OR EXISTS (SELECT 1 FROM penstock.job AS j WHERE j.id = l.job_id AND j.shelf <> 0)
-    )
+    WHERE id BETWEEN $1 AND $2 AND taken_over IS NULL AND {_kept_job}
 ) AS l
 GROUP BY bucket, event, minute, queue;
 
@@ -1302,9 +1414,10 @@ DO UPDATE SET n = c.n + excluded.n, micros = c.micros + excluded.micros;
 UPDATE penstock.meta SET value = $2 WHERE name = 'digested' AND value = $1 RETURNING value;
 
 -- name: drop_old_history
-DELETE FROM penstock.history WHERE (minute, queue, event, bucket) IN (
-    SELECT minute, queue, event, bucket FROM penstock.history WHERE minute < $1 LIMIT $2
-);
+WITH t AS MATERIALIZED (
+    SELECT ctid AS tid FROM penstock.history WHERE minute < $1 LIMIT $2
+)
+DELETE FROM penstock.history AS h USING t WHERE h.ctid = t.tid;
 
 -- Steps are counted from 1970.
 -- name: history
@@ -1325,29 +1438,30 @@ SELECT min(run_at) FROM penstock.job_active WHERE stage = 1 AND run_at > $1;
 SELECT q.rate, q.rate_window, r.starts FROM penstock.queue AS q
 JOIN penstock.rate AS r ON r.queue = q.name
 WHERE q.rate IS NOT NULL AND NOT q.paused
-AND EXISTS (SELECT 1 FROM penstock.job_active AS j WHERE j.queue = q.name AND j.stage = 0);
+AND {_ready};
 
 -- The parts of a search; the store joins those that are asked for.
+-- name: _tagged
+penstock.tag AS t
+    CROSS JOIN LATERAL (SELECT * FROM penstock.job WHERE id = t.job_id OFFSET 0) AS j
+
 -- name: find
 SELECT {_columns} FROM penstock.job AS j WHERE
 
 -- name: find_tagged
-SELECT {_columns} FROM penstock.tag AS t JOIN penstock.job AS j ON j.id = t.job_id
-WHERE t.tag = $1 AND
+SELECT {_columns} FROM {_tagged} WHERE t.tag = $1 AND
 
 -- name: find_ids
 SELECT j.id FROM penstock.job AS j WHERE
 
 -- name: find_ids_tagged
-SELECT j.id FROM penstock.tag AS t JOIN penstock.job AS j ON j.id = t.job_id
-WHERE t.tag = $1 AND
+SELECT j.id FROM {_tagged} WHERE t.tag = $1 AND
 
 -- name: tally
 SELECT j.stage, count(*) FROM penstock.job AS j WHERE
 
 -- name: tally_tagged
-SELECT j.stage, count(*) FROM penstock.tag AS t JOIN penstock.job AS j ON j.id = t.job_id
-WHERE t.tag = $1 AND
+SELECT j.stage, count(*) FROM {_tagged} WHERE t.tag = $1 AND
 
 -- name: _schedule
 name, version, next_at, last_at, last_job, paused, declared, job, cron, every, timezone, missed,

@@ -91,6 +91,7 @@ class PostgresTransaction(PostgresReading, Transaction):
     ) -> None:
         super().__init__(connection, sql, schema, None)
         self._now = now
+        self._entries: Sequence[int] = ()
         self.mode = mode
 
     def now(self) -> int:
@@ -119,6 +120,7 @@ class PostgresTransaction(PostgresReading, Transaction):
         """See `Transaction.reserve`."""
         found: tuple[Sequence[int], Sequence[int]]
         found = self.execute("reserve", (jobs, entries)).fetchone()
+        self._entries = found[1] or self._entries
         return found
 
     def stop_numbering(self) -> tuple[int, int]:
@@ -185,11 +187,15 @@ class PostgresTransaction(PostgresReading, Transaction):
         """See `Transaction.restore_log`."""
         self.executemany("restore_log", [(*entry, queue, self._now) for entry in entries])
 
+    def _last_entry(self) -> int:
+        """The number of an entry of this transaction, by which its totals are told from older."""
+        return (self._entries or self.reserve(0, 1)[1])[-1]
+
     def add_totals(self, totals: Totals) -> None:
         """See `Transaction.add_totals`."""
         changes = [(queue, stage, n) for (queue, stage), n in totals.items() if n]
         if changes:
-            self.execute("add_totals", (encoded(changes),))
+            self.execute("add_totals", (encoded(changes), self._last_entry()))
         self.written = True
 
 

@@ -15,7 +15,8 @@ INSERT INTO penstock.meta VALUES
     ('folded', 0);
 
 CREATE SEQUENCE penstock.job_id;
--- Numbers entries of the log and changes of totals.
+-- Numbers entries of the log. Changes of totals have the number of an entry that was written with
+-- them, or a number of their own.
 CREATE SEQUENCE penstock.log_id;
 
 CREATE TABLE penstock.queue (
@@ -160,10 +161,16 @@ ON penstock.ready_tag (queue, tag, (-priority), tenant, run_at, job_id);
 CREATE FUNCTION penstock.follow_tags() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     IF TG_OP <> 'INSERT' AND OLD.stage = 0 THEN
-        DELETE FROM penstock.ready_tag
-        WHERE queue = OLD.queue AND tag IN (SELECT json_array_elements_text(OLD.tags::json))
-        AND -priority = -OLD.priority AND tenant = coalesce(OLD.tenant, '')
-        AND run_at = OLD.run_at AND job_id = OLD.id;
+        DELETE FROM penstock.ready_tag AS r USING (
+            SELECT d.tid FROM json_array_elements_text(OLD.tags::json) AS w (tag)
+            CROSS JOIN LATERAL (
+                SELECT ctid AS tid FROM penstock.ready_tag
+                WHERE queue = OLD.queue AND tag = w.tag AND -priority = -OLD.priority
+                AND tenant = coalesce(OLD.tenant, '') AND run_at = OLD.run_at AND job_id = OLD.id
+                OFFSET 0
+            ) AS d
+        ) AS t
+        WHERE r.ctid = t.tid;
     END IF;
     IF TG_OP <> 'DELETE' AND NEW.stage = 0 THEN
         INSERT INTO penstock.ready_tag (queue, tag, priority, tenant, run_at, job_id)
@@ -487,7 +494,7 @@ BEGIN
     INSERT INTO penstock.log (id, job_id, at, day, event, state, queue, actor)
     VALUES (entry, new_id, at, at / 86400000000, 'enqueued', 'pending', new ->> 'queue', by);
     INSERT INTO penstock.delta (id, queue, stage, n)
-    VALUES (nextval('penstock.log_id'), new ->> 'queue', new_stage, 1);
+    VALUES (entry, new ->> 'queue', new_stage, 1);
     IF new ->> 'tags' IS NOT NULL THEN
         INSERT INTO penstock.tag (tag, job_id)
         SELECT DISTINCT t, new_id FROM json_array_elements_text((new ->> 'tags')::json) AS t;
@@ -508,7 +515,7 @@ LANGUAGE sql VOLATILE AS $$
         UNION
         SELECT before[value::integer + 1] FROM json_array_elements_text(new -> 'follows')
     ) AS w
-    JOIN penstock.job AS j ON j.id = w.id
+    CROSS JOIN LATERAL (SELECT stage FROM penstock.job WHERE id = w.id OFFSET 0) AS j
 $$;
 
 -- Adds jobs, all or none. By the committed length of a queue: transactions that are open at the
@@ -542,7 +549,7 @@ BEGIN
     CROSS JOIN LATERAL (
         SELECT value::bigint AS id FROM json_array_elements_text(n -> 'after')
     ) AS a
-    WHERE NOT EXISTS (SELECT 1 FROM penstock.job AS j WHERE j.id = a.id)
+    WHERE NOT EXISTS (SELECT 1 FROM penstock.job AS j WHERE j.id = a.id OFFSET 0)
     ORDER BY a.id LIMIT 1;
     IF this IS NOT NULL THEN
         RETURN json_build_object('missing', this);
@@ -582,8 +589,10 @@ BEGIN
         ) AS t
     )
     AND q.name IN (
-        SELECT j.queue FROM penstock.job_active AS j
-        WHERE j.id IN (SELECT (s ->> 0)::bigint FROM unnest(stored) AS s WHERE s ->> 1 IS NOT NULL)
+        SELECT j.queue FROM unnest(stored) AS s CROSS JOIN LATERAL (
+            SELECT queue FROM penstock.job_active WHERE id = (s ->> 0)::bigint OFFSET 0
+        ) AS j
+        WHERE s ->> 1 IS NOT NULL
     )
     LIMIT 1;
     IF answer ->> 'full' IS NOT NULL THEN
@@ -634,8 +643,8 @@ BEGIN
     );
     INSERT INTO penstock.delta (id, queue, stage, n)
     VALUES
-        (nextval('penstock.log_id'), held.queue, 3, -1),
-        (nextval('penstock.log_id'), held.queue, 4, 1);
+        (entry, held.queue, 3, -1),
+        (entry, held.queue, 4, 1);
     UPDATE penstock.job SET
         shelf = 2 * (at / 86400000000), stage = 4, version = entry, finished_at = at,
         error = NULL, result = asked ->> 'result', expires_at = NULL, cancel_requested = false

@@ -1,0 +1,92 @@
+"""What the planner believes of a table may be wrong by a million jobs: it is left no choice."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+from penstock.core.job import NewJob
+from penstock.engine import Penstock, run_sync
+from penstock.stores.postgres.connection import Address, address, connect, queries
+
+# Tables that do not grow with the jobs.
+SMALL = {"arrival", "counter", "job_id", "limit", "queue", "rate", "schedule", "seal", "token"}
+SMALL |= {"total", "worker"}
+# Queries that walk, and why they may.
+WALKS = {
+    "any_forward_edge": "edges of jobs that are waiting; asked when one is superseded",
+    "expired": "jobs that are running",
+    "has_logged": "the newest entries, after a crash of the server",
+    "holders": "from one limit to the next",
+    "holding": "one entry",
+    "holdings": "jobs that are running",
+    "limited": "one entry",
+    "finish": "one entry, as limited does",
+    "open_queues": "one entry",
+    "outlook": "one entry of each index",
+    "queue_is_wanted": "jobs that are running",
+    "running_by_task": "jobs that are running",
+    "running_of_throttle": "jobs that are running",
+    "find": "without conditions, all jobs",
+    "find_ids": "without conditions, all jobs",
+    "tally": "without conditions, all jobs",
+}
+# What follows the beginning of a search.
+TAILS = {"find": " true", "tally": " true GROUP BY j.stage"}
+
+
+@pytest.fixture
+def where(postgres_url: str) -> Address:
+    """A store with tables for today."""
+    app = Penstock(postgres_url)
+    run_sync(app.enqueue_many([NewJob(task="t", payload="{}")]))
+    run_sync(app.close())
+    return address(postgres_url)
+
+
+@pytest.fixture
+def connection(where: Address) -> Iterator["psycopg.Connection[Any]"]:
+    """Plans as the store's own do."""
+    with connect(where) as opened:
+        yield opened
+
+
+def was_empty(connection: "psycopg.Connection[Any]", schema: str) -> None:
+    """Let the planner believe that there are no jobs, as after a quiet night."""
+    connection.execute(f"DELETE FROM {schema}.job".encode(), prepare=False)  # noqa: S608 - our own name
+    tables = connection.execute(
+        "SELECT relname FROM pg_class WHERE relkind = 'r' AND relnamespace = $1::regnamespace",
+        (schema,),
+    ).fetchall()
+    for (table,) in tables:
+        connection.execute(f'VACUUM ANALYZE {schema}."{table}"'.encode(), prepare=False)
+
+
+def walked(plan: dict[str, Any]) -> set[str]:
+    """The tables that a plan reads from one end to the other."""
+    found: set[str] = set()
+    looked_up = plan.get("Index Cond") or plan.get("TID Cond")
+    if "Relation Name" in plan and plan["Node Type"].endswith("Scan") and not looked_up:
+        found.add(plan["Relation Name"])
+    return found.union(*(walked(part) for part in plan.get("Plans", ())))
+
+
+@pytest.mark.parametrize("known", [False, True], ids=["fresh", "emptied"])
+def test_no_query_walks_where_jobs_pile_up(
+    known: bool, where: Address, connection: "psycopg.Connection[Any]"
+) -> None:
+    if known:
+        was_empty(connection, where.schema)
+    walking: dict[str, set[str]] = {}
+    for name, text in queries(where.schema).items():
+        if name.startswith("keep_") and "numbers" in name:
+            continue  # no query
+        tail = TAILS.get(name.partition("_")[0], "")
+        statement = f"EXPLAIN (GENERIC_PLAN, FORMAT JSON) {text}{tail}".encode()
+        ((said,),) = connection.execute(statement, prepare=False).fetchall()
+        plan = (json.loads(said) if isinstance(said, str) else said)[0]["Plan"]
+        if (tables := walked(plan) - SMALL) and name not in WALKS:
+            walking[name] = tables
+    assert walking == {}
