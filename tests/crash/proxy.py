@@ -54,6 +54,7 @@ class Proxy:
         # Wakes the thread that accepts, which a plain close would not.
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
+        self._threads[0].join()  # nobody comes any more
         self._listener.close()
         for one in self._sockets:
             _cut(one)

@@ -156,7 +156,7 @@ class Recorder:
 def read_history(folder: Path) -> list[Event]:
     """What all clients of a folder wrote, by time."""
     events: list[Event] = []
-    for path in (folder / "history").iterdir():
+    for path in (folder / "history").glob("*.jsonl"):  # none before the first client has begun
         for line in path.read_bytes().splitlines(keepends=True):
             if line.endswith(b"\n"):  # else its client was killed while it wrote
                 events.append(_decoder.decode(line))  # noqa: PERF401 - reads better so
