@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from datetime import datetime, timedelta
 from typing import Any, Literal, ParamSpec, Self, TypeVar, Unpack, cast, overload
@@ -438,9 +438,13 @@ class Penstock(AccessTokens, Administration, History, Periodic):
         worker: str,
         limit: int = 1,
         queues: Sequence[str] | None = None,
+        besides: Collection[str] = (),
         tags: Sequence[str] = (),
     ) -> list[Job]:
-        """Take up to `limit` ready jobs; each stays the worker's while its lease is renewed."""
+        """Take up to `limit` ready jobs; each stays the worker's while its lease is renewed.
+
+        Of these queues, or without `queues` of all but those `besides`.
+        """
         check_limit(limit)
         if self._task_limits:
             await self._declare_limits()
@@ -448,6 +452,7 @@ class Penstock(AccessTokens, Administration, History, Periodic):
             worker=worker,
             limit=limit,
             queues=None if queues is None else tuple(queues),
+            besides=frozenset(besides),
             tags=tuple(tags),
         )
         return await self.store.claim(wanted)

@@ -214,6 +214,19 @@ async def test_only_the_queues_asked_for_are_worked(app: Penstock) -> None:
     assert (await state_of(app, ours), await state_of(app, theirs)) == (State.DONE, State.PENDING)
 
 
+async def test_queues_of_applications_are_left_to_them(app: Penstock) -> None:
+    @app.task
+    async def nothing() -> None:
+        pass
+
+    ours = await nothing.enqueue()
+    event = await nothing.using(queue="events").enqueue()
+    await work_off(app)
+    assert (await state_of(app, ours), await state_of(app, event)) == (State.DONE, State.PENDING)
+    await work_off(app, queues=["events"])
+    assert await state_of(app, event) == State.DONE
+
+
 async def test_only_the_tags_asked_for_are_worked(app: Penstock) -> None:
     @app.task
     async def nothing() -> None:

@@ -42,7 +42,7 @@ def _parse_names(
     "--queues",
     metavar="A,B",
     callback=_parse_names,
-    help="Only jobs of these queues.  [default: all]",
+    help="Only jobs of these queues.  [default: all but those of applications]",
 )
 @click.option(
     "--tags",

@@ -324,13 +324,19 @@ class Change(msgspec.Struct, frozen=True, gc=False):
 class Claim(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a worker asks for: at most `limit` jobs.
 
-    Of these queues, all when None; with any of these tags, whatever their tags when empty.
+    Of these queues, when None of all but those `besides`; with any of these tags, whatever their
+    tags when empty.
     """
 
     worker: str
     limit: int
     queues: tuple[str, ...] | None = None
+    besides: frozenset[str] = frozenset()
     tags: tuple[str, ...] = ()
+
+    def wants(self, queue: str) -> bool:
+        """Whether jobs of this queue are asked for."""
+        return queue not in self.besides if self.queues is None else queue in self.queues
 
 
 class JobQuery(msgspec.Struct, frozen=True, kw_only=True, gc=False):

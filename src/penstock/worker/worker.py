@@ -39,6 +39,9 @@ from penstock.worker.upkeep import Upkeep
 
 _log = logging.getLogger(__name__)
 
+APPLICATION_QUEUES = frozenset({"events", "indexing"})
+"""Queues of Penstock's own applications: only a worker that names them works on them."""
+
 # To wait for the next change is to ask the store something: the claim goes first.
 _HEAD_START = 0.004
 _RETRY_PAUSE = 0.5
@@ -199,12 +202,10 @@ class Worker:
         """Whether nothing is ready for this worker, behind a claim that came to nothing."""
         store = self._penstock.store
         paused = {queue.name for queue in await store.queues() if queue.paused}
-        wanted = None if self._queues is None else set(self._queues)
         ready = [
             name
             for (name, _, waiting), n in (await store.count()).items()
-            if n and waiting is Waiting.READY and name not in paused
-            if wanted is None or name in wanted
+            if n and waiting is Waiting.READY and name not in paused and self._works_on(name)
         ]
         for queue in ready if self._tags else ():
             tags = tuple(self._tags)
@@ -214,6 +215,9 @@ class Worker:
                     return False
                 query = replace(query, after=page[-1].id)
         return not ready or bool(self._tags)
+
+    def _works_on(self, queue: str) -> bool:
+        return queue not in APPLICATION_QUEUES if self._queues is None else queue in self._queues
 
     async def _exchange(self) -> None:
         free = self._concurrency - len(self._runs) + len(self._ended)
@@ -235,7 +239,11 @@ class Worker:
         self._more = False
         try:
             jobs = await self._penstock.claim(
-                worker=self.name, limit=limit, queues=self._queues, tags=self._tags
+                worker=self.name,
+                limit=limit,
+                queues=self._queues,
+                besides=APPLICATION_QUEUES,
+                tags=self._tags,
             )
         except PenstockError:
             self._more = True

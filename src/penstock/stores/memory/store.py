@@ -543,7 +543,7 @@ class MemoryStore:
         ]
 
     def _next(self, wanted: Claim) -> list[JobId]:
-        queues = self._open_queues(wanted.queues)
+        queues = [queue for queue in self._open_queues(wanted.queues) if wanted.wants(queue.name)]
         if self._claiming.has_a_say(queues):
             running = [self._jobs[place] for place in self._leased.ids()]
             return self._claiming.choose(

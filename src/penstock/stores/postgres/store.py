@@ -312,7 +312,7 @@ class PostgresStore(SqlStore):
             raise NeedsAlone
         if any_arrived:
             seals.check_open(tx)
-        return any_due, None if limited else open_queues
+        return any_due, None if limited else [*filter(wanted.wants, open_queues)]
 
     def _claim_plain(
         self, tx: PostgresTransaction, wanted: Claim, queues: Sequence[str]

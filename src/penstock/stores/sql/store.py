@@ -466,7 +466,7 @@ class SqlStore(ABC):
 
     def _claim_one(self, tx: Transaction, wanted: Claim, now: int) -> list[Job]:
         found = dict(tx.execute("queues_with_ready").fetchall())
-        queues = found.keys() if wanted.queues is None else found.keys() & set(wanted.queues)
+        queues = set(filter(wanted.wants, found))
         if any(map(found.__getitem__, queues)):
             ids = Claiming(tx, wanted, now).choose(queues)
         else:
