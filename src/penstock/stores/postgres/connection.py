@@ -26,13 +26,18 @@ _COMMENT = re.compile(r"^\s*--.*\n?", re.MULTILINE)
 _PART = re.compile(r"\{(_\w+)\}")
 # Statements are planned once, and always by their indexes: what the planner would guess from the
 # size of a table that was empty a moment ago is wrong.
-_SETTINGS = (
-    "-c plan_cache_mode=force_generic_plan -c enable_seqscan=off -c enable_hashjoin=off "
-    "-c enable_mergejoin=off -c enable_bitmapscan=off -c jit=off -c client_min_messages=warning "
-    "-c idle_in_transaction_session_timeout=60s"
-)
-# What was acknowledged outlives a crash of the server, unless the URL says otherwise.
-_DURABLE = "-c synchronous_commit=on"
+_SETTINGS = {
+    "plan_cache_mode": "force_generic_plan",
+    "enable_seqscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+    "enable_bitmapscan": "off",
+    "jit": "off",
+    "client_min_messages": "warning",
+    "idle_in_transaction_session_timeout": "60s",
+    # What was acknowledged outlives a crash of the server, unless the URL says otherwise.
+    "synchronous_commit": "on",
+}
 # A server that vanished without a word is noticed within half a minute.
 _KEEPALIVES = {
     "connect_timeout": 10,
@@ -140,16 +145,26 @@ def translate(error: psycopg.Error, name: str) -> StoreError:
         return StoreError(f"{name} cannot be used: {text}")
     if isinstance(error, _RETRYABLE):
         return StoreUnavailable(f"{name}: {text}; nothing was changed, try again")
+    if "unsupported startup parameter" in text:
+        return StoreError(f"{name} is behind a pooler: say so in its URL, pooler=transaction")
     if isinstance(error, psycopg.OperationalError):
         return StoreUnavailable(f"{name} does not answer: {text}; try again")
     return StoreError(f"{name} cannot be used: {text}")
+
+
+def begin(where: Address) -> bytes:
+    """How a transaction begins: behind a pooler, it brings along what else a session has."""
+    if not where.pooled:
+        return b"BEGIN; "
+    settings = "; ".join(f"SET LOCAL {name} = '{value}'" for name, value in _SETTINGS.items())
+    return f"BEGIN; {settings}; ".encode()
 
 
 def connect(where: Address) -> "psycopg.Connection[Any]":
     """A connection in autocommit mode, set up for durable writes."""
     settings: dict[str, Any] = {"application_name": "penstock", **_KEEPALIVES}
     if not where.pooled:
-        settings["options"] = f"{_SETTINGS} {_DURABLE}"
+        settings["options"] = " ".join(f"-c {name}={value}" for name, value in _SETTINGS.items())
     given = psycopg.conninfo.conninfo_to_dict(where.conninfo)
     if "options" in given and "options" in settings:
         settings["options"] += f" {given['options']}"

@@ -21,7 +21,7 @@ from psycopg.pq import TransactionStatus
 from penstock.core.errors import StoreUnavailable
 from penstock.core.store import Clock
 from penstock.stores.postgres.arriving import link
-from penstock.stores.postgres.connection import DAY, Address, connect, translate
+from penstock.stores.postgres.connection import DAY, Address, begin, connect, translate
 from penstock.stores.postgres.transaction import Connection, Mode, NeedsAlone, PostgresTransaction
 from penstock.stores.sql.writer import Request, Writer
 
@@ -59,6 +59,7 @@ class PostgresWriter(Writer):
         # Verbs that had to be alone a moment ago will have to be again.
         self._lonely: dict[str, float] = {}
         self._committed = committed
+        self._beginning = begin(where) + b"SELECT %s.enter(" % where.schema.encode()
         self._connection: Connection | None = None
         self._life = 0
         self._room = 0
@@ -187,11 +188,10 @@ class PostgresWriter(Writer):
 
     def _begin(self, connection: Connection, mode: Mode) -> tuple[PostgresTransaction, str]:
         cursor = connection.execute(
-            b"BEGIN; SELECT %s.enter(%d), pg_current_xact_id()"
-            % (self._where.schema.encode(), mode),
-            prepare=False,
+            self._beginning + b"%d), pg_current_xact_id()" % mode, prepare=False
         )
-        cursor.nextset()
+        while cursor.nextset():
+            pass
         at, number = cursor.fetchall()[0]
         self.ahead = at - time.time_ns() // 1000
         now = at if self._clock is None else self._clock()
