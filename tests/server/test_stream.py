@@ -213,6 +213,7 @@ async def test_reader_that_does_not_read_is_cut_off_and_comes_back_by_its_last_i
     app: Penstock, service: Service, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stream_module, "SLOW", 0.05)
+    monkeypatch.setattr(stream_module, "KEEP_ALIVE", 0.1)  # what comes last may fill the buffers
     tail = tail_of(service)
     host, _, port = address.removeprefix("http://").partition(":")
     with socket.create_connection((host, int(port))) as slow:

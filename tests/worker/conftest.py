@@ -1,9 +1,11 @@
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from penstock import Penstock, run_sync
+from penstock.worker import upkeep
 from tests.contract.support import STORES, ManualClock
 
 
@@ -13,6 +15,12 @@ def app(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -> I
     penstock = Penstock(STORES[request.param](tmp_path), clock=clock)
     yield penstock
     run_sync(penstock.close())
+
+
+@pytest.fixture(autouse=True)
+def _upkeep_is_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let workers add up and prune at once, instead of after seconds."""
+    monkeypatch.setattr(upkeep, "DIGEST_EVERY", timedelta(milliseconds=20))
 
 
 @pytest.fixture
