@@ -22,10 +22,6 @@ WALKS = {
     "holders": "from one limit to the next",
     "holding": "one entry",
     "holdings": "jobs that are running",
-    "limited": "one entry",
-    "finish": "one entry, as limited does",
-    "open_queues": "one entry",
-    "outlook": "one entry of each index",
     "queue_is_wanted": "jobs that are running",
     "running_by_task": "jobs that are running",
     "running_of_throttle": "jobs that are running",
@@ -33,6 +29,8 @@ WALKS = {
     "find_ids": "without conditions, all jobs",
     "tally": "without conditions, all jobs",
 }
+# Indexes of which one entry is enough to know that there is any.
+ASKED_FOR_ANY = {"job_held", "job_share", "job_throttled"}
 # What follows the beginning of a search.
 TAILS = {"find": " true", "tally": " true GROUP BY j.stage"}
 
@@ -67,7 +65,9 @@ def was_empty(connection: "psycopg.Connection[Any]", schema: str) -> None:
 def walked(plan: dict[str, Any]) -> set[str]:
     """The tables that a plan reads from one end to the other."""
     found: set[str] = set()
+    any_is_enough = plan.get("Parent Relationship") == "InitPlan"
     looked_up = plan.get("Index Cond") or plan.get("TID Cond")
+    looked_up = looked_up or (any_is_enough and plan.get("Index Name") in ASKED_FOR_ANY)
     if "Relation Name" in plan and plan["Node Type"].endswith("Scan") and not looked_up:
         found.add(plan["Relation Name"])
     return found.union(*(walked(part) for part in plan.get("Plans", ())))

@@ -222,10 +222,14 @@ RETURNING j.queue;
 
 -- What a claim has to know first: whether jobs have fallen due or arrived with somebody else's
 -- transaction, whether limits, tenants or ages have a say, and which queues are open.
--- name: outlook
-SELECT
-    EXISTS (SELECT 1 FROM penstock.job_active WHERE stage = 1 AND run_at <= $1),
-    EXISTS (SELECT 1 FROM penstock.arrival) OR EXISTS (SELECT 1 FROM penstock.seal),
+-- name: _any_due
+EXISTS (SELECT 1 FROM penstock.job_active WHERE stage = 1 AND run_at <= $1)
+
+-- name: _any_arrived
+(EXISTS (SELECT 1 FROM penstock.arrival) OR EXISTS (SELECT 1 FROM penstock.seal))
+
+-- name: _any_say
+(
     EXISTS (SELECT 1 FROM penstock.job_active WHERE stage = 0 AND held IS NOT NULL)
     OR EXISTS (
         SELECT 1 FROM penstock.job_active
@@ -239,10 +243,15 @@ SELECT
     OR EXISTS (
         SELECT 1 FROM penstock.queue
         WHERE concurrency IS NOT NULL OR rate IS NOT NULL OR promote_after IS NOT NULL
-    ),
+    )
+)
+
+-- name: outlook
+SELECT
+    {_any_due}, {_any_arrived}, {_any_say},
     ARRAY(
         SELECT name FROM penstock.queue
-        WHERE NOT paused AND ($2::text[] IS NULL OR name = ANY ($2))
+        WHERE NOT paused AND ($2::text[] IS NULL OR name = ANY ($2)) ORDER BY name
     );
 
 -- name: queues_with_ready
@@ -256,6 +265,16 @@ SELECT j.ctid AS tid, j.id, j.version AS previous, -j.priority AS rank, j.run_at
     AND j.throttle IS NULL
     AND (-j.priority, j.run_at, j.id) >= (q.rank, q.run_at, q.id)
     ORDER BY -j.priority, j.run_at, j.id
+
+-- The outlook of the claim before, in the claim itself: whether it still holds. Without one, the
+-- transaction has looked already.
+-- name: _outlook
+outlook AS MATERIALIZED (
+    SELECT $8::text[] IS NULL OR NOT ({_any_due} OR {_any_arrived} OR {_any_say}) AND $8 = ARRAY(
+        SELECT name FROM penstock.queue
+        WHERE NOT paused AND ($9::text[] IS NULL OR name = ANY ($9)) ORDER BY name
+    ) AS holds
+)
 
 -- name: _claimed
 numbered AS MATERIALIZED (
@@ -288,19 +307,28 @@ counted AS (
     FROM (SELECT queue, count(*) AS n, max(token) AS last FROM started GROUP BY queue) AS t
     CROSS JOIN (VALUES (0, -1), (3, 1)) AS s (stage, sign)
 )
-SELECT * FROM started ORDER BY place, since, id
+
+-- name: _answer
+SELECT o.holds, s.* FROM outlook AS o LEFT JOIN started AS s ON true
+ORDER BY s.place, s.since, s.id
 
 -- name: claim_of_one
-WITH q (name, rank, run_at, id) AS (VALUES ($3, $4::bigint, $5::bigint, $6::bigint)),
+WITH {_outlook},
+q (name, rank, run_at, id) AS (
+    SELECT $3, $4::bigint, $5::bigint, $6::bigint FROM outlook WHERE holds
+),
 picked AS MATERIALIZED (
     SELECT p.* FROM q CROSS JOIN LATERAL ({_picked} LIMIT $7 FOR UPDATE SKIP LOCKED) AS p
 ),
-{_claimed};
+{_claimed}
+{_answer};
 
 -- First how many of each queue: what is not taken must not be kept from others meanwhile.
 -- name: claim_of_many
-WITH q (name, rank, run_at, id) AS (
-    SELECT * FROM unnest($3::text[], $4::bigint[], $5::bigint[], $6::bigint[])
+WITH {_outlook},
+q (name, rank, run_at, id) AS (
+    SELECT u.* FROM outlook
+    CROSS JOIN unnest($3::text[], $4::bigint[], $5::bigint[], $6::bigint[]) AS u WHERE holds
 ),
 wanted AS MATERIALIZED (
     SELECT name, rank, run_at, id, count(*) AS n FROM (
@@ -312,8 +340,10 @@ picked AS MATERIALIZED (
     SELECT p.* FROM wanted AS q CROSS JOIN LATERAL (
         {_picked} LIMIT q.n FOR UPDATE SKIP LOCKED
     ) AS p
+    ORDER BY p.rank, p.run_at, p.id
 ),
-{_claimed};
+{_claimed}
+{_answer};
 
 -- By tags: the same, of each queue and tag.
 -- name: _picked_tagged
@@ -340,7 +370,8 @@ picked AS MATERIALIZED (
         WHERE id = w.id AND stage + 0 = 0 FOR UPDATE SKIP LOCKED
     ) AS j
 ),
-{_claimed};
+{_claimed}
+SELECT true, * FROM started ORDER BY place, since, id;
 
 -- The queries of a claim where limits, tenants or ages have a say: it has the queue alone.
 -- name: open_queues
@@ -348,7 +379,7 @@ SELECT
     q.name, q.concurrency, q.rate, q.rate_window, q.promote_after, r.starts,
     EXISTS (
         SELECT 1 FROM penstock.job_active
-        WHERE queue = q.name AND stage = 0 AND tenant IS NOT NULL AND held IS NULL
+        WHERE queue = q.name AND stage = 0 AND tenant IS NOT NULL AND held IS NULL OFFSET 0
     ),
     CASE WHEN q.concurrency IS NULL THEN 0 ELSE (
         SELECT coalesce(sum(n), 0)::bigint FROM (
@@ -1431,8 +1462,12 @@ GROUP BY 1, 2, 3, 4;
 -- name: counters
 SELECT 0, queue, event, bucket, n, micros FROM penstock.counter;
 
--- name: next_due
-SELECT min(run_at) FROM penstock.job_active WHERE stage = 1 AND run_at > $1;
+-- The time, when the next job falls due, and whether a rate may let one start.
+-- name: next_change
+SELECT
+    penstock.now(),
+    (SELECT min(run_at) FROM penstock.job_active WHERE stage = 1 AND run_at > $1),
+    EXISTS (SELECT 1 FROM penstock.queue WHERE rate IS NOT NULL AND NOT paused);
 
 -- name: rates_in_force
 SELECT q.rate, q.rate_window, r.starts FROM penstock.queue AS q

@@ -47,6 +47,7 @@ from penstock.stores.postgres.within import Joining
 from penstock.stores.postgres.writer import PostgresWriter
 from penstock.stores.sql import history, rows, seals
 from penstock.stores.sql.adding import Addition
+from penstock.stores.sql.claiming import next_start
 from penstock.stores.sql.rows import READY, STAGE_OF, encoded
 from penstock.stores.sql.store import SqlStore
 from penstock.stores.sql.transaction import Reading, Transaction
@@ -96,6 +97,8 @@ class PostgresStore(SqlStore):
         self._readers: deque[Connection] = deque()
         self._threads = ThreadPoolExecutor(_READER_THREADS, "penstock-reader")
         self._queues: set[str] = set()
+        # Which queues the last claim asked for, and which of them were open.
+        self._open_queues: tuple[tuple[str, ...] | None, Sequence[str]] = None, ()
         self._places = ClaimPlaces()
         self._joining = Joining(self._where, self._sql, clock)
         self._closed = False
@@ -196,7 +199,7 @@ class PostgresStore(SqlStore):
         now = self._bell.seen()
         if now != seen:
             return now
-        due, clock = await self._read(lambda reading: (self._next_change(reading), reading.now()))
+        due, clock = await self._read(self._look_ahead)
         if due is not None and due <= clock:
             # Once for all who wait here: it may be long until one of them can take it.
             self._announced = clock
@@ -204,6 +207,14 @@ class PostgresStore(SqlStore):
         elif due is not None:
             timeout = min(timeout, (due - clock) / 1e6)
         return await self._bell.wait(seen, timeout)
+
+    def _look_ahead(self, reading: Reading) -> tuple[int | None, int]:
+        """When the next job falls due, or may start by its queue's rate; and the time."""
+        clock, due, is_rated = reading.execute("next_change", (self._announced,)).fetchone()
+        if is_rated:
+            start = next_start(reading.execute, self._announced)
+            due = min((at for at in (due, start) if at is not None), default=None)
+        return due, clock if self._clock is None else self._clock()
 
     # Adding
 
@@ -293,6 +304,8 @@ class PostgresStore(SqlStore):
         return [self._claim_next(tx, wanted) for wanted in calls]
 
     def _claim_next(self, tx: PostgresTransaction, wanted: Claim) -> list[Job]:
+        if (jobs := self._claim_as_before(tx, wanted)) is not None:
+            return jobs
         more, queues = self._outlook(tx, wanted)
         if more:
             more = self._promote(tx, tx.now())
@@ -312,7 +325,17 @@ class PostgresStore(SqlStore):
             raise NeedsAlone
         if any_arrived:
             seals.check_open(tx)
+        self._open_queues = wanted.queues, open_queues
         return any_due, None if limited else [*filter(wanted.wants, open_queues)]
+
+    def _claim_as_before(self, tx: PostgresTransaction, wanted: Claim) -> list[Job] | None:
+        """Claim with the outlook of the claim before; None if it does not hold any more."""
+        asked, open_queues = self._open_queues
+        queues = [*filter(wanted.wants, open_queues)] if asked == wanted.queues else []
+        places = self._places.of(queues)
+        if not queues or wanted.tags or places.are_old:
+            return None
+        return self._claim_from(tx, wanted, places, open_queues)
 
     def _claim_plain(
         self, tx: PostgresTransaction, wanted: Claim, queues: Sequence[str]
@@ -321,15 +344,25 @@ class PostgresStore(SqlStore):
             return []
         if wanted.tags:
             source = (Texts(queues), Texts(wanted.tags))
-            return self._started(tx, wanted, "claim_tagged", source)
+            return self._started(tx, wanted, "claim_tagged", source) or []
         places = self._places.of(queues)
-        jobs = self._claim_from(tx, wanted, places)
+        jobs = self._claim_from(tx, wanted, places) or []
         if places.are_old and len(jobs) < wanted.limit:  # there may be more before them
             rest = replace(wanted, limit=wanted.limit - len(jobs))
-            jobs += self._claim_from(tx, rest, self._places.beginnings(queues))
+            jobs += self._claim_from(tx, rest, self._places.beginnings(queues)) or []
         return jobs
 
-    def _claim_from(self, tx: PostgresTransaction, wanted: Claim, places: Places) -> list[Job]:
+    def _claim_from(
+        self,
+        tx: PostgresTransaction,
+        wanted: Claim,
+        places: Places,
+        open_queues: Sequence[str] | None = None,
+    ) -> list[Job] | None:
+        outlook = (
+            None if open_queues is None else Texts(open_queues),
+            None if wanted.queues is None else Texts(wanted.queues),
+        )
         if len(places.by_queue) == 1:
             [(queue, place)] = places.by_queue.items()
             name = "claim_of_one"
@@ -338,20 +371,30 @@ class PostgresStore(SqlStore):
             columns = zip(*places.by_queue.values(), strict=True)
             name, source = "claim_of_many", (Texts(list(places.by_queue)), *map(Int8s, columns))
         began = time.monotonic()
-        jobs = self._started(tx, wanted, name, source)
+        jobs = self._started(tx, wanted, name, source, outlook)
         if not places.are_old:
             took = time.monotonic() - began
             self._places.looked(took, lambda: tx.execute("any_old_snapshot").fetchone()[0])
         return jobs
 
     def _started(
-        self, tx: PostgresTransaction, wanted: Claim, name: str, source: tuple[Any, ...]
-    ) -> list[Job]:
-        found = tx.execute(name, (tx.now(), wanted.worker, *source, wanted.limit)).fetchall()
+        self,
+        tx: PostgresTransaction,
+        wanted: Claim,
+        name: str,
+        source: tuple[Any, ...],
+        outlook: tuple[Any, ...] = (),
+    ) -> list[Job] | None:
+        parameters = (tx.now(), wanted.worker, *source, wanted.limit, *outlook)
+        found = tx.execute(name, parameters).fetchall()
+        if found and not found[0][0]:
+            return None
+        if found and found[0][4] is None:  # no job was ready
+            return []
         tx.written = tx.written or bool(found)
-        for rank, run_at, _, job_id, *columns in found:
+        for _, rank, run_at, _, job_id, *columns in found:
             self._places.claimed(columns[8], (rank, run_at, job_id))
-        return [rows.job(row[3:]) for row in found]
+        return [rows.job(row[4:]) for row in found]
 
     # Moving on
 

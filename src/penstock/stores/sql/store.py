@@ -44,7 +44,6 @@ from penstock.stores.sql.adding import Adding, Addition, Following, explain, is_
 from penstock.stores.sql.claiming import (
     Claiming,
     held_by,
-    next_start,
     oldest_ready,
     ready_tags,
     room_is_wanted,
@@ -382,12 +381,6 @@ class SqlStore(ABC):
     async def workers(self) -> list[WorkerInfo]:
         """See `Store.workers`."""
         return await self._read(attendance.find)
-
-    def _next_change(self, reading: Reading) -> int | None:
-        """When the next job falls due, or may start by its queue's rate."""
-        (due,) = reading.execute("next_due", (self._announced,)).fetchone()
-        start = next_start(reading.execute, self._announced)
-        return min((at for at in (due, start) if at is not None), default=None)
 
     async def _read_let_in(self, read: Callable[[Reading, int], T]) -> T:
         """Read when what has fallen due by now is ready; what does so meanwhile does not count."""

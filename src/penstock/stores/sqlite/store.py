@@ -15,6 +15,7 @@ from penstock.core.job import Change, Job
 from penstock.core.lifecycle import Done, State, advance
 from penstock.core.store import Clock
 from penstock.stores.sql.adding import Addition
+from penstock.stores.sql.claiming import next_start
 from penstock.stores.sql.store import SqlStore
 from penstock.stores.sql.transaction import Reading, Transaction
 from penstock.stores.sql.writer import Verb
@@ -63,6 +64,12 @@ class SqliteStore(SqlStore):
         elif due is not None:
             timeout = min(timeout, (due - clock) / 1e6)
         return await self._bell.wait(seen, timeout)
+
+    def _next_change(self, reading: Reading) -> int | None:
+        """When the next job falls due, or may start by its queue's rate."""
+        (due,) = reading.execute("next_due", (self._announced,)).fetchone()
+        start = next_start(reading.execute, self._announced)
+        return min((at for at in (due, start) if at is not None), default=None)
 
     async def close(self) -> None:
         """See `Store.close`."""
