@@ -1,10 +1,11 @@
-"""Where a claim begins to look, while a transaction of somebody keeps the dead from being buried.
+"""Where a claim begins to look, while the dead are not buried.
 
-A claim reads the index of ready jobs from its beginning. What was claimed before is gone from
-there, unless a transaction that began earlier is still open, in whatever part of the database:
-then every claim would have to step over all that was claimed since. So as long as that is so,
-claims go on from where the last one ended, and look at the beginning only now and then: what has
-come there meanwhile, with a higher priority or an earlier time, waits that long.
+A claim reads the index of ready jobs from its beginning. What was claimed before stays there until
+a vacuum takes it away, which comes once a minute, and cannot as long as a transaction that began
+earlier is open, in whatever part of the database: every claim would have to step over all that was
+claimed since. So as long as that takes time, claims go on from where the last one ended, and look
+at the beginning only now and then: what has come there meanwhile, with a higher priority or an
+earlier time, waits that long.
 """
 
 import time
@@ -15,9 +16,12 @@ Place = tuple[int, int, int]
 """The rank, the due time and the id of a ready job."""
 
 BEGINNING: Place = (-11, -(2**63), 0)
-# A look that takes longer than this is worth to be spared, if it is the dead who take the time.
-_SLOW = 0.01
-# Which part of the time may go into looks at the beginning, and how long one may be put off.
+# What takes longer than this, and to ask for one job, if the dead are in the way.
+_SLOW = 0.004
+_WASTE = 0.001
+# How often to ask.
+_PAUSE = 0.05
+# Which part of the time may go into steps over the dead, and how long a look may be put off.
 _SHARE = 10
 _LONGEST = 2.0
 
@@ -35,6 +39,7 @@ class ClaimPlaces:
     def __init__(self) -> None:
         self._ended: dict[str, Place] = {}
         self._until = 0.0
+        self._asked = 0.0
 
     def of(self, queues: Sequence[str]) -> Places:
         """Where to begin now."""
@@ -50,7 +55,19 @@ class ClaimPlaces:
         """Note that this job was claimed; within a claim, they come in their order."""
         self._ended[queue] = place
 
-    def looked(self, took: float, is_haunted: Callable[[], bool]) -> None:
+    def looked(self, took: float, ask_for_one: Callable[[], object]) -> None:
         """Note how long a look at the beginning took; the next may have to wait."""
-        if took > _SLOW and is_haunted():
-            self._until = time.monotonic() + min(_LONGEST, _SHARE * took)
+        now = time.monotonic()
+        if took < _SLOW or now < self._asked + _PAUSE:
+            return
+        # Twice: once it may have been something else.
+        wasted = min(_timed(ask_for_one), _timed(ask_for_one))
+        self._asked = time.monotonic()
+        if wasted > _WASTE:
+            self._until = self._asked + min(_LONGEST, _SHARE * wasted)
+
+
+def _timed(do: Callable[[], object]) -> float:
+    began = time.monotonic()
+    do()
+    return time.monotonic() - began

@@ -323,6 +323,15 @@ picked AS MATERIALIZED (
 {_claimed}
 {_answer};
 
+-- One job of each queue: how long that takes tells how many dead entries stand before it.
+-- name: any_ready
+SELECT count(*) FROM unnest($1::text[]) AS q (name) CROSS JOIN LATERAL (
+    SELECT 1 FROM penstock.job_active AS j
+    WHERE j.queue = q.name AND j.stage = 0 AND j.tenant IS NULL AND j.held IS NULL
+    AND j.throttle IS NULL
+    ORDER BY -j.priority, j.run_at, j.id LIMIT 1
+) AS p;
+
 -- First how many of each queue: what is not taken must not be kept from others meanwhile.
 -- name: claim_of_many
 WITH {_outlook},
@@ -1353,14 +1362,6 @@ SELECT count(*) FROM p;
 -- name: keep_entries
 UPDATE penstock.log AS l SET day = $2
 WHERE l.day = $1 AND {_kept_job};
-
--- Whether a transaction that began long ago keeps what was removed from being cleaned up.
--- name: any_old_snapshot
-SELECT EXISTS (
-    SELECT 1 FROM pg_stat_activity
-    WHERE backend_xmin IS NOT NULL AND pid <> pg_backend_pid()
-    AND xact_start < clock_timestamp() - interval '3 seconds'
-);
 
 -- name: prunable
 SELECT coalesce(json_agg(id)::text, '[]') FROM (

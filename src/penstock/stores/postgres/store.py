@@ -374,7 +374,8 @@ class PostgresStore(SqlStore):
         jobs = self._started(tx, wanted, name, source, outlook)
         if not places.are_old:
             took = time.monotonic() - began
-            self._places.looked(took, lambda: tx.execute("any_old_snapshot").fetchone()[0])
+            queues = Texts(list(places.by_queue))
+            self._places.looked(took, lambda: tx.execute("any_ready", (queues,)).fetchall())
         return jobs
 
     def _started(
