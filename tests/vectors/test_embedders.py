@@ -25,7 +25,7 @@ TEXTS = [
     " \n\t",
     "naïve café 東京 🦙",
     "x" * 5_000,
-    "words " * 3_000,
+    "words " * 600,  # more than one window of MiniLM
     "\ud800 lone",
 ]
 

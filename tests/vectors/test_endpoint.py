@@ -1,5 +1,6 @@
 """The OpenAI-compatible embedder against a real server on the loopback."""
 
+import contextlib
 import json
 import logging
 import threading
@@ -57,7 +58,8 @@ def service() -> Iterator[Service]:
                 self.send_header(name, value)
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()
-            self.wfile.write(data)
+            with contextlib.suppress(BrokenPipeError):  # who asked has given up
+                self.wfile.write(data)
 
         def log_message(self, *_: Any) -> None:
             pass
