@@ -1,3 +1,4 @@
+import os
 import uuid
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -11,6 +12,9 @@ from tests.schemas import offered, schemas
 
 if TYPE_CHECKING:
     from psycopg import Connection
+
+# Before NumPy is imported: its threads would wait for cores that other tests have.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 # An example that takes long on a busy machine is no failure.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
