@@ -566,7 +566,9 @@ class MemoryStore:
         """Whether no queue gets too long by jobs that come, less those that go."""
         growth: Counter[str] = Counter()
         for job in written:
-            growth[job.queue] += 1 if job.state is State.PENDING else -1
+            growth[job.queue] += job.state is State.PENDING
+            if (old := self._content.jobs.get(job.id)) is not None:
+                growth[job.queue] -= old.state is State.PENDING
         for name, more in growth.items():
             limit = self._content.queues[name].max_pending if name in self._content.queues else None
             if limit is None or more <= 0:
