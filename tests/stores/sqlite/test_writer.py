@@ -16,9 +16,9 @@ from penstock.core.errors import QueueFull, StoreError, StoreUnavailable, Transi
 from penstock.core.job import Change, Claim, JobQuery, NewJob, QueueSettings
 from penstock.core.lifecycle import Done, advance, cancel, reset
 from penstock.stores.sql.transaction import Transaction
+from penstock.stores.sql.writer import Request
 from penstock.stores.sqlite.checkpoint import Checkpointer
 from penstock.stores.sqlite.store import SqliteStore
-from penstock.stores.writer import Request
 from tests.contract.support import SOON, ManualClock, add, add_one, drive, ids, new, take, take_one
 
 UNSTORABLE = "\ud800"

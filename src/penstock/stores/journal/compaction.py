@@ -6,9 +6,8 @@ from collections.abc import Iterable
 
 from penstock.stores.journal.folder import Folder
 from penstock.stores.journal.lines import Head
-from penstock.stores.journal.snapshot import portions, write_snapshot
+from penstock.stores.journal.snapshot import write_snapshot
 from penstock.stores.memory.batch import Batch
-from penstock.stores.memory.content import Content
 
 SMALLEST = 4 * 1024 * 1024
 """Journals may have so many bytes, or as many as the last snapshot, before there is another."""
@@ -47,12 +46,12 @@ class Compaction:
         """It cannot be done now: wait until the journals are twice as long."""
         self._patience *= 2
 
-    def start(self, number: int, head: Head, content: Content) -> None:
-        """Write a snapshot of what there is at this call, beside all that goes on."""
+    def start(self, number: int, head: Head, batches: Iterable[Batch]) -> None:
+        """Write a snapshot, beside all that goes on."""
         self._covered, self._written = self._size, None
         self._thread = threading.Thread(
             target=self._write,
-            args=(number, head, portions(content)),
+            args=(number, head, batches),
             name="penstock-snapshot",
             daemon=True,
         )

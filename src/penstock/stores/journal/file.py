@@ -19,7 +19,7 @@ class JournalFile:
 
     def __init__(self, path: Path, end: int, *, syncs: bool = True) -> None:
         self.path = path
-        self.end = end
+        self.end = self._reserved = end
         self._syncs = syncs
         self._fd = os.open(path, os.O_RDWR)
         self._room = max(end, os.lseek(self._fd, 0, os.SEEK_END))
@@ -43,16 +43,17 @@ class JournalFile:
         with path.open("rb") as file:
             return cls(path, len(file.readline()), syncs=syncs)
 
-    def make_room(self, size: int) -> None:
-        """Make sure that there are blanks for so many bytes."""
-        if (needed := self.end + size) > self._room:
-            ahead = min(max(_AHEAD, self._room), _FAR_AHEAD)
-            room = needed + ahead
+    def reserve(self, size: int) -> None:
+        """Make sure that there are blanks for so many bytes more; while others append, too."""
+        needed = self._reserved + size
+        if needed > self._room:
+            room = needed + min(max(_AHEAD, self._room), _FAR_AHEAD)
             _write_all(self._fd, _BLANK * (room - self._room), self._room)
             self._room = room
+        self._reserved = needed
 
     def append(self, data: bytes) -> None:
-        """Write records over the blanks; durable on return."""
+        """Write records over the blanks that were reserved; durable on return."""
         _write_all(self._fd, data, self.end)
         self.sync()
         self.end += len(data)

@@ -2,12 +2,13 @@
 
 from collections.abc import Iterable
 from datetime import datetime
-from operator import attrgetter
+from itertools import compress
+from operator import attrgetter, is_not
 from typing import Any
 
 import msgspec
 from msgspec import UNSET, UnsetType
-from msgspec.structs import asdict, fields, replace
+from msgspec.structs import asdict, astuple, fields, replace
 
 from penstock.core.job import Job, LogEntry
 from penstock.stores.journal.lines import line_of
@@ -35,13 +36,23 @@ class Number(msgspec.Struct, frozen=True, kw_only=True):
     durable: int
 
 
-_JOB, _ENTRY = Job.__struct_fields__, LogEntry.__struct_fields__
-_job_values, _entry_values = attrgetter(*_JOB), attrgetter(*_ENTRY)
-_NEW_JOB = tuple(field.default for field in fields(Job))
-_NEW_ENTRY = tuple(field.default for field in fields(LogEntry))
+def _sparing(kind: type[msgspec.Struct]) -> Any:
+    """The same values, encoded without those that are the default."""
+    named = [
+        (field.name, field.type)
+        if field.default is msgspec.NODEFAULT
+        else (field.name, field.type, field.default)
+        for field in fields(kind)
+    ]
+    return msgspec.defstruct(f"_{kind.__name__}", named, omit_defaults=True, gc=False)
+
+
+_Job, _Entry = _sparing(Job), _sparing(LogEntry)
 _Change = msgspec.defstruct(
     "_Change", [(field.name, field.type | UnsetType, UNSET) for field in fields(Job)]
 )
+_NAMES = Job.__struct_fields__
+_values = attrgetter(*_NAMES)
 
 decode_record = msgspec.json.Decoder(Record).decode
 decode_number = msgspec.json.Decoder(Number).decode
@@ -50,32 +61,30 @@ _decode_change = msgspec.json.Decoder(_Change).decode
 
 def record_line(batch: Batch, content: Content, *, n: int, durable: int) -> bytes:
     """The line that says what a batch is about to change."""
-    new, changes = [], []
+    new: list[Job] = []
+    changes = []
     for job in batch.jobs:
         old = content.jobs.get(job.id)
         if old is None:
             new.append(job)
         else:
-            values = _changed(_JOB, _job_values(old), _job_values(job))
-            changes.append({"id": job.id, **values})
-    record = {
-        "n": n,
-        "durable": durable,
-        "at": content.now,
-        "do": compact(replace(batch, jobs=new)),
-    }
-    return line_of({**record, "changes": changes} if changes else record)
+            changes.append(_change(old, job))
+    do = compact(replace(batch, jobs=new))
+    record: dict[str, Any] = {"n": n, "durable": durable, "at": content.now, "do": do}
+    if changes:
+        record["changes"] = changes
+    return line_of(record)
 
 
 def compact(batch: Batch) -> Batch:
     """The same batch to be encoded: of jobs and entries, without what they have by default."""
-    jobs: list[Any] = [_changed(_JOB, _NEW_JOB, _job_values(job)) for job in batch.jobs]
-    return replace(batch, jobs=jobs, entries=list(compact_entries(batch.entries)))
+    jobs: list[Any] = [_Job(*astuple(job)) for job in batch.jobs]
+    return replace(batch, jobs=jobs, entries=compact_entries(batch.entries))
 
 
-def compact_entries(entries: Iterable[LogEntry]) -> Iterable[Any]:
+def compact_entries(entries: Iterable[LogEntry]) -> list[Any]:
     """Entries to be encoded, without what they have by default."""
-    return (_changed(_ENTRY, _NEW_ENTRY, _entry_values(entry)) for entry in entries)
+    return [_Entry(*astuple(entry)) for entry in entries]
 
 
 def batch_of(record: Record, content: Content) -> Batch:
@@ -86,14 +95,12 @@ def batch_of(record: Record, content: Content) -> Batch:
     return replace(record.do, jobs=[*record.do.jobs, *changed])
 
 
+def _change(old: Job, job: Job) -> dict[str, Any]:
+    before, after = _values(old), _values(job)
+    changed = map(is_not, before, after)
+    return {"id": job.id, **dict(compress(zip(_NAMES, after, strict=True), changed))}
+
+
 def _applied(change: Any, content: Content) -> Job:
     values = {name: value for name, value in asdict(change).items() if value is not UNSET}
     return replace(content.jobs[change.id], **values)
-
-
-def _changed(
-    names: tuple[str, ...], before: tuple[Any, ...], after: tuple[Any, ...]
-) -> dict[str, Any]:
-    return {
-        name: new for name, old, new in zip(names, before, after, strict=True) if old is not new
-    }

@@ -2,26 +2,32 @@
 
 import asyncio
 import os
+import queue
+import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from penstock.core.errors import StoreError
+from penstock.core.errors import StoreError, StoreUnavailable
 from penstock.core.store import Clock
+from penstock.stores.journal.group import Group
 from penstock.stores.journal.journal import Journal
 from penstock.stores.memory.batch import NOTHING, Batch
 from penstock.stores.memory.store import MemoryStore
-from penstock.stores.writer import Request, Writer
 
 T = TypeVar("T")
+
+_GO_ON, _STOP = True, False
 
 
 class JournalStore(MemoryStore):
     """Jobs in memory and in the files of a folder, durable on return, for one process.
 
-    Nothing that is not durable is ever shown: who reads while a write is on its way to the disk
-    waits for it.
+    A verb changes the content at once, and is answered when its record is on disk. Verbs that
+    come meanwhile share the next turn of the disk. Whoever has seen what is not durable yet, be
+    it only by reading, is not answered before it is: nothing is told that could be taken back.
     """
 
     _name = "a journal"
@@ -32,67 +38,151 @@ class JournalStore(MemoryStore):
         super().__init__(clock)
         self._path = Path(path)
         self._journal, self._content = Journal.open(self._path, create=create, syncs=syncs)
-        self._is_whole = True  # the content, and what the durable records come to, are the same
-        self._rings = False
-        self._writer = _JournalWriter(str(path), self._commit_all, self._close_files)
+        # False when the content may not be what the records come to: they are then read again.
+        self._is_whole = True
+        # Held while the disk is busy; taken before `_lock`, which is held for moments only.
+        self._disk = threading.Lock()
+        self._gathering = Group()
+        self._flying: Group | None = None
+        self._wakeups: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._closed = False
         self._process = os.getpid()
         _opened.add(self)
 
     async def close(self) -> None:
         """See `Store.close`."""
         self._check_process()
-        self._writer.close()
+        with self._lock:
+            closed, self._closed = self._closed, True
+        if closed:
+            return
+        if self._thread is not None:
+            self._wakeups.put(_STOP)
+            self._thread.join()
+        with self._disk:
+            self._flush()
+            self._journal.close(self._content)
+        _opened.discard(self)
         self._wake()
 
-    async def _read(self, verb: Callable[[], T]) -> T:
-        self._check_process()
-        return await self._writer.read(lambda: self._do(verb))
+    # How verbs are carried out
 
-    async def _write(self, verb: Callable[[], T]) -> T:
+    async def _perform(self, act: Callable[[], T]) -> T:
         self._check_process()
-        return await self._writer.run(_each, lambda: self._do(verb))
-
-    def _do(self, verb: Callable[[], T]) -> T:
+        loop = asyncio._get_running_loop()  # noqa: SLF001 - the public one raises: 2 µs a call
         if not self._is_whole:
-            self._reload()
-        return verb()
+            self._recover()
+        future, error = None, None
+        with self._lock:
+            if self._closed:
+                raise StoreError(f"the journal in {self._path} was closed")
+            try:
+                answer = act()
+            except Exception as caught:  # noqa: BLE001 - raised when what it saw is durable
+                error = caught
+            group = self._gathering if self._journal.has_pending else self._flying
+            if group is not None and loop is not None:
+                future = group.join(loop)
+        if future is not None:
+            self._wake_thread()
+            await future
+        elif group is not None:
+            self._flush_for(group)
+        elif loop is not None:
+            await asyncio.sleep(0)  # or who asks again and again would let nobody else go on
+        if error is not None:
+            raise error
+        return answer
 
     def _commit(self, batch: Batch, *, wake: bool = True) -> None:
         if batch == NOTHING:
             return
-        self._journal.put(batch, self._content)
-        self._is_whole = False
+        try:
+            self._is_whole = False
+            self._journal.put(batch, self._content)
+        except StoreUnavailable:
+            self._is_whole = True
+            raise
         self._content.apply(batch)
         self._is_whole = True
-        self._rings = self._rings or wake
+        self._gathering.rings = self._gathering.rings or wake
 
-    def _commit_all(self, requests: Sequence[Request]) -> None:
-        """Do these requests, and make them durable together before any is answered."""
+    # How records get to the disk
+
+    def _flush_for(self, group: Group) -> None:
+        """Do it in this thread, unless another one has meanwhile."""
+        while not group.is_over:
+            with self._disk:
+                if not group.is_over:
+                    self._flush()
+        if group.error is not None:
+            raise group.error
+
+    def _wake_thread(self) -> None:
+        if self._thread is None:
+            with self._lock:
+                if self._thread is None:
+                    self._thread = threading.Thread(
+                        target=self._flush_forever, name="penstock-journal", daemon=True
+                    )
+                    self._thread.start()
+        self._wakeups.put(_GO_ON)
+
+    def _flush_forever(self) -> None:
+        while self._wakeups.get():
+            while self._journal.has_pending:
+                with self._disk:
+                    self._flush()
+
+    def _flush(self) -> None:
+        """Make durable what has gathered, and answer those who wait for it; the disk is ours."""
+        with self._lock:
+            if not self._is_whole:
+                self._abandon(StoreError(f"the journal in {self._path} was interrupted"))
+                return
+            group = self._flying = self._gathering
+            self._gathering = Group()
+            flight = self._journal.take(self._content)
         try:
-            for request in requests:
-                [request.answer] = request.verb(None, [request.call])
-                if not self._is_whole:  # what the others rest on is not to be trusted
-                    raise request.answer  # noqa: TRY301 - all of them fail, here as below
-            self._journal.flush(self._content)
+            self._journal.write(flight)
         except BaseException as error:
-            self._journal.give_up()
-            self._is_whole = False
-            if not isinstance(error, Exception):
+            with self._lock:
+                self._abandon(self._journal.unavailable(error))
+            if not isinstance(error, OSError):
                 raise
-            for request in requests:
-                request.answer = error
-        else:
-            if self._rings:
-                self._rings = False
-                self._wake()
+            return
+        with self._lock:
+            self._journal.settle(flight)
+            self._flying = None
+            group.end()
+        if group.rings:
+            self._wake()
+        if self._journal.follow_up(flight):
+            with self._lock:
+                self._journal.rotate(flight)
 
-    def _reload(self) -> None:
+    def _recover(self) -> None:
+        """Read the content again, if it is not whole."""
+        with self._disk, self._lock:
+            if not self._is_whole:
+                self._abandon(StoreError(f"the journal in {self._path} was interrupted"))
+            if not self._is_whole:
+                raise self._journal.unavailable(None)
+
+    def _abandon(self, error: Exception) -> None:
+        """Let go of all that is not durable, and tell all who wait for it."""
+        self._is_whole = False
+        groups = [group for group in (self._flying, self._gathering) if group is not None]
+        self._flying, self._gathering = None, Group()
         self._journal.give_up()
-        try:
+        with suppress(OSError):  # or the next one tries again
             self._content = self._journal.reload()
-        except OSError as error:
-            raise self._journal.unavailable(error) from error
-        self._is_whole = True
+            self._is_whole = True
+        for group in groups:
+            group.end(error)
+
+    # Forks
 
     def _check_process(self) -> None:
         if self._process != os.getpid():
@@ -101,54 +191,8 @@ class JournalStore(MemoryStore):
                 "forked children"
             )
 
-    def _close_files(self) -> None:
-        self._journal.close(self._content)
-
     def _let_go(self) -> None:
         self._journal.let_go()
-
-
-class _JournalWriter(Writer):
-    """Lets one thread at a time have the content."""
-
-    def __init__(
-        self,
-        name: str,
-        commit_all: Callable[[Sequence[Request]], None],
-        let_go: Callable[[], None],
-    ) -> None:
-        super().__init__(name)
-        self._commit = commit_all
-        self._close_files = let_go
-
-    async def read(self, verb: Callable[[], T]) -> T:
-        """Do what writes nothing; where that would block an event loop, with the next group."""
-        loop = asyncio._get_running_loop()  # noqa: SLF001 - the public one raises: 2 µs a call
-        if not self._lock.acquire(blocking=loop is None):
-            return await self.run(_each, verb)
-        try:
-            if self._closed:
-                raise StoreError(f"{self.name} was closed")
-            return verb()
-        finally:
-            self._lock.release()
-
-    def _commit_all(self, requests: Sequence[Request]) -> None:
-        self._commit(requests)
-
-    def _let_go(self) -> None:
-        self._close_files()
-
-
-def _each(_: Any, calls: Sequence[Callable[[], T]]) -> Sequence[T | Exception]:
-    return [_answer(call) for call in calls]
-
-
-def _answer(call: Callable[[], T]) -> T | Exception:
-    try:
-        return call()
-    except Exception as error:  # noqa: BLE001 - it is raised where the answer arrives
-        return error
 
 
 _opened: "weakref.WeakSet[JournalStore]" = weakref.WeakSet()

@@ -64,22 +64,12 @@ Answer = Coroutine[Any, Any, T]
 _RUNNING = frozenset({State.RUNNING})
 
 
-def reads(verb: Callable[Concatenate[M, P], T]) -> Callable[Concatenate[M, P], Answer[T]]:
-    """Make a verb of the protocol of what looks at the content."""
+def verb(act: Callable[Concatenate[M, P], T]) -> Callable[Concatenate[M, P], Answer[T]]:
+    """Make a verb of the protocol of what looks at the content, or decides and commits once."""
 
-    @wraps(verb)
+    @wraps(act)
     async def call(store: M, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await store._read(partial(verb, store, *args, **kwargs))  # noqa: SLF001 - its own
-
-    return call
-
-
-def writes(verb: Callable[Concatenate[M, P], T]) -> Callable[Concatenate[M, P], Answer[T]]:
-    """Make a verb of the protocol of what decides, and then commits at most once."""
-
-    @wraps(verb)
-    async def call(store: M, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await store._write(partial(verb, store, *args, **kwargs))  # noqa: SLF001 - its own
+        return await store._perform(partial(act, store, *args, **kwargs))  # noqa: SLF001 - its own
 
     return call
 
@@ -98,7 +88,7 @@ class MemoryStore:
         self._waiters: list[Callable[[], object]] = []
         self._door = threading.Lock()
 
-    @writes
+    @verb
     def add(
         self,
         jobs: Sequence[NewJob],
@@ -127,7 +117,7 @@ class MemoryStore:
     async def finish(self, job: Job, outcome: Done, *, actor: str, connection: Any) -> Job:  # noqa: ARG002 - it is refused
         raise ConfigurationError(f"{self._name} cannot join a database transaction")
 
-    @writes
+    @verb
     def claim(self, wanted: Claim) -> list[Job]:
         check_open(self._content.seal)
         draft = Draft(self._content, self._tick(), wanted.worker)
@@ -137,7 +127,7 @@ class MemoryStore:
         self._commit(replace(draft.batch(), starts=chosen.starts, turns=chosen.turns))
         return _copies(draft.jobs.values())
 
-    @writes
+    @verb
     def renew(self, leases: Sequence[Lease]) -> list[Job]:
         now = self._tick()
         held = [
@@ -149,7 +139,7 @@ class MemoryStore:
         self._commit(Batch(jobs=held), wake=False)
         return _copies(held)
 
-    @writes
+    @verb
     def transition(self, changes: Sequence[Change], *, actor: str) -> list[Job | None]:
         check_open(self._content.seal)
         draft = Draft(self._content, self._tick(), actor)
@@ -167,7 +157,7 @@ class MemoryStore:
     async def watch(self, ids: Sequence[JobId]) -> list[Job]:
         return await self.get(ids)
 
-    @reads
+    @verb
     def edges(self, ids: Sequence[JobId]) -> list[Edge]:
         found = {
             (edge.job_id, edge.needed): edge
@@ -182,37 +172,37 @@ class MemoryStore:
         }
         return [found[place] for place in sorted(found)]
 
-    @reads
+    @verb
     def expired(self, limit: int) -> list[Job]:
         past = until(self._tick(), self._content.leased)
         return _copies(self._content.jobs[entry[-1]] for entry in islice(past, limit))
 
-    @reads
+    @verb
     def get(self, ids: Sequence[JobId]) -> list[Job]:
         self._tick()
         return _copies(job for job in map(self._content.jobs.get, ids) if job is not None)
 
-    @reads
+    @verb
     def find(self, query: JobQuery) -> list[Job]:
         self._tick()
         return _copies(self._found(query))
 
-    @reads
+    @verb
     def find_ids(self, query: JobQuery) -> list[JobId]:
         self._tick()
         return [job.id for job in self._found(query)]
 
-    @reads
+    @verb
     def tally(self, query: JobQuery) -> Tally:
         self._tick()
         return Counter(job.state for job in self._content.jobs.after(None) if fits(job, query))
 
-    @reads
+    @verb
     def count(self) -> Counts:
         self._tick()
         return {place: total for place, total in self._content.totals.items() if total}
 
-    @reads
+    @verb
     def ready_tags(
         self, queue: str, limit: int = 1000, *, among: Sequence[str] | None = None
     ) -> list[str]:
@@ -225,12 +215,12 @@ class MemoryStore:
         found = {tag for name, tag in places if name == queue and tag is not None}
         return sorted(found if among is None else found & {*among})[:limit]
 
-    @reads
+    @verb
     def oldest_ready(self) -> dict[str, datetime]:
         self._tick()
         return {queue: ages.first()[0] for queue, ages in self._content.ages.items()}  # type: ignore[index] # none is empty
 
-    @reads
+    @verb
     def backlog(self, queue: str | None = None, until: JobId | None = None) -> tuple[int, JobId]:
         sets = (
             self._content.unfinished.values()
@@ -240,11 +230,11 @@ class MemoryStore:
         ids = [place for ids in sets for place in ids if until is None or place <= until]
         return len(ids), max(ids, default=until or JobId(0))
 
-    @reads
+    @verb
     def queues(self) -> list[Queue]:
         return [self._content.queues[name] for name in sorted(self._content.queues)]
 
-    @writes
+    @verb
     def configure(self, settings: QueueSettings) -> Queue:
         wanted = {
             name: value
@@ -257,24 +247,24 @@ class MemoryStore:
         self._commit(Batch(queues=[queue]))
         return queue
 
-    @writes
+    @verb
     def limit(self, limit: Limit) -> None:
         if limit.concurrency is not None:
             check_lasting(self._content.seal)
         self._commit(Batch(limits=[limit]))
 
-    @reads
+    @verb
     def limits(self) -> list[Limit]:
         return self._content.claiming.limits()
 
-    @reads
+    @verb
     def held(self, job: Job) -> list[Held]:
         self._tick()
         running = self._content.running()
         queue = self._content.queues.get(job.queue) or Queue(name=job.queue)
         return self._content.claiming.held(job, queue, running, self._content.now)
 
-    @reads
+    @verb
     def log(
         self, job_id: JobId | None = None, *, after: LogId | None = None, limit: int = 1000
     ) -> list[LogEntry]:
@@ -283,11 +273,11 @@ class MemoryStore:
         entries = map(self._content.log.__getitem__, self._content.entries.get(job_id, ()))
         return list(islice((one for one in entries if after is None or one.id > after), limit))
 
-    @reads
+    @verb
     def newest_log(self) -> LogId:
         return LogId(self._content.last_log)
 
-    @reads
+    @verb
     def histories(self, ids: Sequence[JobId]) -> list[Record]:
         self._tick()
         return [
@@ -300,7 +290,7 @@ class MemoryStore:
             if job is not None
         ]
 
-    @writes
+    @verb
     def delete(self, jobs: Sequence[Job]) -> list[JobId]:
         self._tick()
         known = {job.id: job.version for job in jobs}
@@ -314,7 +304,7 @@ class MemoryStore:
         self._commit(Batch(removed=removed))
         return removed
 
-    @reads
+    @verb
     def origin(self) -> Origin:
         return Origin(
             source=self._content.source,
@@ -322,7 +312,7 @@ class MemoryStore:
             last_log=LogId(self._content.last_log),
         )
 
-    @writes
+    @verb
     def restore(
         self,
         records: Sequence[Record],
@@ -338,7 +328,7 @@ class MemoryStore:
         self._commit(restoring.batch(notes or {}))
         return [None if place is None else replace(self._content.jobs[place]) for place in places]
 
-    @reads
+    @verb
     def places(self, source: int, ids: Sequence[JobId]) -> Mapping[JobId, JobId]:
         own = {
             job.id
@@ -350,40 +340,40 @@ class MemoryStore:
         }
         return {one: place for one, place in found.items() if place is not None}
 
-    @writes
+    @verb
     def seal(self, seal: Seal | None, *, was: Seal | None) -> bool:
         if self._content.seal != was:
             return False
         self._commit(Batch(seal=seal))
         return True
 
-    @reads
+    @verb
     def sealed(self) -> Seal | None:
         return self._content.seal
 
-    @writes
+    @verb
     def note(self, notes: Sequence[Note]) -> list[bool]:
         held = [self._content.is_held(note.lease) for note in notes]
         self._commit(Batch(notes=list(compress(notes, held))), wake=False)
         return held
 
-    @reads
+    @verb
     def progress(self, ids: Sequence[JobId]) -> Mapping[JobId, Progress]:
         return self._content.notes.progress(ids)
 
-    @reads
+    @verb
     def checkpoint(self, job_id: JobId) -> str | None:
         return self._content.notes.checkpoint(job_id)
 
-    @reads
+    @verb
     def notes(self, ids: Sequence[JobId]) -> Mapping[JobId, KeptNotes]:
         return self._content.notes.kept(ids)
 
-    @reads
+    @verb
     def lines(self, job_id: JobId, *, after: int = 0, limit: int = 1000) -> list[LoggedLine]:
         return self._content.notes.lines(job_id, after, limit)
 
-    @writes
+    @verb
     def prune(self, retention: Retention, limit: int, *, whole_days: bool = False) -> int:  # noqa: ARG002 - it keeps no days
         now = self._tick()
         past = merge(
@@ -396,7 +386,7 @@ class MemoryStore:
         self._commit(Batch(removed=removed))
         return len(removed)
 
-    @writes
+    @verb
     def digest(self, limit: int) -> int:
         sums = self._content.sums
         behind = [entry.id for entry in islice(self._content.log.after(sums.digested), limit)]
@@ -407,13 +397,13 @@ class MemoryStore:
         self._commit(batch, wake=False)
         return len(behind)
 
-    @reads
+    @verb
     def history(
         self, since: datetime, until: datetime | None, queue: str | None, step: timedelta
     ) -> list[Interval]:
         return self._content.sums.find(since, until, queue, step)
 
-    @reads
+    @verb
     def counters(self) -> list[Counters]:
         return self._content.sums.counters()
 
@@ -429,7 +419,7 @@ class MemoryStore:
                 self._waiters.remove(woken.ring)
         return await self._look()
 
-    @reads
+    @verb
     def _listen(self, woken: Alarm, seen: int, timeout: float) -> float | None:
         """Let an alarm ring at the next change; for how long at most, or None if it is time."""
         now = self._tick()
@@ -450,33 +440,33 @@ class MemoryStore:
             self._waiters.append(woken.ring)
         return timeout
 
-    @reads
+    @verb
     def _look(self) -> int:
         self._tick()
         return self._generation
 
-    @reads
+    @verb
     def schedules(self, names: Collection[str] | None = None) -> list[Schedule]:
         return self._content.timetable.find(names)
 
-    @writes
+    @verb
     def put_schedule(self, schedule: Schedule) -> Schedule | None:
         check_lasting(self._content.seal)
         if (written := self._content.timetable.put(schedule)) is not None:
             self._commit(Batch(schedules=[written]))
         return written
 
-    @writes
+    @verb
     def drop_schedule(self, name: str) -> bool:
         dropped = [schedule.name for schedule in self._content.timetable.find([name])]
         self._commit(Batch(unscheduled=dropped))
         return bool(dropped)
 
-    @reads
+    @verb
     def due(self, tasks: Collection[str], declared: Collection[str], limit: int) -> Due:
         return self._content.timetable.due(self._tick(), (tasks, declared), limit)
 
-    @writes
+    @verb
     def fire(self, firing: Firing, *, actor: str) -> list[Job] | None:
         check_open(self._content.seal)
         draft = Draft(self._content, self._tick(), actor)
@@ -488,11 +478,11 @@ class MemoryStore:
         self._commit(replace(draft.batch(), schedules=[fired]))
         return [replace(self._content.jobs[place], duplicate=hit) for place, hit in places]
 
-    @reads
+    @verb
     def tokens(self) -> list[Token]:
         return [self._content.tokens[name] for name in sorted(self._content.tokens)]
 
-    @writes
+    @verb
     def add_token(self, token: Token) -> bool:
         check_lasting(self._content.seal)
         if token.name in self._content.tokens:
@@ -500,23 +490,23 @@ class MemoryStore:
         self._commit(Batch(tokens=[token]))
         return True
 
-    @writes
+    @verb
     def drop_token(self, name: str) -> bool:
         if name not in self._content.tokens:
             return False
         self._commit(Batch(revoked=[name]))
         return True
 
-    @writes
+    @verb
     def greet(self, workers: Sequence[WorkerInfo]) -> None:
         now = self._tick()
         self._commit(Batch(greeted=[replace(one, seen_at=now) for one in workers]), wake=False)
 
-    @writes
+    @verb
     def dismiss(self, names: Sequence[str]) -> None:
         self._commit(Batch(dismissed=list(names)), wake=False)
 
-    @reads
+    @verb
     def workers(self) -> list[WorkerInfo]:
         return self._content.attendance.roster(self._content.running())
 
@@ -526,15 +516,10 @@ class MemoryStore:
 
     # How verbs are carried out
 
-    async def _read(self, verb: Callable[[], T]) -> T:
-        """Do what changes nothing but what is ready."""
+    async def _perform(self, act: Callable[[], T]) -> T:
+        """Do what a verb does; all that it has seen and changed is durable on return."""
         with self._lock:
-            return verb()
-
-    async def _write(self, verb: Callable[[], T]) -> T:
-        """Do what comes to a commit; all of it is durable on return."""
-        with self._lock:
-            return verb()
+            return act()
 
     def _next(self, wanted: Claim) -> Chosen:
         content = self._content

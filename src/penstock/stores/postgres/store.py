@@ -50,7 +50,7 @@ from penstock.stores.sql.adding import Addition
 from penstock.stores.sql.rows import READY, STAGE_OF, encoded
 from penstock.stores.sql.store import SqlStore
 from penstock.stores.sql.transaction import Reading, Transaction
-from penstock.stores.writer import Verb
+from penstock.stores.sql.writer import Verb
 
 A = TypeVar("A")
 C = TypeVar("C")

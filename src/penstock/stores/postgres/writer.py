@@ -23,7 +23,7 @@ from penstock.core.store import Clock
 from penstock.stores.postgres.arriving import link
 from penstock.stores.postgres.connection import DAY, Address, connect, translate
 from penstock.stores.postgres.transaction import Connection, Mode, NeedsAlone, PostgresTransaction
-from penstock.stores.writer import Request, Writer
+from penstock.stores.sql.writer import Request, Writer
 
 _log = logging.getLogger(__name__)
 

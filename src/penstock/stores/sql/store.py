@@ -53,7 +53,7 @@ from penstock.stores.sql.moving import Moving
 from penstock.stores.sql.restoring import Restoring
 from penstock.stores.sql.rows import READY, RUNNING, SCHEDULED, STAGES, encoded
 from penstock.stores.sql.transaction import Freed, Reading, Totals, Transaction, shift
-from penstock.stores.writer import Verb
+from penstock.stores.sql.writer import Verb
 
 A = TypeVar("A")
 C = TypeVar("C")

@@ -17,12 +17,12 @@ from penstock.core.store import Clock
 from penstock.stores.sql.adding import Addition
 from penstock.stores.sql.store import SqlStore
 from penstock.stores.sql.transaction import Reading, Transaction
+from penstock.stores.sql.writer import Verb
 from penstock.stores.sqlite.bell import Bell
 from penstock.stores.sqlite.connection import connect, prepared, translated
 from penstock.stores.sqlite.forks import note_closed, note_opened, refuse_inherited
 from penstock.stores.sqlite.transaction import SQL, SqliteReading, SqliteTransaction
 from penstock.stores.sqlite.writer import SqliteWriter
-from penstock.stores.writer import Verb
 
 A = TypeVar("A")
 C = TypeVar("C")

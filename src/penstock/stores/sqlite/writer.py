@@ -10,10 +10,10 @@ from pathlib import Path
 
 from penstock.core.store import Clock
 from penstock.stores.sql.transaction import Transaction
+from penstock.stores.sql.writer import Request, Writer
 from penstock.stores.sqlite.checkpoint import Checkpointer
 from penstock.stores.sqlite.connection import BUSY_TIMEOUT, connect, translate
 from penstock.stores.sqlite.transaction import SqliteTransaction
-from penstock.stores.writer import Request, Writer
 
 # How long to wait between two looks whether another process has ended its transaction.
 _FIRST_LOOK, _LAST_LOOK = 0.000_1, 0.002

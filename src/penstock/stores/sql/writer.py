@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from penstock.core.errors import StoreError
+from penstock.stores.sql.transaction import Transaction
 
 A = TypeVar("A")
 C = TypeVar("C")
@@ -23,11 +24,8 @@ _MAX_REQUESTS = 1_000
 _GO_ON, _STOP = True, False
 
 
-Verb = Callable[[Any, Sequence[C]], Sequence[A | Exception]]
-"""Does several calls of one kind at once, in a transaction of its store.
-
-An answer that is an exception is raised.
-"""
+Verb = Callable[[Transaction, Sequence[C]], Sequence[A | Exception]]
+"""Does several calls of one kind at once; an answer that is an exception is raised."""
 
 
 class Request:
