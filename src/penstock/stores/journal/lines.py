@@ -57,9 +57,9 @@ def opened(line: bytes) -> bytes | None:
 
 
 def read_head(line: bytes, kind: Kind, path: Path) -> Head:
-    """The head of a file of that kind; raises `StoreError` for anything else."""
+    """What the first line of a file of that kind says; raises `StoreError` for anything else."""
     try:
-        text = opened(line) or b""
+        text = (line.endswith(b"\n") and opened(line[:-1])) or b""
         found = msgspec.json.decode(text, type=_Version)
         if found.penstock == kind and found.version > FORMAT:
             raise StoreError(

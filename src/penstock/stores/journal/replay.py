@@ -61,7 +61,7 @@ class Replay:
     def _head(self, number: int) -> Head:
         path = self._folder.journal(number)
         with path.open("rb") as file:
-            head = read_head(file.readline().removesuffix(b"\n"), "journal", path)
+            head = read_head(file.readline(), "journal", path)
         if number == 1:
             self.content.source = head.store
         elif head.store != self.content.source:

@@ -92,7 +92,7 @@ def write_snapshot(path: Path, head: Head, batches: Iterable[Batch]) -> int:
 def read_snapshot(path: Path) -> tuple[Head, Content]:
     """What a snapshot says; raises `StoreError` unless it is whole."""
     with path.open("rb") as file:
-        head = read_head(next(file, b"").removesuffix(b"\n"), "snapshot", path)
+        head = read_head(file.readline(), "snapshot", path)
         content = Content(head.store)
         content.now = head.at
         number, end = 1, None
