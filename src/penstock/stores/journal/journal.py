@@ -92,7 +92,7 @@ class Journal:
         """The records that were put since the last time."""
         data, snapshot = b"".join(self._pending), None
         self._compaction.grow(len(data))
-        if self._compaction.is_due():
+        if data and self._compaction.is_due():
             first = self._newest + 1
             heads = self._head("journal", content, first), self._head("snapshot", content, first)
             snapshot = (*heads, portions(content))

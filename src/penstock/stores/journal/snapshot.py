@@ -97,7 +97,7 @@ def read_snapshot(path: Path) -> tuple[Head, Content]:
         content.now = head.at
         number, end = 1, None
         for number, line in enumerate(file, start=2):
-            text = opened(line.removesuffix(b"\n"))
+            text = opened(line[:-1]) if line.endswith(b"\n") else None
             if text is None or end is not None:
                 raise damaged(path, number, "it is not as it was written")
             portion = _decode(text)
