@@ -33,6 +33,11 @@ def open_store(url: object, *, clock: Clock = system_clock, create: bool = True)
     return store
 
 
+def is_private(url: str) -> bool:
+    """Whether the store that a URL names belongs to the one process that has it open."""
+    return url.startswith(("memory:", "journal:"))
+
+
 def _open_memory(url: str, clock: Clock, *, create: bool) -> Store:
     from penstock.stores.memory.store import MemoryStore
 
