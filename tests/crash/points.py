@@ -138,4 +138,4 @@ def _arm_journal(point: Point) -> None:
 
     for module in (file, snapshot):
         module.publish = publish  # type: ignore[attr-defined]
-    file.os = Calls()  # type: ignore[attr-defined]
+    file.os = Calls()  # type: ignore[assignment, attr-defined]

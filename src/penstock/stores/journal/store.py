@@ -84,8 +84,9 @@ class JournalStore(MemoryStore):
             group = self._gathering if self._journal.has_pending else self._flying
             if group is not None and loop is not None:
                 future = group.join(loop)
-        if future is not None:
-            self._wake_thread()
+        if future is not None and loop is not None:
+            # When all have had their say that are about to, so that they share a turn of the disk.
+            loop.call_soon(self._wake_thread)
             await future
         elif group is not None:
             self._flush_for(group)

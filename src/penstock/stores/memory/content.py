@@ -22,6 +22,8 @@ from penstock.stores.memory.notes import Notes
 from penstock.stores.memory.shelves import Line, Ranked, Ranking, Shelf
 from penstock.stores.memory.timetable import Timetable
 
+_UNTAGGED = (None,)
+
 
 class Content:
     """Jobs and all that belongs to them. Only `tick` and `apply` change anything."""
@@ -189,8 +191,7 @@ class Content:
         self.totals[job.queue, job.state, job.waiting] += 1
         if job.waiting is Waiting.READY:
             self.ages.setdefault(job.queue, Ranking()).put(job.id, job.run_at)
-            # Of jobs with a tenant, shares take the place of the common rankings.
-            for tag in {None, *job.tags} if job.tenant is None else ():
+            for tag in _tags(job):
                 ranking = self.ready.setdefault((job.queue, tag), Ranking())
                 ranking.put(job.id, -job.priority, job.run_at)
             if job.tenant is not None or job.throttle is not None:
@@ -208,7 +209,7 @@ class Content:
             self.ages[job.queue].drop(job.id)
             if not self.ages[job.queue]:
                 del self.ages[job.queue]
-            for tag in {None, *job.tags} if job.tenant is None else ():
+            for tag in _tags(job):
                 ranking = self.ready[job.queue, tag]
                 ranking.drop(job.id)
                 if not ranking:
@@ -252,6 +253,13 @@ class Content:
                 self._put(replace(job, waiting=kind))
         if not line.pending and not line.running:
             del self.lines[key]
+
+
+def _tags(job: Job) -> Iterable[str | None]:
+    """The common rankings that a ready job stands in; with a tenant, it has a share instead."""
+    if job.tenant is not None:
+        return ()
+    return {None, *job.tags} if job.tags else _UNTAGGED
 
 
 def until(when: datetime, ranking: Iterable[Ranked]) -> Iterator[Ranked]:
