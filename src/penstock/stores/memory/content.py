@@ -108,8 +108,7 @@ class Content:
         for queue in batch.queues:
             self.queues[queue.name] = queue
         for job in batch.jobs:
-            self._put(job)
-            self._relate(job)
+            self._relate(job, self._put(job))
         for key in {job.key for job in batch.jobs}:
             if key is not None:
                 self._show_head(key)
@@ -165,8 +164,7 @@ class Content:
     def _end(self, job: Job) -> None:
         """Let go of what an unfinished job holds."""
         ended = replace(job, state=State.CANCELLED, waiting=None, finished_at=self.now)
-        self._put(ended)
-        self._relate(ended)
+        self._relate(ended, self._put(ended))
         if job.key is not None:
             self._show_head(job.key)
 
@@ -181,11 +179,13 @@ class Content:
         for needed in self.needed.pop(place, ()):
             self.dependents[needed].pop(place, None)
 
-    def _put(self, job: Job) -> None:
+    def _put(self, job: Job) -> Job | None:
+        """Keep a job as it is now; returns it as it was."""
         if (old := self.jobs.get(job.id)) is not None:
             self._leave(old)
         self.jobs.put(job.id, job)
         self._enter(job)
+        return old
 
     def _enter(self, job: Job) -> None:
         self.totals[job.queue, job.state, job.waiting] += 1
@@ -223,11 +223,19 @@ class Content:
         elif job.state in FINAL:
             self.ended[job.state].drop(job.id)
 
-    def _relate(self, job: Job) -> None:
+    def _relate(self, job: Job, old: Job | None) -> None:
         """Note the job under its queue, its key and its dedupe key."""
-        self.last_job = max(self.last_job, job.id)
-        if job.queue not in self.queues:
-            self.queues[job.queue] = Queue(name=job.queue)
+        if old is None:
+            self.last_job = max(self.last_job, job.id)
+            if job.queue not in self.queues:
+                self.queues[job.queue] = Queue(name=job.queue)
+        if old is None or (old.state in UNFINISHED) != (job.state in UNFINISHED):
+            self._count(job)
+        if job.key is not None:
+            self.lines.setdefault(job.key, Line()).put(job)
+
+    def _count(self, job: Job) -> None:
+        """Note whether the job is unfinished."""
         sets = [self.unfinished.setdefault(job.queue, set())]
         if job.dedupe is not None:
             sets.append(self.holders.setdefault(job.dedupe, set()))
@@ -235,8 +243,6 @@ class Content:
             (ids.add if job.state in UNFINISHED else ids.discard)(job.id)
         if job.dedupe is not None and not self.holders[job.dedupe]:
             del self.holders[job.dedupe]
-        if job.key is not None:
-            self.lines.setdefault(job.key, Line()).put(job)
 
     def _show_head(self, key: str) -> None:
         """Make the head of a key visible, and the one that was visible before blocked."""
