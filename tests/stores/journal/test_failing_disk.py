@@ -44,6 +44,11 @@ class Disk:
         written: int = self.__getattr__("pwrite")(fd, data, offset)
         return written
 
+    def posix_fallocate(self, fd: int, offset: int, size: int) -> None:
+        if self.is_full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        os.posix_fallocate(fd, offset, size)
+
     def __getattr__(self, name: str) -> Any:
         real = getattr(os, name)
         if name not in {"pwrite", "fdatasync", "fsync", "ftruncate"}:

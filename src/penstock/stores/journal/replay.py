@@ -7,6 +7,7 @@ from typing import NamedTuple
 import msgspec
 
 from penstock.core.errors import StoreError
+from penstock.stores.journal.file import BLANKS
 from penstock.stores.journal.folder import Folder
 from penstock.stores.journal.lines import Head, damaged, opened, read_head
 from penstock.stores.journal.records import Record, batch_of, decode_number, decode_record
@@ -106,7 +107,7 @@ class Replay:
             text = f"record {self.last + 1} is not as it was written, or not there"
             raise damaged(path, trouble or number_of_line + 1, text)
         self.certain = ends[durable]
-        self.torn = bool(data[self.end :].strip())
+        self.torn = bool(data[self.end :].strip(BLANKS))
         self.size += self.end
 
     def _apply(self, path: Path, line: "_Line") -> None:
@@ -136,7 +137,7 @@ def _lines(data: bytes) -> Iterator[_Line]:
         end = len(data) if found < 0 else found
         line = data[start:end]
         start = end + 1
-        if not line.isspace() and line:
+        if line.strip(BLANKS):
             # Without its end, a line may be cut off behind its last letter: it does not count.
             text = opened(line) if found >= 0 else None
             yield _Line(number, start, text, line[:20])
