@@ -13,6 +13,8 @@ CONTENDERS = (
         "penstock, journal",
         "benchmarks.contenders.penstock:PenstockJournal",
         "penstock",
+        # The others need a second process, or a million jobs in memory.
+        scenarios=("one-by-one", "bulk-100", "bulk-1000", "drain", "concurrent"),
     ),
     Contender("huey", "huey, durable", "benchmarks.contenders.huey:HueyQueue", "huey"),
     Contender(

@@ -9,7 +9,7 @@ from penstock.stores.journal.lines import Head
 from penstock.stores.journal.snapshot import write_snapshot
 from penstock.stores.memory.batch import Batch
 
-SMALLEST = 4 * 1024 * 1024
+SMALLEST = 16 * 1024 * 1024
 """Journals may have so many bytes, or as many as the last snapshot, before there is another."""
 
 _log = logging.getLogger(__name__)

@@ -12,21 +12,21 @@ class Group:
         """Whether those who wait for changes are to be woken."""
         self.is_over = False
         self.error: Exception | None = None
-        self._futures: list[asyncio.Future[None]] = []
+        self._futures: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
 
-    def join(self, loop: asyncio.AbstractEventLoop) -> "asyncio.Future[None]":
-        """What a caller in an event loop waits for."""
+    def join(self, loop: asyncio.AbstractEventLoop) -> "tuple[asyncio.Future[None], bool]":
+        """What a caller in an event loop waits for, and whether it is the first of that loop."""
         future: asyncio.Future[None] = loop.create_future()
-        self._futures.append(future)
-        return future
+        if loop in self._futures:
+            self._futures[loop].append(future)
+            return future, False
+        self._futures[loop] = [future]
+        return future, True
 
     def end(self, error: Exception | None = None) -> None:
         """Let all go on; with an error, it is raised in each."""
         self.is_over, self.error = True, error
-        loops: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
-        for future in self._futures:
-            loops.setdefault(future.get_loop(), []).append(future)
-        for loop, futures in loops.items():
+        for loop, futures in self._futures.items():
             with contextlib.suppress(RuntimeError):  # that loop was closed meanwhile
                 loop.call_soon_threadsafe(self._resolve, futures)
 

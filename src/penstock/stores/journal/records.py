@@ -75,16 +75,16 @@ def record_line(batch: Batch, content: Content, *, n: int, durable: int) -> byte
             new.append(job)
         else:
             changes.append(_change(old, job))
-    do = compact(replace(batch, jobs=new))
+    do = compact(batch, new)
     record: dict[str, Any] = {"n": n, "durable": durable, "at": content.now, "do": do}
     if changes:
         record["changes"] = changes
     return line_of(record)
 
 
-def compact(batch: Batch) -> Batch:
-    """The same batch to be encoded: of jobs and entries, without what they have by default."""
-    jobs: list[Any] = [_Job(*astuple(job)) for job in batch.jobs]
+def compact(batch: Batch, new: Iterable[Job]) -> Batch:
+    """A batch to be encoded, with these jobs: without what they and entries have by default."""
+    jobs: list[Any] = [_Job(*astuple(job)) for job in new]
     return replace(batch, jobs=jobs, entries=compact_entries(batch.entries))
 
 

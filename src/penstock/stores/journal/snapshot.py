@@ -76,7 +76,7 @@ def write_snapshot(path: Path, head: Head, batches: Iterable[Batch]) -> int:
             file.write(line_of(head))
             lines = 1
             for batch in batches:
-                file.write(line_of(_Portion(compact(batch))))
+                file.write(line_of(_Portion(compact(batch, batch.jobs))))
                 lines += 1
             file.write(line_of(_Portion(end=lines)))
             file.flush()

@@ -83,10 +83,11 @@ class JournalStore(MemoryStore):
                 error = caught
             group = self._gathering if self._journal.has_pending else self._flying
             if group is not None and loop is not None:
-                future = group.join(loop)
-        if future is not None and loop is not None:
-            # When all have had their say that are about to, so that they share a turn of the disk.
-            loop.call_soon(self._wake_thread)
+                future, is_first = group.join(loop)
+                if is_first:
+                    # Not before all have had their say that are about to: they share its turn.
+                    loop.call_soon(self._wake_thread)
+        if future is not None:
             await future
         elif group is not None:
             self._flush_for(group)

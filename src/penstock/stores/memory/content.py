@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from datetime import datetime
 from itertools import takewhile
+from operator import attrgetter
 
 from msgspec import UNSET
 from msgspec.structs import replace
@@ -23,6 +24,8 @@ from penstock.stores.memory.shelves import Line, Ranked, Ranking, Shelf
 from penstock.stores.memory.timetable import Timetable
 
 _UNTAGGED = (None,)
+_OFTEN = {"jobs", "entries", "queues", "edges", "removed", "last_job", "last_log", "seal"}
+_rest_of = attrgetter(*(name for name in Batch.__struct_fields__ if name not in _OFTEN))
 
 
 class Content:
@@ -123,7 +126,8 @@ class Content:
             self._remove(place)
         if self.notes:
             self.notes.follow(batch.jobs, batch.entries, batch.removed)
-        self._apply_rest(batch)
+        if batch.seal is not UNSET or any(_rest_of(batch)):
+            self._apply_rest(batch)
 
     def _apply_rest(self, batch: Batch) -> None:
         """Take over what few batches have."""

@@ -547,8 +547,14 @@ class MemoryStore:
         # A job that fits several tags comes up once for each, one after the other.
         return (entry for entry, _ in groupby(merge(*rankings)))
 
-    def _check_limits(self, written: Iterable[Job]) -> None:
+    def _check_limits(self, written: Collection[Job]) -> None:
         """Whether no queue gets too long by jobs that come, less those that go."""
+        queues = self._content.queues
+        if all(
+            name not in queues or queues[name].max_pending is None
+            for name in {job.queue for job in written}
+        ):
+            return
         growth: Counter[str] = Counter()
         for job in written:
             growth[job.queue] += job.state is State.PENDING
