@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 STORES: dict[str, Callable[[Path], str]] = {
     "memory": lambda _folder: "memory://",
-    "journal": lambda folder: f"journal:///{folder}/jobs?durability=process",
+    "journal": lambda folder: f"journal:///{folder}/journal?durability=process",
     "sqlite": lambda folder: f"sqlite:///{folder}/jobs.db",
     "postgres": lambda _folder: schemas().take(),
 }
