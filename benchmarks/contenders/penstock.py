@@ -92,3 +92,10 @@ class PenstockQueue:
 
     def close(self) -> None:
         run_sync(self.app.close())
+
+
+class PenstockJournal(PenstockQueue):
+    """The same on a journal."""
+
+    def url(self, name: str) -> str:
+        return f"journal:///{self.folder.resolve() / name}"

@@ -43,4 +43,4 @@ async def _rate(
     return added / watch.seconds
 
 
-SCENARIOS = (Scenario("concurrent", concurrent, contenders=("penstock",)),)
+SCENARIOS = (Scenario("concurrent", concurrent, contenders=("penstock", "penstock-journal")),)

@@ -1,4 +1,4 @@
-"""penstock on SQLite beside the queues that also need no server."""
+"""penstock on SQLite and on a journal beside the queues that also need no server."""
 
 from benchmarks.contenders import Contender
 from benchmarks.scenarios import backlog, concurrency, pickup, throughput
@@ -8,6 +8,14 @@ DURABLE_PEERS = ("huey", "persist-queue")
 
 CONTENDERS = (
     Contender("penstock", "penstock", "benchmarks.contenders.penstock:PenstockQueue", "penstock"),
+    Contender(
+        "penstock-journal",
+        "penstock, journal",
+        "benchmarks.contenders.penstock:PenstockJournal",
+        "penstock",
+        # The others need a second process, or a million jobs in memory.
+        scenarios=("one-by-one", "bulk-100", "bulk-1000", "drain", "concurrent"),
+    ),
     Contender("huey", "huey, durable", "benchmarks.contenders.huey:HueyQueue", "huey"),
     Contender(
         "huey-nofsync", "huey, fsync off", "benchmarks.contenders.huey:UnsyncedHueyQueue", "huey"

@@ -82,7 +82,8 @@ def test_url_that_cannot_be_is_refused(url: str) -> None:
     said = Shell(url).error("status", code=2)
     assert said.startswith("penstock: ")
     assert said.endswith(
-        "try: --store sqlite:///FILE, postgresql://HOST/DATABASE or http://HOST:PORT"
+        "try: --store sqlite:///FILE, journal:///FOLDER, postgresql://HOST/DATABASE or "
+        "http://HOST:PORT"
     )
 
 

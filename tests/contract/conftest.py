@@ -7,7 +7,7 @@ from penstock.core.store import Store
 from penstock.stores import open_store
 from penstock.stores.postgres import bell as postgres_bell
 from penstock.stores.sqlite import bell as sqlite_bell
-from tests.contract.support import SHARED, STORES, ManualClock, drive
+from tests.contract.support import LASTING, SHARED, STORES, ManualClock, drive
 
 
 @pytest.fixture(params=STORES)
@@ -29,7 +29,13 @@ def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(postgres_bell, "_CHECK", 3600)
 
 
+@pytest.fixture(params=LASTING)
+def lasting_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of every store that can be closed and opened again."""
+    return STORES[request.param](tmp_path)
+
+
 @pytest.fixture(params=SHARED)
 def shared_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The URL of every store that can be opened again, from this or another process."""
+    """The URL of every store that can be opened several times at once, also by processes."""
     return STORES[request.param](tmp_path)

@@ -16,6 +16,7 @@ T = TypeVar("T")
 
 STORES: dict[str, Callable[[Path], str]] = {
     "memory": lambda _folder: "memory://",
+    "journal": lambda folder: f"journal:///{folder}/journal?durability=process",
     "sqlite": lambda folder: f"sqlite:///{folder}/jobs.db",
     "postgres": lambda _folder: schemas().take(),
 }
@@ -23,8 +24,11 @@ STORES: dict[str, Callable[[Path], str]] = {
 done when the suite passes.
 """
 
-SHARED = [name for name in STORES if name != "memory"]
-"""The stores that outlive a process, and that several processes can open."""
+LASTING = [name for name in STORES if name != "memory"]
+"""The stores that outlive a process."""
+
+SHARED = [name for name in LASTING if name != "journal"]
+"""Those of them that several processes can open at the same time."""
 
 SECOND = timedelta(seconds=1)
 HOUR = timedelta(hours=1)

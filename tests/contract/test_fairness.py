@@ -78,9 +78,9 @@ async def test_turns_are_those_of_a_queue(store: Store) -> None:
     assert given == ["a", "a", "b", "b", "a", "a", "b", "b"]
 
 
-async def test_whose_turn_it_is_outlives_the_process(shared_url: str, clock: ManualClock) -> None:
+async def test_whose_turn_it_is_outlives_the_process(lasting_url: str, clock: ManualClock) -> None:
     for turn in "abcabc":
-        store = open_store(shared_url, clock=clock)
+        store = open_store(lasting_url, clock=clock)
         if turn == "a":
             await add(store, *[new(tenant=tenant) for tenant in "aabbcc"])
         assert (await take_one(store)).tenant == turn

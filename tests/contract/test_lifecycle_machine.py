@@ -44,6 +44,7 @@ from penstock.core.limits import Limit
 from penstock.core.retry import RetryPolicy
 from penstock.core.schedule import Firing, Missed, Rhythm, Schedule, plan, redefined, resumed
 from penstock.stores import open_store
+from penstock.stores.journal import compaction
 from tests.contract.support import SECOND, STORES, ManualClock, drive, everything, totals
 
 PENDING, RUNNING = State.PENDING, State.RUNNING
@@ -330,6 +331,13 @@ class Life(RuleBasedStateMachine):
         shutil.rmtree(self.folder)
 
     # What can be done
+
+    @precondition(lambda self: self.store_name == "journal")
+    @rule()
+    def open_again(self) -> None:
+        """All that is in memory only is lost."""
+        drive(self.store.close())
+        self.store = open_store(STORES[self.store_name](self.folder), clock=self.clock)
 
     @initialize(batch=st.lists(new_jobs, min_size=2, max_size=6))
     def begin(self, batch: list[NewJob]) -> None:
@@ -915,7 +923,8 @@ def by_job(entry: tuple[int, Event, State, str]) -> int:
 # Ample, because a failure takes minutes to shrink to its shortest story.
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", STORES)
-def test_random_lives_end_as_the_model_says(name: str) -> None:
+def test_random_lives_end_as_the_model_says(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compaction, "SMALLEST", 3_000)  # a snapshot every few transactions
     machine = type("Life", (Life,), {"store_name": name})
     run_state_machine_as_test(
         machine,

@@ -280,15 +280,15 @@ def test_verbs_work_without_event_loop(store: Store, clock: ManualClock) -> None
 
 
 async def test_schedules_are_there_when_the_store_is_opened_again(
-    shared_url: str, clock: ManualClock
+    lasting_url: str, clock: ManualClock
 ) -> None:
-    store = open_store(shared_url, clock=clock)
+    store = open_store(lasting_url, clock=clock)
     await put(store, hourly())
     clock.advance(HOUR)
     [schedule] = await store.schedules()
     await fire(store, schedule, clock.now)
     before = await store.schedules()
     await store.close()
-    store = open_store(shared_url, clock=clock)
+    store = open_store(lasting_url, clock=clock)
     assert await store.schedules() == before
     await store.close()

@@ -36,15 +36,15 @@ def pair(shared_url: str, clock: ManualClock) -> Iterator[tuple[Store, Store]]:
 
 
 async def test_acknowledged_jobs_are_there_when_the_store_is_opened_again(
-    shared_url: str, clock: ManualClock
+    lasting_url: str, clock: ManualClock
 ) -> None:
-    store = open_store(shared_url, clock=clock)
+    store = open_store(lasting_url, clock=clock)
     await add(store, new(key="k"), new(key="k"), new(delay=HOUR), new(tags=("x",)))
     await take(store, limit=2)
     await store.configure(QueueSettings(name="default", max_pending=9))
     before = await everything(store), await store.log(), await totals(store), await store.queues()
     await store.close()
-    store = open_store(shared_url, clock=clock)
+    store = open_store(lasting_url, clock=clock)
     assert before == (
         await everything(store),
         await store.log(),
@@ -55,15 +55,15 @@ async def test_acknowledged_jobs_are_there_when_the_store_is_opened_again(
 
 
 async def test_ids_and_tokens_grow_on_after_everything_was_removed(
-    shared_url: str, clock: ManualClock
+    lasting_url: str, clock: ManualClock
 ) -> None:
-    store = open_store(shared_url, clock=clock)
+    store = open_store(lasting_url, clock=clock)
     await add_one(store)
     ended = await settle(store, await take_one(store), Done())
     clock.advance(48 * HOUR)
     assert await store.prune(Retention(), 10) == 1
     await store.close()
-    store = open_store(shared_url, clock=clock)
+    store = open_store(lasting_url, clock=clock)
     fresh = await add_one(store)
     assert fresh.id > ended.id
     assert (await take_one(store)).token > fresh.version > ended.version

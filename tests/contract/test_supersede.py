@@ -119,6 +119,15 @@ async def test_a_full_queue_takes_one_in_the_place_of_another(store: Store) -> N
     assert ids(await take(store)) == [newer.id]
 
 
+async def test_who_waits_for_a_replaced_job_takes_no_more_room_than_before(store: Store) -> None:
+    old = await add_one(store, key="k")
+    await add_one(store, after=(old.id,))
+    await store.configure(QueueSettings(name="default", max_pending=2))
+    [newer] = await store.add([new(key="k")], actor="p", tail=Tail(job=old, replaces=True))
+    assert (await look(store, old)).state is State.SUPERSEDED
+    assert newer.state is State.PENDING
+
+
 async def test_a_job_that_is_stored_at_the_same_time_is_the_newest(store: Store) -> None:
     old = await add_one(store, key="k")
     plain, superseding = await asyncio.gather(

@@ -27,6 +27,7 @@ from penstock.worker.worker import Worker
 from tests.crash import (
     chaining,
     enduring,
+    journaling,
     limiting,
     migrating,
     serving,
@@ -35,7 +36,14 @@ from tests.crash import (
 )
 from tests.crash.client import MOMENT, Client, orders
 from tests.crash.points import arm
-from tests.crash.recording import Recorder, Trouble, is_postgres, recorded_run, store_url
+from tests.crash.recording import (
+    Recorder,
+    Trouble,
+    is_journal,
+    is_postgres,
+    recorded_run,
+    store_url,
+)
 from tests.crash.scenes import SCENES
 from tests.crash.steps import some_line, walker
 
@@ -156,7 +164,7 @@ def script(app: Client, options: dict[str, Any]) -> None:
     run_sync(app.enqueue_many([app.new(tags=("red",), dedupe="d")]))
     later = app.new(queue="limited", delay=timedelta(seconds=15))  # not before it is told to
     _, waiting = run_sync(app.enqueue_many([app.new(dedupe="d"), later]))
-    if is_postgres(app.folder):
+    if is_postgres(app.folder) or is_journal(app.folder):
         run_sync(app.enqueue_many([app.new(key="k")]))
         run_sync(app.enqueue_many([app.new(priority=0)]))  # the only one that meets nobody
     else:
@@ -338,6 +346,7 @@ ROLES: dict[str, Callable[[Client, dict[str, Any]], None]] = {
         *migrating.ROLES,
         *serving.ROLES,
         *enduring.ROLES,
+        *journaling.ROLES,
     )
 }
 

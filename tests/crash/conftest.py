@@ -26,9 +26,11 @@ FORGET = "&options=-c%20idle_in_transaction_session_timeout%3D5s"
 
 @pytest.fixture
 def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """Where the clients of one test share a store and write their history: `jobs.db`, or with the
-    parameter `postgres` an empty schema that `url` names.
+    """Where the clients of one test share a store and write their history: `jobs.db`, or what `url`
+    names: with the parameter `postgres` an empty schema, with `journal` a folder.
     """
+    if getattr(request, "param", "sqlite") == "journal":
+        (tmp_path / "url").write_text(f"journal:///{tmp_path}/jobs")
     if getattr(request, "param", "sqlite") == "postgres":
         (tmp_path / "url").write_text(schemas().take() + FORGET)
     return tmp_path

@@ -3,7 +3,8 @@
 A point reads `before COMMIT 3`: a time (before, after, during), a statement (the name of a query
 of the store, the first words of any other, or `*` for all), and which one, from 1. Between
 statements a client dies `at claimed 1`, `at handling 1`, `at handled 1` or `at settled 1`. At
-`stopped BEGIN 3` it does not die, but stands still behind that statement until SIGCONT.
+`amid pwrite 3`, half of a journal's write is done. At `stopped BEGIN 3` it does not die, but stands
+still behind that statement until SIGCONT.
 """
 
 import os
@@ -13,10 +14,12 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NoReturn
 
 import psycopg
 
+from penstock.stores.journal import file, folder, snapshot
 from penstock.stores.postgres.connection import address, queries
 from penstock.stores.sqlite.transaction import SQL
 
@@ -40,10 +43,12 @@ class Point:
         self.statements = 0
         self.commits = 0
 
-    def pass_by(self, what: str, step: Callable[[], Any]) -> Any:
+    def pass_by(
+        self, what: str, step: Callable[[], Any], half: Callable[[], object] | None = None
+    ) -> Any:
         """Run a statement, unless this is the moment to die."""
         self.statements += 1
-        self.commits += what == "COMMIT"
+        self.commits += what in {"COMMIT", "fdatasync"}
         if not self._is(what):
             return step()
         self._left -= 1
@@ -51,7 +56,9 @@ class Point:
             return step()
         if self._when == "during":
             threading.Thread(target=_die_soon, daemon=True).start()
-        if self._when == "before":
+        if self._when == "amid" and half is not None:
+            half()
+        if self._when in {"before", "amid"}:
             die()
         answer = step()
         if self._when == "after":
@@ -107,3 +114,28 @@ def arm(point: Point) -> None:
         return point.pass_by(what, lambda: plain(self, query, *parameters, **how))
 
     psycopg.Connection.execute = execute  # type: ignore[method-assign]
+    _arm_journal(point)
+
+
+def _arm_journal(point: Point) -> None:
+    """Let what a journal asks of the system pass by, too."""
+
+    class Calls:
+        def __getattr__(self, name: str) -> Any:
+            real = getattr(os, name)
+            if name not in {"pwrite", "fdatasync", "fsync", "ftruncate"}:
+                return real
+            return lambda *args: point.pass_by(name, lambda: real(*args))
+
+        def pwrite(self, fd: int, data: bytes, offset: int) -> Any:
+            def torn() -> None:
+                os.pwrite(fd, data[: len(data) // 2], offset)
+
+            return point.pass_by("pwrite", lambda: os.pwrite(fd, data, offset), torn)
+
+    def publish(draft: Path, path: Path) -> None:
+        point.pass_by(f"publish {path.name}", lambda: folder.publish(draft, path))
+
+    for module in (file, snapshot):
+        module.publish = publish  # type: ignore[attr-defined]
+    file.os = Calls()  # type: ignore[assignment, attr-defined]

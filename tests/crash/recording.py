@@ -173,6 +173,10 @@ def is_postgres(folder: Path) -> bool:
     return store_url(folder).startswith("postgresql")
 
 
+def is_journal(folder: Path) -> bool:
+    return store_url(folder).startswith("journal")
+
+
 class Recorded(Penstock):
     """A Penstock that notes what it is asked for and what it answers.
 

@@ -22,7 +22,7 @@ from penstock.core.lifecycle import (
     reset,
 )
 from penstock.engine import Penstock, run_sync
-from penstock.stores.memory.draft import Batch
+from penstock.stores.memory.batch import Batch
 from penstock.stores.memory.shelves import SLACK, Ranking, Shelf
 from penstock.stores.memory.store import MemoryStore
 from tests.contract.support import (
@@ -127,7 +127,7 @@ async def test_replayed_batches_make_the_same_store(clock: ManualClock, seed: in
     again = MemoryStore(clock)
     for line in store.written:
         again._tick()
-        again._apply(msgspec.json.decode(line, type=Batch))
+        again._content.apply(msgspec.json.decode(line, type=Batch))
     assert await everything(again) == await everything(store)
     assert await again.log(limit=10_000) == await store.log(limit=10_000)
     assert await totals(again) == await totals(store)
@@ -170,10 +170,11 @@ async def test_finished_work_leaves_nothing_behind(clock: ManualClock) -> None:
             await settle(store, job, Done())
     clock.advance(48 * HOUR)
     await store.prune(Retention(), 1000)
-    assert (store._ready, store._lines, store._holders, store._entries) == ({}, {}, {}, {})
-    assert len(store._leased) == len(store._scheduled) == 0
-    assert len(store._jobs._ids) <= SLACK
-    assert len(store._log._ids) <= SLACK
+    content = store._content
+    assert (content.ready, content.lines, content.holders, content.entries) == ({}, {}, {}, {})
+    assert len(content.leased) == len(content.scheduled) == 0
+    assert len(content.jobs._ids) <= SLACK
+    assert len(content.log._ids) <= SLACK
 
 
 # Ranking

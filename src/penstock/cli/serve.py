@@ -63,6 +63,7 @@ def run_server(*, file: Path | None, as_json: bool, **given: Any) -> int:
         problem.add_note("pip install 'penstock[server]'")
         raise problem from error
     sections(settings, sources)  # a wrong setting is told before a port that is in use
+    serve.store_url(settings)
     set_up_logging(as_json=settings.log_format == "json")
     listening = serve.bind(settings.host, settings.port)
 

@@ -87,7 +87,10 @@ def opened(url: str, *, create: bool = False) -> Iterator[Penstock]:
         error.add_note(_another_store(url))
         raise
     except ConfigurationError as error:
-        error.add_note("--store sqlite:///FILE, postgresql://HOST/DATABASE or http://HOST:PORT")
+        error.add_note(
+            "--store sqlite:///FILE, journal:///FOLDER, postgresql://HOST/DATABASE or "
+            "http://HOST:PORT"
+        )
         raise
     try:
         yield app

@@ -28,8 +28,14 @@ if TYPE_CHECKING:
     from penstock.core.job import Job
 
 
+# Enum's own hash is a function in Python, which a set or a dict calls for every look.
+_hash = str.__hash__
+
+
 class State(StrEnum):
     """Where a job stands."""
+
+    __hash__ = _hash
 
     PENDING = "pending"
     RUNNING = "running"
@@ -53,6 +59,8 @@ FINAL = frozenset(State) - UNFINISHED
 class Waiting(StrEnum):
     """What a pending job waits for, as far as the job itself can tell."""
 
+    __hash__ = _hash
+
     READY = "ready"
     SCHEDULED = "scheduled"
     BLOCKED = "blocked"
@@ -60,6 +68,8 @@ class Waiting(StrEnum):
 
 class Event(StrEnum):
     """What happened to a job; each is one entry in the log."""
+
+    __hash__ = _hash
 
     ENQUEUED = "enqueued"
     CLAIMED = "claimed"

@@ -26,7 +26,7 @@ from penstock.server.meter import Meter
 from penstock.server.metrics import Metrics
 from penstock.server.site import Site, is_loopback
 from penstock.server.wire import BoundedProtocol
-from penstock.stores import open_store
+from penstock.stores import is_private, open_store
 from penstock.stores.observed import Timing, observe
 from penstock.worker.upkeep import Upkeep
 from penstock.worker.worker import Worker
@@ -49,6 +49,12 @@ def store_url(settings: Server) -> str:
             url = without_password(settings.store)
             refused = ConfigurationError(f"a server needs the store itself, and {url} is a server")
             refused.add_note("--store sqlite:///FILE, or unset PENSTOCK_STORE")
+            raise refused
+        if settings.processes > 1 and is_private(settings.store):
+            refused = ConfigurationError(
+                f"{settings.store} belongs to one process, and {settings.processes} cannot share it"
+            )
+            refused.add_note("--processes 1, or a store that processes share: sqlite:///FILE")
             raise refused
         return settings.store
     folder = Path(settings.data).absolute()

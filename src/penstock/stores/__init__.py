@@ -16,9 +16,10 @@ def system_clock() -> int:
 def open_store(url: object, *, clock: Clock = system_clock, create: bool = True) -> Store:
     """Open the store that a URL names.
 
-    `memory://`, `sqlite:///path/to/jobs.db` or `postgresql://user@host/database`. A store that is
-    not there yet is created, or refused with `create=False`. A clock that has a method `watch` is
-    told of the store: one that jumps has to wake who waits for its time.
+    `memory://`, `sqlite:///path/to/jobs.db`, `journal:///path/to/folder` or
+    `postgresql://user@host/database`. A store that is not there yet is
+    created, or refused with `create=False`. A clock that has a method `watch` is told of the
+    store: one that jumps has to wake who waits for its time.
     """
     if not isinstance(url, str):
         raise ConfigurationError(f"a store URL is text, not {url!r:.80}")
@@ -30,6 +31,11 @@ def open_store(url: object, *, clock: Clock = system_clock, create: bool = True)
     if (watch := getattr(clock, "watch", None)) is not None:
         watch(store)
     return store
+
+
+def is_private(url: str) -> bool:
+    """Whether the store that a URL names belongs to the one process that has it open."""
+    return url.startswith(("memory:", "journal:"))
 
 
 def _open_memory(url: str, clock: Clock, *, create: bool) -> Store:
@@ -57,6 +63,23 @@ def _open_sqlite(url: str, clock: Clock, *, create: bool) -> Store:
     return SqliteStore(path, clock, create=create)
 
 
+def _open_journal(url: str, clock: Clock, *, create: bool) -> Store:
+    from penstock.stores.journal.store import JournalStore
+
+    parts = urlsplit(url)
+    path = unquote(parts.path[1:])
+    if not url.startswith("journal:///") or not path or parts.fragment:
+        raise ConfigurationError(
+            "a journal is 'journal:///relative/folder' or 'journal:////absolute/folder', "
+            f"not {url!r}"
+        )
+    if parts.query not in {"", "durability=disk", "durability=process"}:
+        raise ConfigurationError(
+            f"a journal has 'durability=disk' or 'durability=process', not {parts.query!r}"
+        )
+    return JournalStore(path, clock, create=create, syncs=parts.query != "durability=process")
+
+
 def _open_postgres(url: str, clock: Clock, *, create: bool) -> Store:
     try:
         from penstock.stores.postgres.store import PostgresStore
@@ -73,6 +96,7 @@ def _open_postgres(url: str, clock: Clock, *, create: bool) -> Store:
 _OPENERS: dict[str, Callable[..., Store]] = {
     "memory": _open_memory,
     "sqlite": _open_sqlite,
+    "journal": _open_journal,
     "postgresql": _open_postgres,
     "postgres": _open_postgres,
 }

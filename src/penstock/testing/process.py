@@ -18,6 +18,7 @@ import msgspec
 from penstock.core.errors import ConfigurationError
 from penstock.core.job import JobId
 from penstock.engine import Penstock
+from penstock.stores import is_private
 from penstock.testing.clock import Clock
 
 Point = Literal["claimed", "ran", "settled"]
@@ -92,7 +93,7 @@ class WorkerProcess:
         self._news = threading.Condition()
         self._over = False
         self._printed: str | None = None
-        if not self._url or self._url.startswith("memory:"):
+        if not self._url or is_private(self._url):
             raise ConfigurationError(
                 "a worker in another process needs a store that both can open: "
                 "give url='sqlite:///…', or point the app at one by fresh(app, url=…)"

@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 
 from penstock.core.errors import ConfigurationError, StoreError
 from penstock.engine import Penstock
+from penstock.stores import is_private
 from penstock.worker.frames import Boot
 
 SCRIPT = "__penstock_main__"
@@ -75,7 +76,7 @@ def load(boot: Boot) -> Penstock:
             f"importing {boot.module!r} made no app called {boot.app!r}; make it at the top level "
             "of the module"
         )
-    if app.url.startswith("memory:"):
+    if is_private(app.url):
         app.__class__ = _apart(type(app))
     return app
 
@@ -119,7 +120,7 @@ def _apart(kind: type[Penstock]) -> type[Penstock]:
     def unreachable(self: Any) -> NoReturn:
         raise StoreError(
             f"the jobs of {self.url} are in the memory of the worker, not of this child process; "
-            "use a store in a file, or return what to enqueue"
+            "use a store that processes share, or return what to enqueue"
         )
 
     names: dict[str, property] = {"store": property(unreachable)}

@@ -3,10 +3,9 @@
 from collections.abc import Iterable, Iterator
 from datetime import datetime
 
-from msgspec.structs import replace
-
 from penstock.core.job import Job
 from penstock.core.worker import Holding, WorkerInfo, roster
+from penstock.stores.memory.batch import Batch
 
 
 class Attendance:
@@ -15,15 +14,16 @@ class Attendance:
     def __init__(self) -> None:
         self._greeted: dict[str, WorkerInfo] = {}
 
-    def greet(self, workers: Iterable[WorkerInfo], now: datetime) -> None:
-        """See `Store.greet`."""
-        for worker in workers:
-            self._greeted[worker.name] = replace(worker, seen_at=now)
-
-    def dismiss(self, names: Iterable[str]) -> None:
-        """See `Store.dismiss`."""
-        for name in names:
+    def apply(self, batch: Batch) -> None:
+        """Take over what a batch says."""
+        for worker in batch.greeted:
+            self._greeted[worker.name] = worker
+        for name in batch.dismissed:
             self._greeted.pop(name, None)
+
+    def all(self) -> list[WorkerInfo]:
+        """What the workers have said."""
+        return list(self._greeted.values())
 
     def roster(self, running: Iterable[Job]) -> list[WorkerInfo]:
         """See `Store.workers`."""

@@ -8,7 +8,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from heapq import merge
-from typing import Any
+from typing import Any, NamedTuple
 
 from penstock.core.choosing import HIGHEST, NO_TENANT, Candidate, Stream, choose, stream_of
 from penstock.core.job import Claim, Job, JobId, Queue
@@ -23,6 +23,7 @@ from penstock.core.limits import (
     throttle_limit,
 )
 from penstock.core.times import from_micros, span_to_micros, to_micros
+from penstock.stores.memory.batch import Batch
 from penstock.stores.memory.shelves import Ranked, Ranking
 
 _NO_MORE: Ranked = ()
@@ -33,13 +34,21 @@ Shares = dict[tuple[int, str], Ranking]
 """Ready jobs by priority and tenant."""
 
 
+class Chosen(NamedTuple):
+    """The jobs that a claim gets, and what is remembered of it."""
+
+    ids: list[JobId]
+    starts: dict[str, list[Start]]
+    turns: dict[str, dict[int, str]]
+
+
 class Claiming:
     """The limits of tasks and throttles, the starts that rates count, and the tenants' shares."""
 
     def __init__(self) -> None:
         self._limits: dict[tuple[Any, str], int] = {}
-        self._starts: dict[str, list[Start]] = {}
-        self._turns: dict[str, dict[int, str]] = {}
+        self.starts: dict[str, list[Start]] = {}
+        self.turns: dict[str, dict[int, str]] = {}
         self._shares: dict[tuple[str, str | None], Shares] = {}
         self._throttled: set[JobId] = set()
 
@@ -74,12 +83,16 @@ class Claiming:
 
     # Limits
 
-    def limit(self, limit: Limit) -> None:
-        """See `Store.limit`."""
-        if limit.concurrency is None:
-            self._limits.pop((limit.kind, limit.name), None)
-        else:
-            self._limits[limit.kind, limit.name] = limit.concurrency
+    def apply(self, batch: Batch) -> None:
+        """Take over what a batch says."""
+        for limit in batch.limits:
+            if limit.concurrency is None:
+                self._limits.pop((limit.kind, limit.name), None)
+            else:
+                self._limits[limit.kind, limit.name] = limit.concurrency
+        self.starts.update(batch.starts)
+        for queue, turns in batch.turns.items():
+            self.turns.setdefault(queue, {}).update(turns)
 
     def limits(self) -> list[Limit]:
         """See `Store.limits`."""
@@ -97,7 +110,7 @@ class Claiming:
                 Held(kind="queue", name=queue.name, taken=in_queue, limit=queue.concurrency)
             )
         if queue.rate is not None:
-            (limit, span), starts = queue.rate, self._starts.get(queue.name, [])
+            (limit, span), starts = queue.rate, self.starts.get(queue.name, [])
             taken = rate_taken(starts, to_micros(now), span_to_micros(span))
             until = free_at(starts, limit, span_to_micros(span))
             if taken >= limit:
@@ -128,7 +141,7 @@ class Claiming:
             if queue.rate is not None
             and (
                 at := free_at(
-                    self._starts.get(queue.name, []), queue.rate[0], span_to_micros(queue.rate[1])
+                    self.starts.get(queue.name, []), queue.rate[0], span_to_micros(queue.rate[1])
                 )
             )
             is not None
@@ -167,7 +180,7 @@ class Claiming:
         job_of: Callable[[JobId], Job],
         running: Sequence[Job],
         now: datetime,
-    ) -> list[JobId]:
+    ) -> Chosen:
         """The jobs to start."""
         places = self._places(queues, running, now)
         tags: set[str | None] = set(wanted.tags) or {None}
@@ -177,15 +190,29 @@ class Claiming:
             if places.queue_is_open(queue.name)
         ]
         taken = choose(streams, wanted.limit, places, patience=None).taken
-        for job in taken:
-            if (job.queue, None) in self._shares:
-                self._turns.setdefault(job.queue, {})[job.level] = job.tenant or NO_TENANT
-        counts = Counter(job.queue for job in taken)
+        return Chosen(
+            ids=[JobId(job.id) for job in taken],
+            starts=self._started(Counter(job.queue for job in taken), queues, now),
+            turns=self._taken_turns(taken),
+        )
+
+    def _started(
+        self, counts: Counter[str], queues: Iterable[Queue], now: datetime
+    ) -> dict[str, list[Start]]:
+        """The starts to remember after these."""
+        found = {}
         for queue in queues:
             if queue.rate is not None and (n := counts[queue.name]):
-                before, window = self._starts.get(queue.name, []), span_to_micros(queue.rate[1])
-                self._starts[queue.name] = started(before, to_micros(now), n, window)
-        return [JobId(job.id) for job in taken]
+                before, window = self.starts.get(queue.name, []), span_to_micros(queue.rate[1])
+                found[queue.name] = started(before, to_micros(now), n, window)
+        return found
+
+    def _taken_turns(self, taken: Iterable[Candidate]) -> dict[str, dict[int, str]]:
+        turns: dict[str, dict[int, str]] = {}
+        for job in taken:
+            if (job.queue, None) in self._shares:
+                turns.setdefault(job.queue, {})[job.level] = job.tenant or NO_TENANT
+        return turns
 
     def _places(self, queues: Iterable[Queue], running: Sequence[Job], now: datetime) -> Places:
         in_queues = Counter(job.queue for job in running)
@@ -208,7 +235,7 @@ class Claiming:
             rooms.append(queue.concurrency - running)
         if queue.rate is not None:
             limit, span = queue.rate
-            starts = self._starts.get(queue.name, [])
+            starts = self.starts.get(queue.name, [])
             rooms.append(limit - rate_taken(starts, to_micros(now), span_to_micros(span)))
         return min(rooms, default=None)
 
@@ -228,7 +255,7 @@ class Claiming:
             _Ready(queue, common, shares, job_of, now),
             fair=bool(shares),
             ages=queue.promote_after is not None,
-            last=lambda: self._turns.get(queue.name, {}),
+            last=lambda: self.turns.get(queue.name, {}),
         )
 
 

@@ -2,9 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
 
-import msgspec
 from msgspec.structs import replace
 
 from penstock.core import lifecycle
@@ -17,41 +15,25 @@ from penstock.core.job import (
     LogId,
     NewJob,
     OnFailure,
-    Queue,
     Scope,
     moved,
 )
 from penstock.core.lifecycle import UNFINISHED, Event, Move, State, Waiting
-from penstock.core.schedule import Schedule
-
-if TYPE_CHECKING:
-    from penstock.stores.memory.store import MemoryStore
-
-
-class Batch(msgspec.Struct, frozen=True, kw_only=True):
-    """All that one verb writes: the jobs and queues as they became, and what it logged."""
-
-    jobs: list[Job] = []
-    entries: list[LogEntry] = []
-    queues: list[Queue] = []
-    edges: list[Edge] = []
-    removed: list[JobId] = []
-    origins: dict[tuple[int, int], JobId] = {}
-    floors: tuple[int, int] = (0, 0)
-    schedules: tuple[Schedule, ...] = ()
-    unscheduled: tuple[str, ...] = ()
+from penstock.stores.memory.batch import Batch
+from penstock.stores.memory.content import Content
 
 
 class Draft:
-    """The store as a verb would leave it: what it wrote so far, before what is stored."""
+    """The content as a verb would leave it: what it wrote so far, before what is stored."""
 
-    def __init__(self, store: "MemoryStore", now: datetime, actor: str) -> None:
+    def __init__(self, content: Content, now: datetime, actor: str) -> None:
         self.jobs: dict[JobId, Job] = {}
         self.entries: list[LogEntry] = []
-        self._store = store
+        self._content = content
         self._now = now
         self._actor = actor
-        self._last_job = store._last_job  # noqa: SLF001 - its draft
+        self._last_job = content.last_job
+        self.last_log = content.last_log
         self._holders: dict[str, set[JobId]] = {}
         self._edges: dict[JobId, dict[JobId, Edge]] = {}
         self._ended: list[tuple[JobId, State]] = []
@@ -60,10 +42,10 @@ class Draft:
 
     def get(self, job_id: JobId) -> Job | None:
         """The job as the verb has left it so far."""
-        return self.jobs.get(job_id) or self._store._jobs.get(job_id)  # noqa: SLF001 - its draft
+        return self.jobs.get(job_id) or self._content.jobs.get(job_id)
 
     def _current(self, job_id: JobId) -> Job:
-        return self.jobs.get(job_id) or self._store._jobs[job_id]  # noqa: SLF001 - its draft
+        return self.jobs.get(job_id) or self._content.jobs[job_id]
 
     def batch(self) -> Batch:
         """All that was written, with what the ends of jobs mean for those that wait for them."""
@@ -163,7 +145,7 @@ class Draft:
         """The unfinished jobs that come before a pending one of their key."""
         if job.key is None or job.state is not State.PENDING:
             return []
-        line = {*self._store._in_line(job.key), *self.jobs}  # noqa: SLF001 - its draft
+        line = {*self._content.in_line(job.key), *self.jobs}
         return [
             one.id
             for one in map(self._current, line)
@@ -181,12 +163,12 @@ class Draft:
 
     def _edges_to(self, needed: JobId) -> dict[JobId, Edge]:
         """Who waits for a job, or did."""
-        stored = self._store._dependents.get(needed, {})  # noqa: SLF001 - its draft
+        stored = self._content.dependents.get(needed, {})
         return {**stored, **self._edges.get(needed, {})}
 
     def _edges_of(self, job_id: JobId) -> list[Edge]:
         """What a job waits for, or did."""
-        stored = self._store._needed.get(job_id, ())  # noqa: SLF001 - its draft
+        stored = self._content.needed.get(job_id, ())
         drafted = (needed for needed, edges in self._edges.items() if job_id in edges)
         return [self._edges_to(needed)[job_id] for needed in sorted({*stored, *drafted})]
 
@@ -315,7 +297,7 @@ class Draft:
 
     def _held(self, dedupe: str) -> set[JobId]:
         if dedupe not in self._holders:
-            stored = self._store._holders.get(dedupe, ())  # noqa: SLF001 - its draft
+            stored = self._content.holders.get(dedupe, ())
             self._holders[dedupe] = set(stored)
         return self._holders[dedupe]
 
@@ -326,7 +308,7 @@ class Draft:
             (held.add if job.state in UNFINISHED else held.discard)(job.id)
 
     def _next_log(self) -> LogId:
-        return LogId(self._store._last_log + len(self.entries) + 1)  # noqa: SLF001 - its draft
+        return LogId(self.last_log + 1)
 
     def _log(
         self,
@@ -353,5 +335,6 @@ class Draft:
             duration=duration,
             detail=detail,
         )
+        self.last_log = entry.id
         self.entries.append(entry)
         return entry.id

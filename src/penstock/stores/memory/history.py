@@ -20,6 +20,7 @@ from penstock.core.history import (
 )
 from penstock.core.job import LogEntry, LogId
 from penstock.core.times import span_to_micros, to_micros
+from penstock.stores.memory.batch import Batch
 
 Kind = tuple[int, str, str, int]
 """The minute, queue, event and bucket of entries that are counted together."""
@@ -35,16 +36,23 @@ class Sums:
         # The same for ever: their minute is 0.
         self._ever: dict[Kind, tuple[int, int]] = {}
 
+    def apply(self, batch: Batch) -> None:
+        """Take over what a batch says, but the entries that are still to be counted."""
+        for sums, taken in ((self._minutes, batch.minutes), (self._ever, batch.ever)):
+            for one in taken:
+                sums[one.minute, one.queue, one.event, one.bucket] = (one.n, one.micros)
+        self.digested = max(self.digested, batch.counted)
+        if batch.forgotten:
+            self._forget(batch.forgotten)
+
     def digest(
         self, entries: Iterable[LogEntry], queue_of: Callable[[LogEntry], str | None]
-    ) -> int:
+    ) -> None:
         """Count these entries, the next ones; those without a queue are only passed."""
-        passed = 0
         for entry in entries:
-            passed, self.digested = passed + 1, entry.id
+            self.digested = entry.id
             if (queue := queue_of(entry)) is not None:
                 self._count(entry, queue)
-        return passed
 
     def _count(self, entry: LogEntry, queue: str) -> None:
         bucket, micros = UNTIMED, 0
@@ -57,12 +65,24 @@ class Sums:
             n, total = sums.get(kind, (0, 0))
             sums[kind] = (n + 1, total + micros)
 
-    def forget(self, now: datetime) -> None:
-        """Remove some of the minutes that are past their time."""
+    def oldest_kept(self, now: datetime) -> int:
+        """The first of the minutes that stay, if one has to go; else 0."""
         oldest = to_micros(now - KEPT) // MINUTE_IN_MICROS
+        return oldest if any(kind[0] < oldest for kind in self._minutes) else 0
+
+    def _forget(self, oldest: int) -> None:
+        """Remove some of the minutes that are past their time."""
         old = islice((kind for kind in self._minutes if kind[0] < oldest), FORGOTTEN_AT_ONCE)
         for kind in list(old):
             del self._minutes[kind]
+
+    def all(self) -> tuple[list[Sum], list[Sum]]:
+        """The sums of single minutes, and those of all time."""
+        minutes, ever = (
+            [Sum(*kind, *sums) for kind, sums in counted.items()]
+            for counted in (self._minutes, self._ever)
+        )
+        return minutes, ever
 
     def find(
         self, since: datetime, until: datetime | None, queue: str | None, step: timedelta

@@ -10,6 +10,7 @@ from penstock.core.job import Job, JobId, LogEntry
 from penstock.core.lifecycle import Event, State
 from penstock.core.note import LINES_KEPT, Line, Note, Progress
 from penstock.core.note import Notes as Kept
+from penstock.stores.memory.batch import Batch
 
 
 class _Page:
@@ -33,8 +34,14 @@ class Notes:
     def __bool__(self) -> bool:
         return bool(self._pages)
 
-    def write(self, note: Note) -> None:
-        """Keep what the holder of a lease says."""
+    def apply(self, batch: Batch) -> None:
+        """Take over what a batch says."""
+        for note in batch.notes:
+            self._write(note)
+        for place, kept in batch.kept.items():
+            self._restore(place, kept)
+
+    def _write(self, note: Note) -> None:
         page = self._pages.setdefault(note.lease.job_id, _Page())
         page.progress = note.progress or page.progress
         page.state = page.state if note.state is None else note.state
@@ -71,6 +78,10 @@ class Notes:
         page = self._pages.get(job_id)
         return [] if page is None else list(islice((x for x in page.lines if x.id > after), limit))
 
+    def all(self) -> dict[JobId, Kept]:
+        """What all jobs have said."""
+        return self.kept(list(self._pages))
+
     def kept(self, ids: Sequence[JobId]) -> dict[JobId, Kept]:
         """See `Store.notes`."""
         return {
@@ -79,8 +90,7 @@ class Notes:
             if (page := self._pages.get(place)) is not None
         }
 
-    def restore(self, job_id: JobId, kept: Kept) -> None:
-        """Keep what a job has said elsewhere."""
+    def _restore(self, job_id: JobId, kept: Kept) -> None:
         page = self._pages.setdefault(job_id, _Page())
         page.progress, page.state = kept.progress, kept.checkpoint
         page.lines.extend(kept.lines)

@@ -1,43 +1,47 @@
 """Takes over jobs of other stores: decides what each becomes here, before anything is changed."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from penstock.core.job import Edge, JobId, LogEntry, LogId, OnFailure, Origin, Record
 from penstock.core.lifecycle import Event, State
-from penstock.stores.memory.draft import Batch, Draft
-
-if TYPE_CHECKING:
-    from penstock.stores.memory.store import MemoryStore
+from penstock.core.note import Notes
+from penstock.stores.memory.batch import Batch
+from penstock.stores.memory.content import Content
+from penstock.stores.memory.draft import Draft
 
 
 class Restoring:
     """Records on their way into the store."""
 
-    def __init__(self, store: "MemoryStore", now: datetime, origin: Origin, actor: str) -> None:
-        self._store = store
-        self._draft = Draft(store, now, actor)
+    def __init__(self, content: Content, now: datetime, origin: Origin, actor: str) -> None:
+        self._content = content
+        self._draft = Draft(content, now, actor)
+        self._draft.last_log = max(content.last_log, origin.last_log)
         self._now = now
         self._origin = origin
         self._actor = actor
-        self._last_job = store._last_job  # noqa: SLF001 - its draft
-        self._last_log = max(store._last_log, origin.last_log)  # noqa: SLF001 - its draft
-        self._origins: dict[tuple[int, int], JobId] = {}
-        self._entries: list[LogEntry] = []
+        self._last_job = content.last_job
+        self._places: dict[JobId, JobId] = {}
         # Who has to hear that a job it waits for has ended here: itself, that job, how, what then.
-        self.lost: list[tuple[JobId, JobId, State, OnFailure]] = []
+        self._lost: list[tuple[JobId, JobId, State, OnFailure]] = []
 
-    def batch(self) -> Batch:
-        """All that was taken."""
-        return Batch(
-            jobs=list(self._draft.jobs.values()),
-            entries=self._entries,
-            edges=self._draft.edges(),
-            origins=self._origins,
-            floors=(self._origin.last_job, self._last_log),
+    def batch(self, notes: Mapping[JobId, Notes]) -> Batch:
+        """All that was taken, with what those jobs have said."""
+        for news in self._lost:
+            self._draft.tell(*news)
+        return replace(
+            self._draft.batch(),
+            origins=[(self._origin.source, *place) for place in self._places.items()],
+            last_job=self._origin.last_job,
+            last_log=self._draft.last_log,
+            kept={
+                place: notes[original]
+                for original, place in self._places.items()
+                if original in notes
+            },
         )
 
     def take(self, record: Record) -> JobId | None:
@@ -48,10 +52,10 @@ class Restoring:
             return None
         self._last_job = max(self._last_job + 1, job.id)
         place = JobId(self._last_job)
-        self._origins[self._origin.source, job.id] = place
+        self._places[job.id] = place
         numbers: dict[int, int] = {entry.id: self._next_log() for entry in record.log}
         version = LogId(self._next_log())
-        self._entries += [
+        self._draft.entries += [
             replace(
                 entry,
                 id=LogId(numbers[entry.id]),
@@ -60,7 +64,7 @@ class Restoring:
             )
             for entry in record.log
         ]
-        self._entries.append(
+        self._draft.entries.append(
             LogEntry(
                 id=version,
                 job_id=place,
@@ -99,19 +103,19 @@ class Restoring:
                 over = job.state.final
                 edges.append(replace(edge, needed=job.id, job_id=place, resolved=over))
                 if over:
-                    self.lost.append((place, job.id, job.state, edge.on_failure))
+                    self._lost.append((place, job.id, job.state, edge.on_failure))
         return edges
 
     def _place(self, original: JobId) -> JobId | None:
         """Where a job of that source has gone to."""
+        if original in self._places:
+            return self._places[original]
         source = (self._origin.source, original)
-        if source in self._origins:
-            return self._origins[source]
-        if source in self._store._origins:  # noqa: SLF001 - its draft
-            return self._store._origins[source]  # noqa: SLF001 - its draft
-        own = self._origin.source == self._store._source  # noqa: SLF001 - its draft
+        if source in self._content.origins:
+            return self._content.origins[source]
+        own = self._origin.source == self._content.source
         return original if own and self._draft.get(original) is not None else None
 
     def _next_log(self) -> int:
-        self._last_log += 1
-        return self._last_log
+        self._draft.last_log += 1
+        return self._draft.last_log

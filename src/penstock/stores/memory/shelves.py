@@ -100,6 +100,10 @@ class Shelf(Generic[V]):
             self._ids = list(self._values)
         return value
 
+    def values(self) -> list[V]:
+        """All values, by their ids."""
+        return list(self._values.values())
+
     def after(self, place: int | None) -> Iterator[V]:
         """The values behind an id, onwards; from the first for None."""
         start = 0 if place is None else bisect_right(self._ids, place)

@@ -2,12 +2,16 @@
 
 from collections.abc import Collection, Iterable
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from penstock.core.job import Job, JobId
 from penstock.core.schedule import Due, Firing, Schedule
-from penstock.stores.memory.draft import Draft
+from penstock.stores.memory.batch import Batch
+
+if TYPE_CHECKING:
+    from penstock.stores.memory.draft import Draft
 
 
 class Timetable:
@@ -15,15 +19,16 @@ class Timetable:
 
     def __init__(self) -> None:
         self._schedules: dict[str, Schedule] = {}
-        self._last_version = 0
+        self.last_version = 0
 
-    def apply(self, written: Iterable[Schedule], dropped: Iterable[str]) -> None:
+    def apply(self, batch: Batch) -> None:
         """Take over what a batch says."""
-        for schedule in written:
-            self._last_version = max(self._last_version, schedule.version)
+        for schedule in batch.schedules:
+            self.last_version = max(self.last_version, schedule.version)
             self._schedules[schedule.name] = schedule
-        for name in dropped:
+        for name in batch.unscheduled:
             self._schedules.pop(name, None)
+        self.last_version = max(self.last_version, batch.last_version)
 
     def find(self, names: Collection[str] | None) -> list[Schedule]:
         """The schedules with these names, or all, by name."""
@@ -35,7 +40,7 @@ class Timetable:
         stored = self._schedules.get(schedule.name)
         if schedule.version != (0 if stored is None else stored.version):
             return None
-        return replace(schedule, version=self._last_version + 1)
+        return replace(schedule, version=self.last_version + 1)
 
     def due(self, now: datetime, known: tuple[Collection[str], Collection[str]], limit: int) -> Due:
         """What is due among the known ones, and when the next is."""
@@ -54,7 +59,9 @@ class Timetable:
             next=next((at for at, _ in planned if at > now), None),
         )
 
-    def fire(self, draft: Draft, firing: Firing, now: datetime) -> list[tuple[JobId, bool]] | None:
+    def fire(
+        self, draft: "Draft", firing: Firing, now: datetime
+    ) -> list[tuple[JobId, bool]] | None:
         """Draft the jobs of a firing, unless the schedule is another one by now."""
         stored = self._schedules.get(firing.schedule.name)
         if (
@@ -72,7 +79,7 @@ class Timetable:
         schedule = replace(
             self._schedules[firing.schedule.name],
             next=firing.next,
-            version=self._last_version + 1,
+            version=self.last_version + 1,
         )
         for job in added:
             schedule = replace(schedule, last=job.run_at, last_job=job.id)
