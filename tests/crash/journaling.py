@@ -51,10 +51,17 @@ async def _produce(app: Client) -> None:
 
 
 def short_script(app: Client, options: dict[str, Any]) -> None:
-    """The script of every verb, with a snapshot after every few of them."""
+    """The script of every verb, with a snapshot after every few of them, always the same ones."""
     from tests.crash.clients import script
 
     compaction.SMALLEST = 1_500
+    start = compaction.Compaction.start
+
+    def start_and_wait(self: compaction.Compaction, *args: Any) -> None:
+        start(self, *args)
+        self.wait()
+
+    compaction.Compaction.start = start_and_wait  # type: ignore[method-assign, assignment]
     script(app, options)
 
 
