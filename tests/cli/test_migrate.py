@@ -63,6 +63,18 @@ def test_json_counts(app: Penstock, shell: Shell, url: str, there: str) -> None:
     assert moved == {**expected, "moved": 2, "dry_run": False}
 
 
+def test_dry_run_says_that_a_journal_is_in_use(
+    app: Penstock, shell: Shell, url: str, tmp_path: Path
+) -> None:
+    enqueue(app)
+    taken = Penstock(f"journal:///{tmp_path}/journal")
+    run_sync(taken.count())
+    error = shell.error("migrate", url, taken.url, "--dry-run", code=5)
+    assert "is in use by process" in error
+    assert "created" not in error
+    run_sync(taken.close())
+
+
 def test_dry_run_creates_and_changes_nothing(
     app: Penstock, shell: Shell, url: str, there: str, tmp_path: Path
 ) -> None:

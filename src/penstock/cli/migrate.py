@@ -9,7 +9,7 @@ import click
 
 from penstock.cli.output import emit, jobs_of, plain, shown
 from penstock.cli.store import json_option, opened
-from penstock.core.errors import ConfigurationError, StoreError, StoreUnavailable
+from penstock.core.errors import ConfigurationError, StoreMissing
 from penstock.engine import Penstock, run_sync
 from penstock.migration import Moved, migrate, survey
 
@@ -48,9 +48,7 @@ def _there(url: str) -> Iterator[Penstock | None]:
     with contextlib.ExitStack() as stack:
         try:
             app = stack.enter_context(opened(url))
-        except StoreUnavailable:
-            raise
-        except StoreError as error:
+        except StoreMissing as error:
             click.echo(shown(f"{error}: it will be created"), err=True)
             app = None
         yield app

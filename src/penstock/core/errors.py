@@ -22,6 +22,7 @@ PenstockError
 ├── IndexUnavailable       a search index cannot be read or written; try later
 └── StoreError
     ├── StoreUnavailable   nothing was changed; safe to try again
+    ├── StoreMissing       there is none yet
     ├── StoreMoved         its jobs are in another store now, or on their way there
     └── ServerUnreachable  the server did not answer; the call may have arrived
 ```
@@ -150,6 +151,10 @@ class IndexUnavailable(PenstockError):
 
 class StoreError(PenstockError):
     """The store cannot be used as it is."""
+
+
+class StoreMissing(StoreError):
+    """There is no store yet, and it was not to be created."""
 
 
 class StoreUnavailable(StoreError):

@@ -5,7 +5,7 @@ import os
 import sys
 from pathlib import Path
 
-from penstock.core.errors import ConfigurationError, StoreError
+from penstock.core.errors import ConfigurationError, StoreError, StoreMissing
 
 if sys.platform != "win32":
     import fcntl
@@ -22,7 +22,7 @@ class Folder:
         self.path = path
         if not path.is_dir():
             if not create:
-                raise StoreError(f"there is no store at {path}")
+                raise StoreMissing(f"there is no store at {path}")
             _make(path)
         self._lock = _locked(path)
         with contextlib.suppress(FileNotFoundError):
@@ -30,7 +30,7 @@ class Folder:
                 leftover.unlink()
         if not create and not self.journals():
             self.close()
-            raise StoreError(f"{path} is a folder without a store in it")
+            raise StoreMissing(f"{path} is a folder without a store in it")
 
     def journal(self, number: int) -> Path:
         """The journal with that number."""

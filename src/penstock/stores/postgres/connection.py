@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 import psycopg
 from psycopg import RawCursor, errors
 
-from penstock.core.errors import ConfigurationError, StoreError, StoreUnavailable
+from penstock.core.errors import ConfigurationError, StoreError, StoreMissing, StoreUnavailable
 from penstock.stores.postgres.arrays import register
 from penstock.stores.sql import load_migrations, load_queries
 
@@ -196,7 +196,7 @@ def prepare(where: Address, *, create: bool) -> int:
     with connect(where) as connection:
         found = _version(connection, where.schema)
         if not found and not create:
-            raise StoreError(f"there is no store at {where.name}")
+            raise StoreMissing(f"there is no store at {where.name}")
         if found != SCHEMA:
             _migrate(connection, where)
         now = connection.execute(f"SELECT {where.schema}.now()").fetchall()[0][0]

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from penstock.core.errors import StoreError, StoreUnavailable
+from penstock.core.errors import StoreError, StoreMissing, StoreUnavailable
 from penstock.stores.sql import load_migrations
 
 # A writer waits this long for other programs' transactions before it gives up.
@@ -83,12 +83,12 @@ def connect(path: Path, *, busy_timeout: float = BUSY_TIMEOUT) -> sqlite3.Connec
 def prepared(path: Path, *, create: bool) -> sqlite3.Connection:
     """A connection to a file in WAL mode with the current schema; safe when many start at once."""
     if not create and not path.exists():
-        raise StoreError(f"there is no store at {path}")
+        raise StoreMissing(f"there is no store at {path}")
     with contextlib.ExitStack() as stack:
         connection = stack.enter_context(contextlib.closing(connect(path)))
         found = _schema(connection)
         if not found and not create:
-            raise StoreError(f"{path} is a file without a store in it")
+            raise StoreMissing(f"{path} is a file without a store in it")
         _enter_wal(connection)
         if found != SCHEMA:
             _migrate(connection, path)
