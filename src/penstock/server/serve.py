@@ -21,7 +21,7 @@ from penstock.engine import Penstock
 from penstock.http.routes import routes_of
 from penstock.server.app import Service
 from penstock.server.gate import Gatekeeper
-from penstock.server.installed import install
+from penstock.server.installed import install, origin_of
 from penstock.server.meter import Meter
 from penstock.server.metrics import Metrics
 from penstock.server.site import Site, is_loopback
@@ -121,6 +121,7 @@ class Serving:
             store_url(settings),
             payload_limit=_PAYLOAD_LIMIT,
             opener=lambda *args, **options: observe(open_store(*args, **options), timings),
+            origin=origin_of(settings, sources),
         )
         meter = Meter(logs=settings.request_log)
         metrics = Metrics(self._penstock, meter, timings, process)
@@ -157,7 +158,7 @@ class Serving:
         )
         async with self._service.running(), self._gate.running():
             await self._refuse_strangers()
-            async with self._working():
+            async with self._working(), self._announced(address_of(listening)):
                 # What is here now stays: a collector that walks all of it stops every request
                 # for 50 ms, about once a second under load.
                 gc.collect()
@@ -186,6 +187,14 @@ class Serving:
             raise problem
 
     @asynccontextmanager
+    async def _announced(self, address: str) -> AsyncIterator[None]:
+        """Tell the applications where the server is, inside the block; one process does."""
+        async with contextlib.AsyncExitStack() as stack:
+            for application in self._service.applications if self._works else ():
+                await stack.enter_async_context(application.listening(address))
+            yield
+
+    @asynccontextmanager
     async def _working(self) -> AsyncIterator[None]:
         """Run jobs of the applications, inside the block; at its end they get their grace."""
         if not self._works:
@@ -195,7 +204,12 @@ class Serving:
             async with _kept_up(self._penstock):
                 yield
             return
-        self._worker = Worker(self._penstock, concurrency=self._settings.workers, grace=self._grace)
+        self._worker = Worker(
+            self._penstock,
+            queues=sorted({task.queue for task in self._penstock.tasks.values()}),
+            concurrency=self._settings.workers,
+            grace=self._grace,
+        )
         running = asyncio.create_task(self._worker.run())
         running.add_done_callback(lambda _: self.stop())  # whatever ended it, it has to be seen
         try:
