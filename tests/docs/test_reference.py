@@ -9,6 +9,7 @@ import pytest
 
 import penstock
 import penstock.testing
+import penstock.vectors
 from penstock.periodic import Recurrence, TaskOptions
 from penstock.task import Options
 
@@ -122,6 +123,18 @@ def test_name_for_tests_is_in_the_reference_with_its_methods(name: str) -> None:
     value = getattr(penstock.testing, name)
     called = set(methods(value)) if inspect.isclass(value) else set()
     assert {name, *called} - section == set()
+
+
+@pytest.mark.parametrize("name", penstock.vectors.__all__)
+def test_name_for_searching_is_described_with_its_methods_and_fields(name: str) -> None:
+    value = getattr(penstock.vectors, name)
+    called = (
+        {*methods(value), *getattr(value, "__struct_fields__", ())}
+        if inspect.isclass(value)
+        else set()
+    )
+    assert {name, *called} - words_in("penstock.vectors") == set()
+    assert own_docstring(value)
 
 
 @pytest.mark.parametrize(

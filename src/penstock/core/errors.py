@@ -17,6 +17,9 @@ PenstockError
 ├── LeaseLost              another worker owns the job now
 ├── NotAuthorised          the server wants a token, or one with another scope
 ├── MigrationRefused       the stores are not such that jobs can move; nothing moved
+├── EmbeddingRefused       an embedder cannot do it, also later
+├── EmbedderUnavailable    an embedder did not answer; try later
+├── IndexUnavailable       a search index cannot be read or written; try later
 └── StoreError
     ├── StoreUnavailable   nothing was changed; safe to try again
     ├── StoreMoved         its jobs are in another store now, or on their way there
@@ -128,6 +131,21 @@ class NotAuthorised(PenstockError):
 
 class MigrationRefused(PenstockError):
     """Jobs cannot move from one store to the other as things are; nothing moved."""
+
+
+class EmbeddingRefused(PenstockError):
+    """An embedder does not embed these texts, or not so; the same call fails again."""
+
+
+class EmbedderUnavailable(PenstockError):
+    """An embedding service gave no answer, or not just now; the call may be repeated."""
+
+
+class IndexUnavailable(PenstockError):
+    """A search index could not be read or written; a write was made whole or not at all.
+
+    The call may be repeated.
+    """
 
 
 class StoreError(PenstockError):

@@ -4,6 +4,9 @@ from collections.abc import Mapping
 
 from penstock.core.errors import (
     ConfigurationError,
+    EmbedderUnavailable,
+    EmbeddingRefused,
+    IndexUnavailable,
     InvalidJob,
     JobFailed,
     JobNotFound,
@@ -35,6 +38,9 @@ STATUSES: dict[type[PenstockError], int] = {
     Overtaken: 409,
     LeaseLost: 409,
     JobFailed: 409,
+    EmbeddingRefused: 422,
+    EmbedderUnavailable: 503,
+    IndexUnavailable: 503,
     StoreError: 500,
     StoreUnavailable: 503,
     StoreMoved: 503,

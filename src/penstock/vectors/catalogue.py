@@ -1,0 +1,207 @@
+"""The truth of an index: ids, texts, metadata and vectors in one SQLite file, with full text.
+
+Belongs to one thread. Several processes may have the same file open; one at a time writes.
+"""
+
+import json
+import re
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from penstock.vectors.embedding import Vectors, clean
+from penstock.vectors.filters import condition
+from penstock.vectors.values import Hit, Item, Position, Where
+
+SCHEMA = Path(__file__).with_name("schema.sql")
+VERSION = 1
+PATIENCE = 60.0
+"""Seconds to wait for another process that writes."""
+READ = 1024
+"""Rows to hold in memory at a time."""
+WORD = re.compile(r"\w+")
+MOST_WORDS = 64
+"""Words of a question that are searched for; the rest of a long one adds time and little else."""
+
+
+class Row(NamedTuple):
+    """An item as the holders of vectors get it."""
+
+    number: int
+    vector: Vectors
+    id: str
+    path: str
+    type: str
+    text: str
+
+
+class Catalogue:
+    """Tables of an index; every method is one step inside `reading()` or `writing()`."""
+
+    def __init__(self, file: Path) -> None:
+        self._db = sqlite3.connect(file, timeout=PATIENCE, isolation_level=None)
+        try:
+            self._db.execute("PRAGMA journal_mode = WAL")
+            self._db.execute("PRAGMA synchronous = FULL")
+            with self.writing():
+                self._migrate()
+        except BaseException:
+            self._db.close()
+            raise
+
+    def close(self) -> None:
+        """Close the file."""
+        self._db.close()
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Everything inside sees the file as it is at one moment."""
+        self._db.execute("BEGIN")
+        try:
+            yield
+        finally:
+            self._db.execute("ROLLBACK")
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Everything inside is written as a whole, and nobody else writes meanwhile."""
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self._db.execute("COMMIT")
+        except BaseException:
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+            raise
+
+    def fact(self, name: str, default: Any = None) -> Any:
+        """What was kept under a name."""
+        row = self._db.execute("SELECT value FROM fact WHERE name = ?", (name,)).fetchone()
+        return json.loads(row[0]) if row else default
+
+    def keep(self, name: str, value: Any) -> None:
+        """Keep a value under a name."""
+        self._db.execute("INSERT OR REPLACE INTO fact VALUES (?, ?)", (name, json.dumps(value)))
+
+    def add(self, items: Iterable[Item]) -> None:
+        """Add items whose ids are not there."""
+        for item in items:
+            metadata = json.dumps(dict(item.metadata), ensure_ascii=False)
+            row = (item.id, item.path, item.type, clean(metadata))
+            added = self._db.execute(
+                "INSERT INTO item (id, path, type, metadata) VALUES (?, ?, ?, ?)", row
+            )
+            vector = np.asarray(item.vector, dtype="<f4").tobytes()
+            body = (added.lastrowid, clean(item.title), clean(item.text), vector)
+            self._db.execute("INSERT INTO body VALUES (?, ?, ?, ?)", body)
+
+    def remove(self, numbers: Iterable[int]) -> None:
+        """Remove items by number, and note that they are gone."""
+        rows = [(number,) for number in numbers]
+        self._db.executemany("DELETE FROM body WHERE number = ?", rows)
+        self._db.executemany("DELETE FROM item WHERE number = ?", rows)
+        self._db.executemany("INSERT INTO removed (number) VALUES (?)", rows)
+
+    def clear(self) -> None:
+        """Remove all items; who has copies has to begin anew."""
+        self._db.execute("DELETE FROM item")
+        self._db.execute("DELETE FROM body")
+        self._db.execute("INSERT INTO removed (number) VALUES (0)")
+        self.forget_removals(self.position().removed)
+
+    def forget_removals(self, upto: int) -> None:
+        """Who has not read the removals up to this one has to begin anew."""
+        self._db.execute("DELETE FROM removed WHERE place <= ?", (upto,))
+        self.keep("floor", upto)
+
+    def position(self) -> Position:
+        """The newest item and the newest removal that there ever were."""
+        rows = dict(self._db.execute("SELECT name, seq FROM sqlite_sequence"))
+        return Position(rows.get("item", 0), rows.get("removed", 0))
+
+    def count(self, where: Where) -> int:
+        """How many items there are."""
+        text, values = condition(where)
+        return int(self._db.execute(f"SELECT count(*) FROM item{text}", values).fetchone()[0])
+
+    def numbers(self, where: Where) -> list[int]:
+        """The numbers of the items that fit, in order."""
+        text, values = condition(where)
+        rows = self._db.execute(f"SELECT number FROM item{text} ORDER BY number", values)
+        return [number for (number,) in rows]
+
+    def numbers_of(self, ids: Sequence[str]) -> list[int]:
+        """The numbers of these ids, as far as they are there."""
+        rows = self._db.execute(
+            "SELECT number FROM item WHERE id IN (SELECT value FROM json_each(?))",
+            (json.dumps(list(ids)),),
+        )
+        return [number for (number,) in rows]
+
+    def removed_since(self, place: int) -> Iterator[list[int]]:
+        """What was removed after this removal, a part at a time."""
+        rows = self._db.execute(
+            "SELECT number FROM removed WHERE place > ? ORDER BY place", (place,)
+        )
+        while part := rows.fetchmany(READ):
+            yield [number for (number,) in part]
+
+    def added_since(self, number: int) -> Iterator[list[Row]]:
+        """The items with higher numbers, a part at a time."""
+        rows = self._db.execute(
+            "SELECT number, vector, id, path, type, text FROM item JOIN body USING (number) "
+            "WHERE number > ? ORDER BY number",
+            (number,),
+        )
+        while part := rows.fetchmany(READ):
+            yield [Row(n, np.frombuffer(vector, "<f4"), *rest) for n, vector, *rest in part]
+
+    def with_words(self, text: str, k: int, where: Where) -> list[tuple[int, float]]:
+        """The items with the words of a text, best first: number and bm25 weight."""
+        words = list(dict.fromkeys(WORD.findall(clean(text).lower())))[:MOST_WORDS]
+        if not words:
+            return []
+        wanted = " OR ".join(f'"{word}"' for word in words)
+        also, values = condition(where)
+        among = f" AND rowid IN (SELECT number FROM item{also})" if also else ""
+        rows = self._db.execute(
+            f"SELECT rowid, -rank FROM words WHERE words MATCH ?{among} "
+            "ORDER BY rank, rowid LIMIT ?",
+            (wanted, *values, k),
+        )
+        return rows.fetchall()
+
+    def hits(self, scores: Mapping[int, float]) -> dict[int, Hit]:
+        """The items of these numbers, as far as they are there."""
+        rows = self._db.execute(
+            "SELECT number, id, text, path, type, title, metadata FROM item "
+            "JOIN body USING (number) WHERE number IN (SELECT value FROM json_each(?))",
+            (json.dumps(list(scores)),),
+        )
+        return {
+            number: Hit(each, scores[number], text, path, kind, title, json.loads(metadata))
+            for number, each, text, path, kind, title, metadata in rows
+        }
+
+    def _migrate(self) -> None:
+        (version,) = self._db.execute("PRAGMA user_version").fetchone()
+        if version == 0:
+            for statement in _statements(SCHEMA.read_text("utf-8")):
+                self._db.execute(statement)
+            self._db.execute(f"PRAGMA user_version = {VERSION}")
+        elif version != VERSION:
+            raise sqlite3.DatabaseError(f"its schema has version {version}, not {VERSION}")
+
+
+def _statements(text: str) -> Iterator[str]:
+    """The statements of a script: executescript would commit."""
+    statement = ""
+    for line in text.splitlines(keepends=True):
+        statement += line
+        if sqlite3.complete_statement(statement):
+            yield statement
+            statement = ""

@@ -1,0 +1,43 @@
+-- The catalogue of a search index. Items never change: a new version of one is a new row with a
+-- higher number, and numbers are never given out twice. So whoever holds copies of the vectors
+-- has to know only how far it has read `item` and `removed`.
+
+CREATE TABLE item ( -- narrow, because filters read all of it
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    id TEXT NOT NULL UNIQUE,
+    path TEXT NOT NULL,
+    type TEXT NOT NULL,
+    metadata TEXT NOT NULL
+) STRICT;
+
+CREATE INDEX item_path ON item (path);
+
+CREATE TABLE body (
+    number INTEGER PRIMARY KEY,
+    title TEXT NOT NULL,
+    text TEXT NOT NULL,
+    vector BLOB NOT NULL -- 32-bit floats, little-endian
+) STRICT;
+
+CREATE VIRTUAL TABLE words USING fts5 (
+    title, text, content = 'body', content_rowid = 'number', tokenize = 'porter unicode61'
+);
+
+CREATE TRIGGER body_added AFTER INSERT ON body BEGIN
+    INSERT INTO words (rowid, title, text) VALUES (new.number, new.title, new.text);
+END;
+
+CREATE TRIGGER body_removed AFTER DELETE ON body BEGIN
+    INSERT INTO words (words, rowid, title, text)
+    VALUES ('delete', old.number, old.title, old.text);
+END;
+
+CREATE TABLE removed (
+    place INTEGER PRIMARY KEY AUTOINCREMENT,
+    number INTEGER NOT NULL
+) STRICT;
+
+CREATE TABLE fact (
+    name TEXT PRIMARY KEY,
+    value TEXT NOT NULL -- JSON
+) STRICT;
