@@ -17,7 +17,7 @@ from penstock.isolation import Origin
 
 _log = logging.getLogger(__name__)
 
-APPS = ("events",)
+APPS = ("events", "indexing")
 
 
 def sections(settings: Server, sources: Sources) -> list[Found[Any]]:

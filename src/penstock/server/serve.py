@@ -156,9 +156,11 @@ class Serving:
             server_header=False,
             timeout_graceful_shutdown=max(1, round(self._settings.grace)),
         )
-        async with self._service.running(), self._gate.running():
+        address = address_of(listening)
+        # Tokens that applications make for those whom they tell are there when the gate opens.
+        async with self._service.running(), self._announced(address), self._gate.running():
             await self._refuse_strangers()
-            async with self._working(), self._announced(address_of(listening)):
+            async with self._working():
                 # What is here now stays: a collector that walks all of it stops every request
                 # for 50 ms, about once a second under load.
                 gc.collect()
