@@ -1,6 +1,7 @@
 """Vectors in Chroma, in a folder or on a server."""
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -49,9 +50,9 @@ class Chroma:
         return sifted(lambda wanted: self._ask(vector, wanted), k, among)
 
     def clear(self) -> None:
-        """Remove all."""
-        self._reach(lambda: self._client.delete_collection(self._name))
-        self._collection = self._reach(self._open)
+        """Remove all, but not the collection, which other processes know by its number."""
+        while some := self._reach(lambda: self._collection.get(limit=FEW, include=[])["ids"]):
+            self._reach(partial(self._collection.delete, ids=some))
 
     def close(self) -> None:
         """Let go of the client."""

@@ -62,9 +62,9 @@ class Qdrant:
         return sifted(lambda wanted: self._ask(vector, wanted), k, among)
 
     def clear(self) -> None:
-        """Remove all."""
-        self._reach(lambda: self._client.delete_collection(self._name))
-        self._create()
+        """Remove all, but not the collection, which other processes may be asking."""
+        everything = models.FilterSelector(filter=models.Filter())
+        self._reach(lambda: self._client.delete(self._name, everything, wait=True))
 
     def close(self) -> None:
         """Let go of the client."""
