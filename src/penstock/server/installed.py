@@ -1,7 +1,8 @@
-"""The applications that a server installs, and their settings. Needs nothing but this package."""
+"""The applications of a server, their settings and its store. Needs nothing but this package."""
 
 import importlib
 import logging
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -10,7 +11,7 @@ from typing import Any
 import msgspec
 
 from penstock.apps import Application
-from penstock.config import Found, Server, Sources
+from penstock.config import Found, Server, Sources, without_password
 from penstock.core.errors import ConfigurationError
 from penstock.engine import Penstock
 from penstock.isolation import Origin
@@ -18,6 +19,28 @@ from penstock.isolation import Origin
 _log = logging.getLogger(__name__)
 
 APPS = ("events", "indexing")
+
+
+def store_url(settings: Server) -> str:
+    """The store to work on; by default a file in the data folder, which is made."""
+    if settings.store is not None:
+        if settings.store.startswith(("http://", "https://")):
+            url = without_password(settings.store)
+            refused = ConfigurationError(f"a server needs the store itself, and {url} is a server")
+            refused.add_note("--store sqlite:///FILE, or unset PENSTOCK_STORE")
+            raise refused
+        return settings.store
+    folder = Path(settings.data).absolute()
+    problem = f"the data folder {folder} cannot be written to"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        problem = f"the data folder {folder} cannot be made: {error.strerror or error}"
+    if not os.access(folder, os.W_OK | os.X_OK) or not folder.is_dir():
+        refused = ConfigurationError(problem)
+        refused.add_note("another folder: --data DIR")
+        raise refused
+    return f"sqlite:///{folder / 'penstock.db'}"
 
 
 def sections(settings: Server, sources: Sources) -> list[Found[Any]]:

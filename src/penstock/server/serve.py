@@ -4,13 +4,11 @@ import asyncio
 import contextlib
 import errno
 import gc
-import os
 import shlex
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
-from pathlib import Path
 
 import uvicorn
 
@@ -21,7 +19,7 @@ from penstock.engine import Penstock
 from penstock.http.routes import routes_of
 from penstock.server.app import Service
 from penstock.server.gate import Gatekeeper
-from penstock.server.installed import install, origin_of
+from penstock.server.installed import install, origin_of, store_url
 from penstock.server.meter import Meter
 from penstock.server.metrics import Metrics
 from penstock.server.site import Site, is_loopback
@@ -40,28 +38,6 @@ _OTHER_PORT = {
     errno.EADDRINUSE: "--port 0, which takes a free one",
     errno.EACCES: "a port above 1023: those below are for administrators",
 }
-
-
-def store_url(settings: Server) -> str:
-    """The store to work on; by default a file in the data folder, which is made."""
-    if settings.store is not None:
-        if settings.store.startswith(("http://", "https://")):
-            url = without_password(settings.store)
-            refused = ConfigurationError(f"a server needs the store itself, and {url} is a server")
-            refused.add_note("--store sqlite:///FILE, or unset PENSTOCK_STORE")
-            raise refused
-        return settings.store
-    folder = Path(settings.data).absolute()
-    problem = f"the data folder {folder} cannot be written to"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        problem = f"the data folder {folder} cannot be made: {error.strerror or error}"
-    if not os.access(folder, os.W_OK | os.X_OK) or not folder.is_dir():
-        refused = ConfigurationError(problem)
-        refused.add_note("another folder: --data DIR")
-        raise refused
-    return f"sqlite:///{folder / 'penstock.db'}"
 
 
 def bind(host: str, port: int) -> socket.socket:

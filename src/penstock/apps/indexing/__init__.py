@@ -4,6 +4,7 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 from penstock import Penstock
 from penstock.apps import Application
@@ -18,25 +19,38 @@ from penstock.apps.indexing.tasks import register
 from penstock.apps.indexing.watching import Watcher
 from penstock.http.routes import routes_of
 
-__all__ = ["Settings", "install"]
+__all__ = ["Parts", "Settings", "assemble", "install"]
 
 DATA = Path("penstock-data")
 
 
-def install(penstock: Penstock, settings: Settings, data: Path | None = None) -> Application:
-    """The indexing API on a Penstock; what is indexed is kept in a folder of `data`."""
+class Parts(NamedTuple):
+    """What indexing consists of, put together."""
+
+    places: Places
+    indexing: Indexing
+    searcher: Searcher
+    watcher: Watcher
+
+
+def assemble(penstock: Penstock, settings: Settings, data: Path) -> Parts:
+    """Indexing on a Penstock, whose task is registered; nothing runs yet."""
     settings.check()
     logging.getLogger("faiss").setLevel(logging.WARNING)  # it tells which of its builds it tries
-    places = Places(settings, data or DATA)
+    places = Places(settings, data)
     register(penstock, settings, places)
     searcher = Searcher(settings, places)
     indexing = Indexing(penstock, settings, places, searcher)
-    watcher = Watcher(penstock, settings, places, indexing)
+    return Parts(places, indexing, searcher, Watcher(penstock, settings, places, indexing))
+
+
+def install(penstock: Penstock, settings: Settings, data: Path | None = None) -> Application:
+    """The indexing API on a Penstock; what is indexed is kept in a folder of `data`."""
+    places, indexing, searcher, watcher = assemble(penstock, settings, data or DATA)
     status = Status(penstock, indexing, watcher)
 
     @asynccontextmanager
     async def running() -> AsyncIterator[None]:
-        await indexing.prepare()
         try:
             async with status.running(), watcher.running():
                 yield

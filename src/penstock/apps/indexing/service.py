@@ -40,10 +40,7 @@ class Indexing:
         self._settings = settings
         self._places = places
         self._searcher = searcher
-
-    async def prepare(self) -> None:
-        """Let no more jobs wait than the settings allow, whoever enqueues them."""
-        await self._penstock.limit(QUEUE, self._settings.max_queue)
+        self._is_limited = False
 
     # Jobs
 
@@ -52,6 +49,9 @@ class Indexing:
 
         The jobs of one collection run one after the other.
         """
+        if not self._is_limited:  # not before: a server that indexes nothing shows no such queue
+            await self._penstock.limit(QUEUE, self._settings.max_queue)
+            self._is_limited = True
         options: dict[str, Any] = {"key": f"indexing:{parameters.collection}"}
         if not parameters.force:
             options["dedupe"] = f"{TASK}:{parameters.dedupe}"
