@@ -79,7 +79,8 @@ def installed(version: str, folder: Path) -> Path:
                 (python, *quiet, *NEEDED),
             )
             for step in steps:
-                done = subprocess.run(step, capture_output=True, text=True, check=False)
+                words = list(map(str, step))
+                done = subprocess.run(words, capture_output=True, text=True, check=False)
                 if done.returncode:
                     pytest.skip(f"agent-brain-cli cannot be installed here: {done.stderr[-300:]}")
             stamp.touch()
@@ -88,7 +89,7 @@ def installed(version: str, folder: Path) -> Path:
 
 @pytest.fixture(params=sorted(OTHERS), scope="module")
 def command(request: pytest.FixtureRequest) -> Path:
-    folder = request.config.cache.mkdir("agent-brain") / request.param  # type: ignore[union-attr]
+    folder = request.config.cache.mkdir("agent-brain") / request.param
     return installed(request.param, folder)
 
 

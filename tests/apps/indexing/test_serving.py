@@ -93,7 +93,7 @@ def test_jobs_survive_a_kill_in_mid_run_and_go_on_where_they_were(
 ) -> None:
     """Three jobs, the first killed at its ninth file: all are done, in order, nothing twice."""
     embeddings.hold("pebble8")
-    with serving(project, embeddings, AGENT_BRAIN_CHECKPOINT_INTERVAL="2") as server:
+    with serving(project, embeddings, AGENT_BRAIN_CHECKPOINT_INTERVAL="1") as server:
         jobs = [server.index("many"), server.index("docs"), server.index("code", include_code=True)]
         embeddings.wait_until_held()
         done = {text for text in embeddings.texts if "pebble" in text or "stone" in text}

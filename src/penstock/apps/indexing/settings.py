@@ -38,7 +38,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     lease: Seconds = 15
     """How long after a kill of the server a job is taken up again."""
     checkpoint_interval: Count = 50
-    """Files after which progress is told, and what was done made durable; also every second."""
+    """Files after which progress is told; after four times as many, what was done is durable.
+
+    Both happen every second as well.
+    """
     project_root: str | None = None
     """The folder that all indexed ones lie in; by default where the server was started."""
     allow_external_paths: bool = False

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 QUEUE = "indexing"
 TASK = "indexing.run"
+# Progress is cheap; making files durable costs as much for one as for some hundred.
+_AT_ONCE = 4
 
 
 class FolderMissing(Exception):
@@ -79,7 +81,7 @@ def index(
             Teller(run, settings.checkpoint_interval),
             job=run.job.id,
             largest=settings.max_file_size,
-            at_once=settings.checkpoint_interval,
+            at_once=_AT_ONCE * settings.checkpoint_interval,
             besides=(str(places.data),),
         )
         report = indexer.run(after, before)
