@@ -1,11 +1,13 @@
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from penstock import ConfigurationError
-from penstock.vectors import Chunk, Chunker, MarkdownChunker, TextChunker, chunker_for
+from penstock.vectors import Chunk, Chunker, CodeChunker, MarkdownChunker, TextChunker, chunker_for
 from penstock.vectors.languages import BY_ENDING
 from penstock.vectors.packing import count
 from tests.vectors.sources import SOURCES
@@ -216,3 +218,17 @@ def test_sizes_that_make_no_sense_are_refused(size: int, overlap: int) -> None:
 def test_chunker_is_chosen_by_name(path: str, kind: str) -> None:
     chunker: Chunker = chunker_for(path)
     assert [c.type for c in chunker.chunk("words\n")] == [kind]
+
+
+def test_threads_share_a_chunker() -> None:
+    source = SOURCES[".py"][0] * 300
+    chunker = chunker_for("a.py", 64)
+    wanted = chunker.chunk(source)
+    with ThreadPoolExecutor(8) as threads:
+        assert all(found == wanted for found in threads.map(chunker.chunk, [source] * 24))
+
+
+def test_grammar_that_is_not_installed_is_named() -> None:
+    unknown = structs.replace(BY_ENDING[".py"], grammar="tree_sitter_klingon")
+    with pytest.raises(ConfigurationError, match=r"tree_sitter_klingon: pip install"):
+        CodeChunker(unknown)

@@ -167,7 +167,8 @@ class Catalogue:
             return []
         wanted = " OR ".join(f'"{word}"' for word in words)
         also, values = condition(where)
-        among = f" AND rowid IN (SELECT number FROM item{also})" if also else ""
+        # The plus keeps SQLite from asking for the words once per item that fits: 5 s for 1,000.
+        among = f" AND +rowid IN (SELECT number FROM item{also})" if also else ""
         rows = self._db.execute(
             f"SELECT rowid, -rank FROM words WHERE words MATCH ?{among} "
             "ORDER BY rank, rowid LIMIT ?",

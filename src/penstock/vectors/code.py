@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.vectors.chunks import Chunk
-from penstock.vectors.languages import CONTAINERS, Language, parser_of
+from penstock.vectors.languages import CONTAINERS, Language, grammar_of, parse
 from penstock.vectors.packing import Lines, count, joined, limits, pack, pieces, trimmed
 
 if TYPE_CHECKING:
@@ -46,14 +46,14 @@ class CodeChunker:
     def __init__(self, language: Language, size: int = 512) -> None:
         self._language = language
         self._limits = limits(size, 0)
-        self._parser = parser_of(language.grammar, language.entry)
+        grammar_of(language)  # says what is missing before there is a text
 
     def chunk(self, text: str) -> list[Chunk]:
         """The chunks of a text."""
         lines = Lines(text)
         units = [Unit(0, len(lines), "module", "")]
         if len(text) <= LARGEST:
-            root = self._parser.parse(text.encode("utf-8", "replace")).root_node
+            root = parse(self._language, text).root_node
             units = list(self._units(lines, root, units[0], 0))
         return [
             Chunk(cut, first, last, unit.type, self._language.name, unit.symbol)

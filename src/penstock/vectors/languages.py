@@ -9,13 +9,14 @@ import msgspec
 from penstock.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from tree_sitter import Parser
+    from tree_sitter import Language as Grammar
+    from tree_sitter import Tree
 
 CONTAINERS = frozenset({"class", "enum", "impl", "interface", "module", "struct", "trait"})
 """Types of definitions that hold other definitions."""
 
 
-class Language(msgspec.Struct, frozen=True):
+class Language(msgspec.Struct, frozen=True, eq=False):
     """How the grammar of a language calls what a chunk is made of.
 
     `definitions` gives the type of a chunk for the kind of a node; nodes of `wraps` belong to the
@@ -174,15 +175,21 @@ BY_ENDING = {ending: language for language in LANGUAGES for ending in language.e
 
 
 @cache
-def parser_of(grammar: str, entry: str) -> "Parser":
-    """The parser for a grammar, made once; its wheel holds it, and nothing is loaded from afar."""
+def grammar_of(language: Language) -> "Grammar":
+    """The grammar of a language, made once; its wheel holds it, nothing is loaded from afar."""
     try:
         from tree_sitter import Language as Grammar
-        from tree_sitter import Parser
 
-        module = import_module(grammar)
+        module = import_module(language.grammar)
     except ImportError as error:
         raise ConfigurationError(
             f"cutting source code needs the package {error.name}: pip install 'penstock[vectors]'"
         ) from error
-    return Parser(Grammar(getattr(module, entry)()))
+    return Grammar(getattr(module, language.entry)())
+
+
+def parse(language: Language, text: str) -> "Tree":
+    """The syntax tree of a text, by a parser of its own: one is not safe for several threads."""
+    from tree_sitter import Parser
+
+    return Parser(grammar_of(language)).parse(text.encode("utf-8", "replace"))
