@@ -272,6 +272,32 @@ def test_index_that_was_torn_and_resumed_equals_one_made_in_one_go(
     assert reports[0].files_total == single.files_total
 
 
+@pytest.mark.parametrize("torn", ["keep", "forget"])
+def test_file_that_is_as_before_after_a_crash_is_found_as_before(
+    shelf: Shelf, folder: Path, monkeypatch: pytest.MonkeyPatch, torn: str
+) -> None:
+    """The index was written, and what it has of each file was not: nobody may trust that."""
+
+    def kill(*_: object) -> None:
+        raise Torn
+
+    write(folder, {"a.md": "alpha", "b.md": "beta"})
+    shelf.run(asked(folder))
+    before = shelf.content()
+    if torn == "keep":
+        write(folder, {"a.md": "other"})
+    else:
+        (folder / "a.md").unlink()
+    with monkeypatch.context() as patch:
+        patch.setattr(Files, torn, kill)
+        with pytest.raises(Torn):
+            shelf.run(asked(folder))
+    assert shelf.content()["chunks"] != before["chunks"]
+    write(folder, {"a.md": "alpha"})
+    shelf.run(asked(folder))
+    assert shelf.content() == before
+
+
 def test_resumed_run_does_not_embed_again_what_was_done(shelf: Shelf, folder: Path) -> None:
     write(folder, many(20))
 

@@ -1,7 +1,7 @@
 """The whole of it: a real server with its processes, killed in the middle and started again."""
 
 import os
-import signal
+import random
 import stat
 import time
 from pathlib import Path
@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from penstock import Penstock, run_sync
-from tests.apps.indexing.support import SOON, Embeddings, Server, serving, write
+from penstock import Penstock, State, run_sync
+from tests.apps.indexing.support import SOON, Embeddings, Server, Shelf, serving, write
 
 
 @pytest.fixture
@@ -115,6 +115,33 @@ def test_jobs_survive_a_kill_in_mid_run_and_go_on_where_they_were(
         assert server.found("pebble3 stone", mode="bm25") == ["0.md", "3.md"]
 
 
+def test_index_that_was_killed_at_random_equals_one_made_in_one_go(
+    project: Path, embeddings: Embeddings
+) -> None:
+    write(project, {f"many/{n:02}.md": f"# Stone {n}\n\npebble{n:02}" for n in range(40)})
+    held = sorted(random.sample(range(40), 3))
+    data = project.parent / f"{project.name}-data" / "indexing"
+    with serving(project, embeddings, AGENT_BRAIN_CHECKPOINT_INTERVAL="1") as server:
+        embeddings.hold(f"pebble{held[0]:02}")
+        job = server.index("many", collection="torn")
+        for n in (*held[1:], None):
+            embeddings.wait_until_held()
+            server.kill()
+            embeddings.release()
+            if n is not None:
+                embeddings.hold(f"pebble{n:02}")
+            server.start()
+        torn = server.finished(job)
+        whole = server.finished(server.index("many", collection="whole"))
+        assert (torn["status"], whole["status"]) == ("done", "done")
+        assert torn["retry_count"] == 3
+        counted = ("files_total", "files_indexed", "chunks_created", "total_chunks")
+        assert [torn["result"][name] for name in counted] == [
+            whole["result"][name] for name in counted
+        ]
+    assert Shelf(data / "torn").content() == Shelf(data / "whole").content(), held
+
+
 def test_job_that_kills_its_server_each_time_fails_at_its_limit(
     project: Path, embeddings: Embeddings
 ) -> None:
@@ -140,12 +167,10 @@ def test_cancel_of_a_running_job_is_kept_through_a_kill(
     with serving(project, embeddings) as server:
         job = server.index("many")
         embeddings.wait_until_held()
-        assert server.process is not None
-        server.process.send_signal(signal.SIGSTOP)  # so that the worker does not hear of it
+        server.kill()  # before the worker hears of it
         store = Penstock(f"sqlite:///{project.parent}/{project.name}-data/penstock.db")
-        run_sync(store.cancel(1))
+        assert run_sync(store.cancel(1)).state is State.RUNNING
         run_sync(store.close())
-        server.kill()
         server.start()
         assert server.finished(job)["status"] == "cancelled"
 
