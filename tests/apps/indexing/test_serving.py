@@ -211,6 +211,23 @@ def test_jobs_that_come_to_nothing_fail_at_once(project: Path, embeddings: Embed
             assert said in job["error"]
 
 
+def test_folder_that_became_a_link_is_not_followed(
+    project: Path, embeddings: Embeddings, tmp_path: Path
+) -> None:
+    write(tmp_path / "outside", {"secret.md": "secret"})
+    embeddings.hold("stone")
+    with serving(project, embeddings) as server:
+        server.index("many")
+        embeddings.wait_until_held()
+        job = server.index("docs")  # waits behind the other
+        (project / "docs").rename(project / "moved")
+        (project / "docs").symlink_to(tmp_path / "outside")
+        embeddings.release()
+        failed = server.finished(job)
+        assert (failed["status"], failed["retry_count"]) == ("failed", 0)
+        assert "there is no folder" in failed["error"]
+
+
 def test_collections_are_indexed_side_by_side(project: Path, embeddings: Embeddings) -> None:
     embeddings.hold("stone")
     with serving(project, embeddings) as server:

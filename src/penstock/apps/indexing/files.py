@@ -106,8 +106,7 @@ class Files:
         try:
             self._db.execute("PRAGMA journal_mode = WAL")
             self._db.execute("PRAGMA synchronous = FULL")
-            with self._writing():
-                self._migrate()
+            self._migrate()
         except BaseException:
             self._db.close()
             raise
@@ -250,13 +249,19 @@ class Files:
         self._db.execute(query, (at.astimezone(UTC).isoformat(), folder))
 
     def _migrate(self) -> None:
-        (version,) = self._db.execute("PRAGMA user_version").fetchone()
-        if version == 0:
-            for statement in _statements(_SCHEMA):
-                self._db.execute(statement)
-            self._db.execute(f"PRAGMA user_version = {_VERSION}")
-        elif version != _VERSION:
-            raise sqlite3.DatabaseError(f"its schema has version {version}, not {_VERSION}")
+        if self._version() == _VERSION:  # looking takes no lock: a job may be writing
+            return
+        with self._writing():
+            version = self._version()
+            if version not in (0, _VERSION):
+                raise sqlite3.DatabaseError(f"its schema has version {version}, not {_VERSION}")
+            if version == 0:
+                for statement in _statements(_SCHEMA):
+                    self._db.execute(statement)
+                self._db.execute(f"PRAGMA user_version = {_VERSION}")
+
+    def _version(self) -> int:
+        return int(self._db.execute("PRAGMA user_version").fetchone()[0])
 
     @contextmanager
     def _writing(self) -> Iterator[None]:

@@ -209,7 +209,7 @@ class Indexing:
 
     def reset(self, collection: str | None) -> list[str]:
         """Empty a collection, or all; the names of those that were. Raises `Problem`."""
-        names = self._places.collections() if collection is None else [collection]
+        names = [one for one in self._places.collections() if collection in (None, one)]
         done = []
         with ExitStack() as stack:
             for name in names:

@@ -59,8 +59,9 @@ def index(
     from penstock.vectors import open_index
 
     folder = places.collection(parameters.collection)
-    if not Path(parameters.folder).is_dir():
-        raise FolderMissing(f"there is no folder {parameters.folder} any more")
+    asked = Path(parameters.folder)
+    if not asked.is_dir() or asked.resolve() != asked:  # a link since then may lead anywhere
+        raise FolderMissing(f"there is no folder {asked} any more")
     after, before = "", None
     if isinstance(run.state, dict):
         after, before = run.state["after"], msgspec.convert(run.state["report"], Report)
