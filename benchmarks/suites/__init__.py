@@ -14,6 +14,7 @@ from benchmarks.scenarios import Scenario
 NAMES: Mapping[str, str] = {
     "embedded": "benchmarks.suites.embedded",
     "http": "benchmarks.suites.http",
+    "indexing": "benchmarks.suites.indexing",
     "postgres": "benchmarks.suites.postgres",
 }
 """The module of each suite; it defines SUITE."""

@@ -58,6 +58,7 @@ from penstock.core.schedule import Missed, Schedule
 from penstock.core.token import Access, Token
 from penstock.core.worker import WorkerInfo
 from penstock.engine import Batch, Drained, Explanation, Penstock, run_sync
+from penstock.isolation import Origin
 from penstock.task import Task, Verdict
 from penstock.worker.context import Context, context
 from penstock.worker.worker import Worker
@@ -95,6 +96,7 @@ __all__ = [
     "NotAuthorised",
     "Note",
     "OnFailure",
+    "Origin",
     "Outcome",
     "PayloadTooLarge",
     "Penstock",

@@ -2,7 +2,7 @@
 
 import os
 import tomllib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Generic, Literal, TypeVar, get_args, get_origin
 from urllib.parse import urlsplit
@@ -80,7 +80,8 @@ class Sources:
         values: dict[str, Any] = {}
         sources: list[Setting] = []
         for field in msgspec.structs.fields(kind):
-            source, value = self._find(name, field, stored, given or {})
+            variables = (variable_of(name, field.name), *also_called(kind, field.name))
+            source, value = self._find(variables, field, stored, given or {})
             title = f"{name}.{field.name}" if name else field.name
             if source != "default":
                 values[field.name] = _converted(value, field, title, source)
@@ -97,13 +98,17 @@ class Sources:
                 )
 
     def _find(
-        self, section: str, field: Any, stored: Mapping[str, Any], given: Mapping[str, Any]
+        self,
+        variables: Sequence[str],
+        field: Any,
+        stored: Mapping[str, Any],
+        given: Mapping[str, Any],
     ) -> tuple[str, Any]:
         if given.get(field.name) is not None:
             return "command line", given[field.name]
-        variable = variable_of(section, field.name)
-        if variable in self._environment:
-            return variable, self._environment[variable]
+        for variable in variables:
+            if variable in self._environment:
+                return variable, self._environment[variable]
         if field.name in stored:
             return str(self._file), stored[field.name]
         return "default", None
@@ -122,6 +127,15 @@ class Sources:
 def variable_of(section: str, name: str) -> str:
     """The variable of the environment that sets it."""
     return PREFIX + "_".join(part for part in (section, name) if part).upper()
+
+
+def also_called(kind: type, name: str) -> Sequence[str]:
+    """Other variables that set a field, in the order of their weight: `ALSO_CALLED` of its Struct.
+
+    For names that programs outside of this one have given to the same thing.
+    """
+    names: Mapping[str, Sequence[str]] = getattr(kind, "ALSO_CALLED", {})
+    return names.get(name, ())
 
 
 def without_password(url: str | None) -> str | None:

@@ -72,7 +72,7 @@ from penstock.core.store import Clock, Store
 from penstock.core.times import from_micros
 from penstock.core.worker import WorkerInfo
 from penstock.history import History
-from penstock.isolation import take_isolation
+from penstock.isolation import Origin, take_isolation
 from penstock.periodic import Periodic, TaskOptions, recurrence_of
 from penstock.results import Ends, outcome_of
 from penstock.stores import open_store, system_clock
@@ -179,8 +179,9 @@ class Penstock(AccessTokens, Administration, History, Periodic):
     """A queue of jobs in one store, and the tasks that this program knows.
 
     The store is opened by the first call that needs it, and created if it is not there, unless
-    `create` is false; `opener` opens it, for who wants to stand between. All methods are
-    coroutines; from synchronous code, wrap a call in `run_sync`.
+    `create` is false; `opener` opens it, for who wants to stand between. `origin` tells child
+    processes how to make the app again, where it stands in no module. All methods are coroutines;
+    from synchronous code, wrap a call in `run_sync`.
     """
 
     def __init__(
@@ -192,8 +193,10 @@ class Penstock(AccessTokens, Administration, History, Periodic):
         clock: Clock = system_clock,
         create: bool = True,
         opener: Callable[..., Store] = open_store,
+        origin: Origin | None = None,
     ) -> None:
         self.url = url
+        self.origin = origin
         self._actor = actor or f"{socket.gethostname()}:{os.getpid()}"
         self.tasks: dict[str, Task[Any, Any]] = {}
         self.check = JobChecker(payload_limit).check

@@ -29,6 +29,17 @@ class Isolation(msgspec.Struct, frozen=True, gc=False):
     recycle: int = RECYCLE
 
 
+class Origin(msgspec.Struct, frozen=True):
+    """How a child process makes an app again that stands in no module.
+
+    `function` is `module:name`. It is called with `argument`, any text, and returns a `Penstock`
+    with the same isolated tasks.
+    """
+
+    function: str
+    argument: str
+
+
 def take_isolation(task: str, options: dict[str, Any]) -> Isolation | None:
     """Take the isolation of a task out of its options; raises `ConfigurationError`."""
     kind = options.pop("isolation", None)

@@ -11,7 +11,7 @@ import msgspec
 import msgspec.inspect
 
 from penstock.core.errors import ConfigurationError, InvalidJob
-from penstock.core.job import Job, JobId, NewJob, OnFailure, Scope
+from penstock.core.job import DEFAULT_QUEUE, Job, JobId, NewJob, OnFailure, Scope
 from penstock.core.retry import RetryPolicy
 from penstock.isolation import Isolation, IsolationOptions
 
@@ -241,6 +241,11 @@ class Task(Generic[P, R]):
 
     def __repr__(self) -> str:
         return f"<Task {self.name}>"
+
+    @property
+    def queue(self) -> str:
+        """Where its jobs go, unless they are enqueued elsewhere."""
+        return self._options.get("queue", DEFAULT_QUEUE)
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the handler here and now, without any queue."""

@@ -28,6 +28,17 @@ def test_each_setting_has_its_source(shell: Shell, monkeypatch: pytest.MonkeyPat
     assert found["events.retry_delay"]["value"] == 1.5
 
 
+def test_setting_may_have_names_that_other_programs_gave_it(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AGENT_BRAIN_MAX_QUEUE", "7")
+    found = shell.json("config")
+    assert found["indexing.max_queue"] == {"value": 7, "source": "AGENT_BRAIN_MAX_QUEUE"}
+    monkeypatch.setenv("PENSTOCK_INDEXING_MAX_QUEUE", "8")
+    found = shell.json("config")
+    assert found["indexing.max_queue"] == {"value": 8, "source": "PENSTOCK_INDEXING_MAX_QUEUE"}
+
+
 def test_it_is_a_table(shell: Shell) -> None:
     title, *lines = shell("config", "--apps", "events").stdout.splitlines()
     assert title.split() == ["setting", "value", "from"]

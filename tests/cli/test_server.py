@@ -150,8 +150,8 @@ def test_commands_that_need_the_store_say_so(
     assert "try: it where the store is" in said
 
 
-def test_watching_needs_the_store(shells: tuple[Shell, Shell]) -> None:
-    assert "--watch needs the store" in shells[1].error("jobs", "--watch", code=2)
+def test_watching_needs_a_terminal_here_too(shells: tuple[Shell, Shell]) -> None:
+    assert "--watch draws on a terminal" in shells[1].error("jobs", "--watch", code=2)
 
 
 def test_a_server_that_is_not_there_is_said_to_be() -> None:

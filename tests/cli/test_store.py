@@ -6,7 +6,7 @@ import pytest
 
 from penstock import Penstock, run_sync
 from penstock.config import Server
-from penstock.server.serve import store_url
+from penstock.server.installed import store_url
 from tests.cli.support import Shell
 
 STEERING = [

@@ -1,19 +1,26 @@
 import asyncio
 import fcntl
+import io
 import os
 import pty
+import re
 import select
 import signal
 import struct
 import subprocess
 import termios
 import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
+from rich.console import Console
 
-from penstock import Penstock, Worker, context, run_sync
-from penstock.cli.watch import bar
+from penstock import JobQuery, Note, Penstock, Progress, Worker, context, run_sync
+from penstock.cli.watch import Ended, _picture, bar
+from penstock.client.remote import RemotePenstock
 from tests.cli.support import COMMAND, SOON, Shell
+from tests.client.support import serving
 
 
 @pytest.mark.parametrize(
@@ -58,6 +65,30 @@ def test_terminal_shows_queues_and_jobs_until_ctrl_c(app: Penstock, url: str) ->
     for text in (b"pictures", b"Running", b"web1", b"resize"):
         assert text in picture
     assert picture.index(b"Running") < picture.index(b"Ended last") < picture.index(b"Waiting")
+
+
+def test_server_is_watched_as_its_store_is(tmp_path: Path) -> None:
+    with serving(tmp_path) as server:
+        app = Penstock(server.store)
+
+        @app.task(queue="pictures")
+        async def resize() -> None: ...
+
+        run_sync(resize.enqueue())
+        asyncio.run(Worker(app).run(until_empty=True))
+        run_sync(resize.enqueue())
+        (job,) = run_sync(app.claim(worker="web1", limit=1))
+        said = datetime.now(UTC)
+        progress = Progress(30, 40, "img-1.png", said, said - timedelta(seconds=10), 10)
+        run_sync(app.note([Note(lease=job.lease, progress=progress)]))
+        remote = RemotePenstock(server.url, blocking=True)
+        console = Console(width=140, file=io.StringIO())
+        console.print(_picture(remote, JobQuery(), Ended()))
+        run_sync(remote.close())
+        run_sync(app.close())
+        picture = console.file.getvalue()  # type: ignore[attr-defined] # it is a StringIO
+    assert re.search(r"resize .* 75% +2/s +5 s +img-1.png +web1", picture)
+    assert re.search(r"Ended last\n.*\n *1 +resize +done", picture)
 
 
 def read_until(descriptor: int, *texts: bytes) -> bytes:

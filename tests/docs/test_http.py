@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from penstock import Penstock
-from penstock.apps import events
+from penstock.apps import events, indexing
 from penstock.http.routes import Route
 from penstock.server.app import Service
 
@@ -22,7 +22,11 @@ ROW = re.compile(r"^\| `(\w+ /\S*)` \| (\w+) \|", re.MULTILINE)
 
 def served() -> list[Route]:
     app = Penstock("memory://")
-    return Service(app, [events.install(app, events.Settings())]).routes
+    installed = [
+        events.install(app, events.Settings()),
+        indexing.install(app, indexing.Settings()),
+    ]
+    return Service(app, installed).routes
 
 
 ROUTES = {f"{route.declared.method} {route.declared.path}": route for route in served()}

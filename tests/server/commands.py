@@ -48,7 +48,7 @@ async def endless():
     print("job runs in", os.getpid(), flush=True)
     await asyncio.Event().wait()
 
-def install(penstock, settings):
+def install(penstock, settings, data):
     penstock.task("probe.endless", endless)
     return Application("probe", "For tests.", list(routes_of(Routes(penstock))))
 

@@ -302,3 +302,24 @@ def worn() -> int:
 @app.task(retry=ONCE)
 def plain() -> int:
     return os.getpid()
+
+
+def made(text: str) -> Penstock:
+    """An app that stands in no module, as a child makes it again."""
+    made_app = Penstock("memory://")
+
+    def echo() -> str:
+        return text
+
+    made_app.task("echo", echo, isolation="process")
+    return made_app
+
+
+def last() -> None:
+    time.sleep(FOREVER)
+
+
+def made_to_last(_text: str) -> Penstock:
+    made_app = Penstock("memory://")
+    made_app.task("last", last, isolation="process")
+    return made_app

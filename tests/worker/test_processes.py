@@ -22,8 +22,10 @@ from penstock import (
     Job,
     LeaseLost,
     NewJob,
+    Origin,
     Penstock,
     State,
+    Task,
     Worker,
     run_sync,
 )
@@ -117,6 +119,26 @@ async def test_coroutine_runs_in_a_child_too(app: Penstock, tmp_path: Path) -> N
     job = await isolated.where.enqueue()
     await work_off(app)
     assert (await app.get(job.id)).returned not in (None, os.getpid())
+
+
+async def test_app_that_stands_in_no_module_is_made_again_by_its_origin(tmp_path: Path) -> None:
+    origin = Origin("tests.worker.isolated:made", "so")
+    async with Penstock(STORES["sqlite"](tmp_path), origin=origin) as app:
+        app.task("echo", lambda: "here", isolation="process")
+        job = await app.enqueue("echo")
+        await work_off(app)
+        assert (await app.get(job.id)).returned == "so"
+
+
+async def test_timeout_is_final_where_it_is_a_permanent_error(tmp_path: Path) -> None:
+    origin = Origin("tests.worker.isolated:made_to_last", "")
+    async with Penstock(STORES["sqlite"](tmp_path), origin=origin) as app:
+        app.task("last", isolated.last, isolation="process", permanent=(TimeoutError,))
+        job = await app.enqueue("last", timeout=MOMENT, retry=AT_ONCE)
+        await work_off(app, kill_after=MOMENT)
+        job = await app.get(job.id)
+    assert (job.state, job.attempt) == (State.FAILED, 1)
+    assert job.error == "TimeoutError: it ran longer than 0.5 s"
 
 
 async def test_tasks_without_isolation_stay_in_the_worker(app: Penstock) -> None:
@@ -370,10 +392,10 @@ async def test_fork_that_comes_out_of_its_handler_does_not_answer(
 def from_its_beginning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run is out of time as soon as its handler has begun, however long that took."""
 
-    def timer(self: Run, timeout: timedelta) -> "asyncio.Task[None]":
+    def timer(self: Run, task: Task[..., Any]) -> "asyncio.Task[None]":
         async def run_out() -> None:
             await eventually(lambda: there(tmp_path / "began"))
-            self._time_out(timeout)
+            self._time_out(task)
 
         return asyncio.create_task(run_out())
 

@@ -1,7 +1,8 @@
 """The systems that stand on the queue; each is a folder that uses the public API alone.
 
 A module here offers `Settings`, a Struct whose fields are set in the section of its name, and
-`install(penstock, settings)`, which registers its tasks and returns an `Application`.
+`install(penstock, settings, data)`, which registers its tasks and returns an `Application`; `data`
+is the folder for what the server keeps.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,3 +21,5 @@ class Application(NamedTuple):
     running: Callable[[], AbstractAsyncContextManager[Any]] = nullcontext
     let_go: Callable[[], None] = lambda: None
     """Called when the server stops listening: those who wait for something get their answers."""
+    listening: Callable[[str], AbstractAsyncContextManager[Any]] = lambda _: nullcontext()
+    """What lasts while the server listens at this address; in one of its processes."""

@@ -131,7 +131,7 @@ def list_jobs(
     )
     with reached(store) as app:
         if live:
-            watch(_local(app), query)
+            watch(app, query)
         found = run_sync(app.find(query))
     page, more = found[:limit], len(found) > limit
     if as_json:
@@ -140,12 +140,6 @@ def list_jobs(
     _print_jobs(page, datetime.now(UTC))
     if more:
         click.echo(f"There are more: add --after {page[-1].id}")
-
-
-def _local(app: App) -> Penstock:
-    if not isinstance(app, Penstock):
-        raise click.UsageError("--watch needs the store itself, not a server before it")
-    return app
 
 
 def _print_jobs(jobs: Sequence[Job], now: datetime) -> None:

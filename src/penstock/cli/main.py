@@ -11,6 +11,7 @@ from penstock.cli import (
     completion,
     cron,
     enqueue,
+    indexing,
     jobs,
     log,
     migrate,
@@ -77,6 +78,7 @@ for _command in (
     *migrate.COMMANDS,
     *token.COMMANDS,
     *serve.COMMANDS,
+    *indexing.COMMANDS,
     *completion.COMMANDS,
 ):
     cli.add_command(_command)

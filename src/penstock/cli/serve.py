@@ -57,13 +57,13 @@ def run_server(*, file: Path | None, as_json: bool, **given: Any) -> int:
     settings = sources.section("", Server, given).settings
     try:
         from penstock.server import serve
-        from penstock.server.installed import sections
+        from penstock.server.installed import sections, store_url
     except ImportError as error:
         problem = ConfigurationError(f"the server needs what is not installed ({error})")
         problem.add_note("pip install 'penstock[server]'")
         raise problem from error
     sections(settings, sources)  # a wrong setting is told before a port that is in use
-    serve.store_url(settings)
+    store_url(settings)
     set_up_logging(as_json=settings.log_format == "json")
     listening = serve.bind(settings.host, settings.port)
 

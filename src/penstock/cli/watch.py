@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from penstock.cli.output import STYLES, console, number, shown, span, when
+from penstock.cli.store import App
 from penstock.core.job import Counts, Job, JobQuery, Queue, fits, headline
 from penstock.core.lifecycle import State, Waiting
+from penstock.core.note import Progress
 from penstock.engine import Penstock, run_sync
 
 if TYPE_CHECKING:
@@ -28,7 +30,7 @@ _RUNNING_SHOWN, _ENDED_SHOWN, _WAITING_SHOWN = 15, 10, 5
 _LOG_READ, _LOOKED_AT = 1_000, 100
 
 
-def watch(app: Penstock, query: JobQuery) -> None:
+def watch(app: App, query: JobQuery) -> None:
     """Show the queues, what runs and what came last, until Ctrl-C."""
     from rich.live import Live
 
@@ -40,7 +42,8 @@ def watch(app: Penstock, query: JobQuery) -> None:
         while True:
             live.update(_picture(app, query, ended), refresh=True)
             time.sleep(_PAUSE)
-            seen = run_sync(app.store.wait(seen, _LOOK_AGAIN))
+            if isinstance(app, Penstock):
+                seen = run_sync(app.store.wait(seen, _LOOK_AGAIN))
 
 
 class Ended:
@@ -58,7 +61,7 @@ class Ended:
         return max(0.0, (now[1] - last[1]) / (now[0] - last[0]))
 
 
-def _picture(app: Penstock, query: JobQuery, ended: Ended) -> "RenderableType":
+def _picture(app: App, query: JobQuery, ended: Ended) -> "RenderableType":
     from rich.console import Group
     from rich.text import Text
 
@@ -82,13 +85,21 @@ def _picture(app: Penstock, query: JobQuery, ended: Ended) -> "RenderableType":
     )
 
 
-def _ended_lately(app: Penstock, query: JobQuery, newest: Sequence[Job]) -> list[Job]:
-    """The jobs that ended last, as far back as the log is read; by ids, that would take a walk."""
-    last = run_sync(app.newest_log())
-    entries = run_sync(app.log(after=max(0, last - _LOG_READ), limit=_LOG_READ))
-    ids = dict.fromkeys(entry.job_id for entry in reversed(entries) if entry.state.final)
+def _ended_lately(app: App, query: JobQuery, newest: Sequence[Job]) -> list[Job]:
+    """The jobs that ended last, as far back as the log is read; by ids, that would take a walk.
+
+    A server is asked for the newest jobs that have ended.
+    """
     found = {job.id: job for job in newest}
-    found |= {job.id: job for job in run_sync(app.store.get([*islice(ids, _LOOKED_AT)]))}
+    if isinstance(app, Penstock):
+        last = run_sync(app.newest_log())
+        entries = run_sync(app.log(after=max(0, last - _LOG_READ), limit=_LOG_READ))
+        ids = dict.fromkeys(entry.job_id for entry in reversed(entries) if entry.state.final)
+        found |= {job.id: job for job in run_sync(app.store.get([*islice(ids, _LOOKED_AT)]))}
+    else:
+        final = frozenset(state for state in query.states or State if state.final)
+        more = run_sync(app.find(_narrowed(query, final, _ENDED_SHOWN))) if final else []
+        found |= {job.id: job for job in more}
     ended = [job for job in found.values() if job.state.final and fits(job, query)]
     ended.sort(key=lambda job: (job.finished_at or job.enqueued_at, job.id), reverse=True)
     return ended[:_ENDED_SHOWN]
@@ -132,15 +143,14 @@ def _queues(counts: Counts, queues: list[Queue]) -> "Table":
     return table
 
 
-def _running(app: Penstock, jobs: list[Job], now: datetime) -> "RenderableType":
+def _running(app: App, jobs: list[Job], now: datetime) -> "RenderableType":
     from rich.text import Text
 
     if not jobs:
         return Text("nothing runs", style="dim")
-    progress = run_sync(app.progress([job.id for job in jobs]))
-    table = _table(
-        "id", "task", "for", "progress", "left", "note", "worker", right=("id", "for", "left")
-    )
+    progress = _progress(app, jobs)
+    titles = ("id", "task", "for", "progress", "rate", "left", "note", "worker")
+    table = _table(*titles, right=("id", "for", "rate", "left"))
     for job in jobs:
         said = progress.get(job.id)
         table.add_row(
@@ -148,11 +158,19 @@ def _running(app: Penstock, jobs: list[Job], now: datetime) -> "RenderableType":
             shown(job.task),
             "" if job.started_at is None else span(now - job.started_at),
             Text("" if said is None else bar(said.fraction), style=STYLES["running"]),
+            "" if said is None or not said.rate else f"{said.rate:,.3g}/s",
             "" if said is None or said.left is None else span(said.left),
             "" if said is None else shown(said.note or ""),
             shown(job.worker or ""),
         )
     return table
+
+
+def _progress(app: App, jobs: list[Job]) -> dict[int, Progress]:
+    if isinstance(app, Penstock):
+        return run_sync(app.progress([job.id for job in jobs]))
+    said = {job.id: run_sync(app.progress(job.id)) for job in jobs}
+    return {job_id: progress for job_id, progress in said.items() if progress is not None}
 
 
 def bar(fraction: float | None) -> str:

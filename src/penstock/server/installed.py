@@ -1,19 +1,53 @@
-"""The applications that a server installs, and their settings. Needs nothing but this package."""
+"""The applications of a server, their settings and its store. Needs nothing but this package."""
 
 import importlib
 import logging
+import os
 from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import msgspec
+
 from penstock.apps import Application
-from penstock.config import Found, Server, Sources
+from penstock.config import Found, Server, Sources, without_password
 from penstock.core.errors import ConfigurationError
 from penstock.engine import Penstock
+from penstock.isolation import Origin
+from penstock.stores import is_private
 
 _log = logging.getLogger(__name__)
 
-APPS = ("events",)
+APPS = ("events", "indexing")
+
+
+def store_url(settings: Server) -> str:
+    """The store to work on; by default a file in the data folder, which is made."""
+    if settings.store is not None:
+        if settings.store.startswith(("http://", "https://")):
+            url = without_password(settings.store)
+            refused = ConfigurationError(f"a server needs the store itself, and {url} is a server")
+            refused.add_note("--store sqlite:///FILE, or unset PENSTOCK_STORE")
+            raise refused
+        if settings.processes > 1 and is_private(settings.store):
+            refused = ConfigurationError(
+                f"{settings.store} belongs to one process, and {settings.processes} cannot share it"
+            )
+            refused.add_note("--processes 1, or a store that processes share: sqlite:///FILE")
+            raise refused
+        return settings.store
+    folder = Path(settings.data).absolute()
+    problem = f"the data folder {folder} cannot be written to"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        problem = f"the data folder {folder} cannot be made: {error.strerror or error}"
+    if not os.access(folder, os.W_OK | os.X_OK) or not folder.is_dir():
+        refused = ConfigurationError(problem)
+        refused.add_note("another folder: --data DIR")
+        raise refused
+    return f"sqlite:///{folder / 'penstock.db'}"
 
 
 def sections(settings: Server, sources: Sources) -> list[Found[Any]]:
@@ -24,11 +58,40 @@ def sections(settings: Server, sources: Sources) -> list[Found[Any]]:
 
 def install(penstock: Penstock, settings: Server, sources: Sources) -> list[Application]:
     """The applications that are asked for, or all that are installed, on a Penstock."""
-    sources.refuse_sections(APPS)
     return [
-        module.install(penstock, sources.section(name, module.Settings).settings)
-        for name, module in _modules(settings)
+        _module(found.section).install(penstock, found.settings, Path(settings.data).absolute())
+        for found in sections(settings, sources)
     ]
+
+
+def origin_of(settings: Server, sources: Sources) -> Origin:
+    """How child processes make an app again that has these applications.
+
+    Without the address of the store, which may have a password in it: what a process was started
+    with is for everybody on the machine to see, and children have no use for the store.
+    """
+    found = {one.section: one.settings for one in sections(settings, sources)}
+    told = _Told(str(Path(settings.data).absolute()), found)
+    return Origin(f"{__name__}:in_child", msgspec.json.encode(told).decode())
+
+
+def in_child(text: str) -> Penstock:
+    """The app of a child process: the same tasks with the same settings."""
+    told = msgspec.json.decode(text, type=_Told)
+    penstock = Penstock("memory://")
+    for name, values in told.settings.items():
+        module = _module(name)
+        module.install(penstock, msgspec.convert(values, module.Settings), Path(told.data))
+    return penstock
+
+
+class _Told(msgspec.Struct, frozen=True):
+    data: str
+    settings: dict[str, Any]
+
+
+def _module(name: str) -> ModuleType:
+    return importlib.import_module(f"penstock.apps.{name}")
 
 
 def _modules(settings: Server) -> Iterator[tuple[str, ModuleType]]:
@@ -36,7 +99,7 @@ def _modules(settings: Server) -> Iterator[tuple[str, ModuleType]]:
         if name not in APPS:
             raise ConfigurationError(f"there is no app {name!r}; known are {', '.join(APPS)}")
         try:
-            yield name, importlib.import_module(f"penstock.apps.{name}")
+            yield name, _module(name)
         except ImportError as error:
             if settings.apps is not None:
                 raise ConfigurationError(

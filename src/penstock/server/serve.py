@@ -4,13 +4,11 @@ import asyncio
 import contextlib
 import errno
 import gc
-import os
 import shlex
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
-from pathlib import Path
 
 import uvicorn
 
@@ -21,12 +19,12 @@ from penstock.engine import Penstock
 from penstock.http.routes import routes_of
 from penstock.server.app import Service
 from penstock.server.gate import Gatekeeper
-from penstock.server.installed import install
+from penstock.server.installed import install, origin_of, store_url
 from penstock.server.meter import Meter
 from penstock.server.metrics import Metrics
 from penstock.server.site import Site, is_loopback
 from penstock.server.wire import BoundedProtocol
-from penstock.stores import is_private, open_store
+from penstock.stores import open_store
 from penstock.stores.observed import Timing, observe
 from penstock.worker.upkeep import Upkeep
 from penstock.worker.worker import Worker
@@ -40,34 +38,6 @@ _OTHER_PORT = {
     errno.EADDRINUSE: "--port 0, which takes a free one",
     errno.EACCES: "a port above 1023: those below are for administrators",
 }
-
-
-def store_url(settings: Server) -> str:
-    """The store to work on; by default a file in the data folder, which is made."""
-    if settings.store is not None:
-        if settings.store.startswith(("http://", "https://")):
-            url = without_password(settings.store)
-            refused = ConfigurationError(f"a server needs the store itself, and {url} is a server")
-            refused.add_note("--store sqlite:///FILE, or unset PENSTOCK_STORE")
-            raise refused
-        if settings.processes > 1 and is_private(settings.store):
-            refused = ConfigurationError(
-                f"{settings.store} belongs to one process, and {settings.processes} cannot share it"
-            )
-            refused.add_note("--processes 1, or a store that processes share: sqlite:///FILE")
-            raise refused
-        return settings.store
-    folder = Path(settings.data).absolute()
-    problem = f"the data folder {folder} cannot be written to"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        problem = f"the data folder {folder} cannot be made: {error.strerror or error}"
-    if not os.access(folder, os.W_OK | os.X_OK) or not folder.is_dir():
-        refused = ConfigurationError(problem)
-        refused.add_note("another folder: --data DIR")
-        raise refused
-    return f"sqlite:///{folder / 'penstock.db'}"
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -127,6 +97,7 @@ class Serving:
             store_url(settings),
             payload_limit=_PAYLOAD_LIMIT,
             opener=lambda *args, **options: observe(open_store(*args, **options), timings),
+            origin=origin_of(settings, sources),
         )
         meter = Meter(logs=settings.request_log)
         metrics = Metrics(self._penstock, meter, timings, process)
@@ -161,7 +132,9 @@ class Serving:
             server_header=False,
             timeout_graceful_shutdown=max(1, round(self._settings.grace)),
         )
-        async with self._service.running(), self._gate.running():
+        address = address_of(listening)
+        # Tokens that applications make for those whom they tell are there when the gate opens.
+        async with self._service.running(), self._announced(address), self._gate.running():
             await self._refuse_strangers()
             async with self._working():
                 # What is here now stays: a collector that walks all of it stops every request
@@ -192,6 +165,14 @@ class Serving:
             raise problem
 
     @asynccontextmanager
+    async def _announced(self, address: str) -> AsyncIterator[None]:
+        """Tell the applications where the server is, inside the block; one process does."""
+        async with contextlib.AsyncExitStack() as stack:
+            for application in self._service.applications if self._works else ():
+                await stack.enter_async_context(application.listening(address))
+            yield
+
+    @asynccontextmanager
     async def _working(self) -> AsyncIterator[None]:
         """Run jobs of the applications, inside the block; at its end they get their grace."""
         if not self._works:
@@ -201,7 +182,12 @@ class Serving:
             async with _kept_up(self._penstock):
                 yield
             return
-        self._worker = Worker(self._penstock, concurrency=self._settings.workers, grace=self._grace)
+        self._worker = Worker(
+            self._penstock,
+            queues=sorted({task.queue for task in self._penstock.tasks.values()}),
+            concurrency=self._settings.workers,
+            grace=self._grace,
+        )
         running = asyncio.create_task(self._worker.run())
         running.add_done_callback(lambda _: self.stop())  # whatever ended it, it has to be seen
         try:

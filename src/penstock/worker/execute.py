@@ -69,7 +69,7 @@ class Run:
             return ended_before
         if task is None:
             return Failed(f"UnknownTask: this worker has no handler called {self.job.task!r}")
-        timer = None if self.job.timeout is None else self._timer(self.job.timeout)
+        timer = self._timer(task)
         self._task = current
         self._in_thread = not task.is_async
         try:
@@ -92,7 +92,11 @@ class Run:
                 current.uncancel()
 
     async def execute_apart(
-        self, isolation: Isolation, children: Children, current: asyncio.Task[Any] | None
+        self,
+        task: Task[..., Any],
+        isolation: Isolation,
+        children: Children,
+        current: asyncio.Task[Any] | None,
     ) -> Outcome:
         """As `execute`, in a child process. Its time begins when the child is there."""
         ended_before = self._ending
@@ -102,7 +106,7 @@ class Run:
         self._task = current
         try:
             child = await children.take(isolation)
-            timer = None if self.job.timeout is None else self._timer(self.job.timeout)
+            timer = self._timer(task)
             try:
                 outcome = await self._call_apart(child)
             finally:
@@ -154,12 +158,16 @@ class Run:
             return self._ending
         return finished(result)
 
-    def _timer(self, timeout: timedelta) -> asyncio.TimerHandle:
-        loop = asyncio.get_running_loop()
-        return loop.call_later(timeout.total_seconds(), self._time_out, timeout)
+    def _timer(self, task: Task[..., Any]) -> asyncio.TimerHandle | None:
+        if self.job.timeout is None:
+            return None
+        seconds = self.job.timeout.total_seconds()
+        return asyncio.get_running_loop().call_later(seconds, self._time_out, task)
 
-    def _time_out(self, timeout: timedelta) -> None:
-        self.end(Failed(f"TimeoutError: it ran longer than {timeout.total_seconds():g} s"))
+    def _time_out(self, task: Task[..., Any]) -> None:
+        assert self.job.timeout is not None  # noqa: S101 - there is no timer without
+        error = f"TimeoutError: it ran longer than {self.job.timeout.total_seconds():g} s"
+        self.end(Failed(error, permanent=issubclass(TimeoutError, task.permanent)))
 
 
 def _caught(handler: Callable[[], Any]) -> tuple[Any, BaseException | None]:

@@ -23,6 +23,9 @@ def find(app: Penstock) -> Boot:
     """
     if sys.platform == "win32":
         raise ConfigurationError('isolation="process" needs process groups: not on Windows')
+    if app.origin is not None:
+        module, _, name = app.origin.function.partition(":")
+        return Boot(-1, -1, module, name, [], argument=app.origin.argument)
     script, main = _script()
     places = _places(app)
     if not places:
@@ -68,9 +71,11 @@ def load(boot: Boot) -> Penstock:
         for name in boot.modules:
             importlib.import_module(name)
         module = sys.modules.get(boot.module) or importlib.import_module(boot.module)
+        app = getattr(module, boot.app, None)
+        if boot.argument is not None and callable(app):
+            app = app(boot.argument)
     finally:
         _importing = False
-    app = getattr(module, boot.app, None)
     if not isinstance(app, Penstock):
         raise ConfigurationError(
             f"importing {boot.module!r} made no app called {boot.app!r}; make it at the top level "

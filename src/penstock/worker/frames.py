@@ -24,7 +24,10 @@ _LONGEST = 256_000_000
 
 
 class Boot(msgspec.Struct, frozen=True):
-    """How a child begins: its end of the socket, whose child it is, what to import."""
+    """How a child begins: its end of the socket, whose child it is, what to import.
+
+    With an `argument`, the `app` of the `module` is a function that makes the app of it.
+    """
 
     fd: int
     parent: int
@@ -32,6 +35,7 @@ class Boot(msgspec.Struct, frozen=True):
     app: str
     modules: list[str]
     script: str | None = None
+    argument: str | None = None
     memory: int | None = None
     log_level: int = 0
 

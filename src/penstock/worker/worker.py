@@ -326,7 +326,7 @@ class Worker:
                             outcome = await run.execute(task, self._threads, itself)
                         else:
                             outcome = await run.execute_apart(
-                                task.isolation, self._children, itself
+                                task, task.isolation, self._children, itself
                             )
                         note_outcome(span, outcome)
                 except asyncio.CancelledError as error:  # a handler may cancel the task it runs in

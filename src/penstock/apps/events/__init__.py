@@ -1,6 +1,7 @@
 """Events: one process publishes, others subscribe to tags and work them off over HTTP."""
 
 from datetime import timedelta
+from pathlib import Path
 from typing import Annotated
 
 import msgspec
@@ -19,7 +20,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     lease: Annotated[float, msgspec.Meta(ge=0.1, le=86_400)] = 30
 
 
-def install(penstock: Penstock, settings: Settings) -> Application:
+def install(penstock: Penstock, settings: Settings, _data: Path | None = None) -> Application:
     """The event API on a Penstock."""
     events = Events(
         penstock,

@@ -1,0 +1,91 @@
+"""Which files are indexed, by their names: documents, source code, presets, patterns."""
+
+from collections.abc import Sequence
+from pathlib import PurePath
+from typing import TYPE_CHECKING
+
+from penstock.apps.indexing.parameters import Choice
+from penstock.vectors.languages import BY_ENDING, LANGUAGES
+
+if TYPE_CHECKING:
+    from pathspec import GitIgnoreSpec
+
+DOCUMENTS = frozenset(
+    {
+        *(".adoc", ".asciidoc", ".htm", ".html", ".markdown", ".md", ".mdx", ".mkd", ".org"),
+        *(".rst", ".tex", ".text", ".txt"),
+    }
+)
+LANGUAGE_NAMES = tuple(dict.fromkeys(language.name for language in LANGUAGES))
+
+_WEB = (".html", ".css", ".scss", ".jsx", ".tsx")
+_TEXT = (".md", ".txt", ".rst")
+PRESETS: dict[str, tuple[str, ...]] = {
+    **{
+        name: tuple(ending for one in LANGUAGES if one.name == name for ending in one.endings)
+        for name in LANGUAGE_NAMES
+    },
+    "code": tuple(BY_ENDING),
+    "docs": tuple(sorted(DOCUMENTS)),
+    "pascal": (".pas", ".pp", ".lpr", ".dpr", ".dpk"),
+    "object-pascal": (".pas", ".pp", ".lpr", ".dpr", ".dpk"),
+    "text": _TEXT,
+    "web": _WEB,
+}
+"""Names for kinds of files, by the endings of their names."""
+
+_TEST_FOLDERS = frozenset({"test", "tests", "__tests__", "spec", "testing"})
+
+
+class Chooser:
+    """Says which files of a folder are wanted, by their paths below it."""
+
+    def __init__(self, choice: Choice) -> None:
+        self._include = spec(choice.include)
+        self._exclude = spec(choice.exclude)
+        if choice.types:
+            endings = {ending for name in choice.types for ending in PRESETS[name]}
+        else:
+            endings = set(DOCUMENTS)
+            if choice.include_code:
+                endings |= {
+                    ending
+                    for ending, language in BY_ENDING.items()
+                    if not choice.languages or language.name in choice.languages
+                }
+        self._endings = frozenset(endings)
+
+    def wants(self, path: str) -> bool:
+        """Whether a file is wanted."""
+        if self._exclude.match_file(path):
+            return False
+        return PurePath(path).suffix.lower() in self._endings or self._include.match_file(path)
+
+    def leaves_out(self, folder: str) -> bool:
+        """Whether nothing below a folder is wanted."""
+        return self._exclude.match_file(folder + "/")
+
+
+def spec(patterns: Sequence[str]) -> "GitIgnoreSpec":
+    """Patterns as `.gitignore` has them."""
+    from pathspec import GitIgnoreSpec
+
+    return GitIgnoreSpec.from_lines(patterns)
+
+
+def language_of(path: str) -> str:
+    """The programming language of a file, `markdown`, or empty."""
+    ending = PurePath(path).suffix.lower()
+    if language := BY_ENDING.get(ending):
+        return language.name
+    return "markdown" if ending in (".md", ".markdown", ".mdx", ".mkd") else ""
+
+
+def kind_of(path: str) -> str:
+    """What a file is, for filters: `doc`, `code` or `test`."""
+    pure = PurePath(path)
+    if pure.suffix.lower() not in BY_ENDING:
+        return "doc"
+    name = pure.stem.lower()
+    tests = name.startswith("test_") or name.endswith(("_test", ".test", ".spec", "_spec"))
+    return "test" if tests or _TEST_FOLDERS.intersection(pure.parts) else "code"

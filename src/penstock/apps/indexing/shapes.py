@@ -1,0 +1,347 @@
+"""What goes over the wire: as the clients of this API know it."""
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from penstock import Job, Progress, State
+from penstock.apps.indexing.parameters import COLLECTION, Parameters, Strategy
+
+Text = Annotated[str, Meta(min_length=1, max_length=4_096)]
+Pattern = Annotated[str, Meta(max_length=1_000)]
+Patterns = Annotated[list[Pattern], Meta(max_length=1_000)]
+Names = Annotated[list[Annotated[str, Meta(max_length=100)]], Meta(max_length=100)]
+Collection = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,64}\Z")]
+
+PREFIX = "job_"
+STATUSES = {
+    State.PENDING: "pending",
+    State.RUNNING: "running",
+    State.DONE: "done",
+    State.FAILED: "failed",
+    State.CANCELLED: "cancelled",
+    State.SUPERSEDED: "cancelled",
+}
+
+
+class Wanted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How to index, whatever it is."""
+
+    collection: Collection = COLLECTION
+    chunk_size: Annotated[int, Meta(ge=16, le=8_192)] = 512
+    chunk_overlap: Annotated[int, Meta(ge=0, le=4_096)] = 50
+    recursive: bool = True
+    include_code: bool = False
+    supported_languages: Names | None = None
+    code_chunk_strategy: Strategy = "ast_aware"
+    include_patterns: Patterns | None = None
+    exclude_patterns: Patterns | None = None
+    include_types: Names | None = None
+    folder_metadata_file: Text | None = None
+    generate_summaries: bool = False
+    injector_script: str | None = None
+    force: bool = False
+
+
+class IndexRequest(Wanted, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A folder to be indexed."""
+
+    folder_path: Text
+    dry_run: bool = False
+    watch_mode: Literal["auto", "off"] | None = None
+    watch_debounce_seconds: Annotated[float, Meta(ge=0.1, le=3_600)] | None = None
+
+
+class AddRequest(Wanted, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Files and folders to be indexed besides what is there."""
+
+    paths: Annotated[list[Text], Meta(max_length=1_000)] = []
+    folder_path: Text | None = None
+
+
+class HowAsked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How a request is meant: past its duplicates, and out of the project."""
+
+    force: bool = False
+    allow_external: bool = False
+
+
+class Accepted(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to a request to index."""
+
+    job_id: str
+    status: str
+    message: str
+    queue_position: int = 0
+    queue_length: int = 0
+    dedupe_hit: bool = False
+
+
+class JobPaging(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which jobs to list."""
+
+    limit: Annotated[int, Meta(ge=1, le=1_000)] = 50
+    offset: Annotated[int, Meta(ge=0, le=100_000)] = 0
+
+
+class IndexProgress(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a job is. `rate` is files a second, `seconds_left` what the rest takes at it."""
+
+    percent_complete: float
+    files_processed: int
+    files_total: int
+    current_file: str
+    rate: float | None
+    seconds_left: float | None
+    updated_at: datetime
+
+
+class IndexJobSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """A job in a list."""
+
+    id: str
+    job_id: str
+    status: str
+    folder_path: str
+    operation: str
+    collection: str
+    source: str
+    include_code: bool
+    progress_percent: float
+    enqueued_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    error: str | None
+    cancel_requested: bool
+    retry_count: int
+
+
+class IndexJob(IndexJobSummary, frozen=True, kw_only=True):
+    """A job in full. `result` is what it came to: files and chunks, and what was skipped why."""
+
+    completed_at: datetime | None
+    message: str
+    progress: IndexProgress | None
+    execution_time_ms: int | None
+    total_chunks: int | None
+    result: dict[str, Any] | None
+    chunk_size: int
+    chunk_overlap: int
+
+
+class IndexJobs(msgspec.Struct, frozen=True, kw_only=True):
+    """A page of jobs, newest first, and how many there are in each state."""
+
+    jobs: list[IndexJobSummary]
+    total: int
+    pending: int
+    running: int
+    completed: int
+    failed: int
+    cancelled: int
+
+
+class Cancelling(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to a cancel."""
+
+    job_id: str
+    status: Literal["cancelled", "cancellation_requested", "already_cancelled"]
+    message: str
+
+
+class OfCollection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which collection is meant."""
+
+    collection: Collection | None = None
+
+
+class FolderShape(msgspec.Struct, frozen=True, kw_only=True):
+    """An indexed folder."""
+
+    folder_path: str
+    collection: str
+    chunk_count: int
+    file_count: int
+    last_indexed: datetime
+    watch_mode: Literal["auto", "off"]
+    watch_debounce_seconds: float | None
+
+
+class FolderList(msgspec.Struct, frozen=True, kw_only=True):
+    """Every indexed folder."""
+
+    folders: list[FolderShape]
+    total: int
+
+
+class FolderRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A folder to be removed."""
+
+    folder_path: Text
+    collection: Collection = COLLECTION
+
+
+class FolderRemoved(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to the removal of a folder."""
+
+    folder_path: str
+    chunks_deleted: int
+    message: str
+
+
+class Reset(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to a reset."""
+
+    status: Literal["completed"]
+    message: str
+    job_id: str = "reset"
+
+
+class Question(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is looked for."""
+
+    query: Annotated[str, Meta(min_length=1, max_length=10_000)]
+    top_k: Annotated[int, Meta(ge=1, le=1_000)] = 5
+    mode: str = "hybrid"
+    similarity_threshold: Annotated[float, Meta(ge=0, le=1)] = 0.0
+    alpha: Annotated[float, Meta(ge=0, le=1)] = 0.5
+    source_types: Names | None = None
+    languages: Names | None = None
+    file_paths: Annotated[list[Text], Meta(max_length=100)] | None = None
+    collection: Collection = COLLECTION
+    explain: bool = False
+
+
+class Ranking(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a result stands where it stands."""
+
+    reason: str
+    matched_terms: list[str]
+    fusion: dict[str, float]
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """A chunk that was found. `score` is from 0 to 1."""
+
+    text: str
+    source: str
+    score: float
+    chunk_id: str
+    vector_score: float | None
+    bm25_score: float | None
+    source_type: str
+    language: str | None
+    metadata: dict[str, Any]
+    explanation: Ranking | UnsetType = UNSET
+
+
+class Results(msgspec.Struct, frozen=True, kw_only=True):
+    """What was found, best first."""
+
+    results: list[Result]
+    query_time_ms: float
+    total_results: int
+
+
+class FileWatcher(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether folders are watched, and how many."""
+
+    running: bool = False
+    watched_folders: int = 0
+
+
+class IndexStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """How it stands with indexing, as it was a moment ago."""
+
+    total_documents: int = 0
+    total_chunks: int = 0
+    indexing_in_progress: bool = False
+    current_job_id: str | None = None
+    running_time_ms: int | None = None
+    progress_percent: float = 0.0
+    last_indexed_at: datetime | None = None
+    indexed_folders: list[str] = []
+    queue_length: int = 0
+    running_jobs: int = 0
+    file_watcher: FileWatcher = FileWatcher()
+
+
+def id_of(job: Job) -> str:
+    """The id of a job as this API shows it."""
+    return f"{PREFIX}{job.id}"
+
+
+def parameters_of(job: Job) -> Parameters:
+    """What a job was asked for."""
+    return msgspec.convert(job.args["parameters"], Parameters)
+
+
+def percent(job: Job, progress: Progress | None) -> float:
+    """How far a job is, from 0 to 100."""
+    if job.state is State.DONE:
+        return 100.0
+    fraction = None if progress is None else progress.fraction
+    return round(100 * (fraction or 0.0), 1)
+
+
+def summary(job: Job, progress: Progress | None) -> dict[str, Any]:
+    """A job as it stands in a list, by fields."""
+    asked = parameters_of(job)
+    return {
+        "id": id_of(job),
+        "job_id": id_of(job),
+        "status": STATUSES[job.state],
+        "folder_path": asked.folder,
+        "operation": asked.operation,
+        "collection": asked.collection,
+        "source": asked.source,
+        "include_code": asked.choice.include_code,
+        "progress_percent": percent(job, progress),
+        "enqueued_at": job.enqueued_at,
+        "started_at": job.started_at,
+        "finished_at": job.finished_at,
+        "error": error_of(job),
+        "cancel_requested": job.cancel_requested,
+        "retry_count": max(0, job.attempt - 1),
+    }
+
+
+def detail(job: Job, progress: Progress | None, message: str) -> IndexJob:
+    """A job in full."""
+    asked = parameters_of(job)
+    came_to: dict[str, Any] | None = job.returned
+    took = None
+    if job.started_at is not None and job.finished_at is not None:
+        took = round((job.finished_at - job.started_at).total_seconds() * 1_000)
+    return IndexJob(
+        **summary(job, progress),
+        completed_at=job.finished_at,
+        message=message,
+        progress=None if progress is None else _progress(job, progress),
+        execution_time_ms=took,
+        total_chunks=None if came_to is None else came_to["total_chunks"],
+        result=came_to,
+        chunk_size=asked.cutting.size,
+        chunk_overlap=asked.cutting.overlap,
+    )
+
+
+def error_of(job: Job) -> str | None:
+    """What went wrong, in one line."""
+    if job.state is State.CANCELLED:
+        return "Cancelled by user"
+    return None if job.error is None else job.error.split("\n", 1)[0]
+
+
+def _progress(job: Job, progress: Progress) -> IndexProgress:
+    return IndexProgress(
+        percent_complete=percent(job, progress),
+        files_processed=int(progress.done),
+        files_total=int(progress.total or 0),
+        current_file=progress.note or "",
+        rate=progress.rate,
+        seconds_left=None if progress.left is None else progress.left.total_seconds(),
+        updated_at=progress.at,
+    )

@@ -1,0 +1,111 @@
+"""`penstock index` and `penstock search`, with a server and without one."""
+
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.cli import indexing
+from tests.apps.indexing.support import SOON, Embeddings, serving, write
+from tests.cli.support import COMMAND, started
+
+
+class Shell:
+    """Runs commands in a project."""
+
+    def __init__(self, project: Path, embeddings: Embeddings) -> None:
+        self.project = project
+        self.environment = {
+            **os.environ,
+            "PENSTOCK_INDEXING_EMBEDDER": embeddings.configuration,
+            "PENSTOCK_INDEXING_WATCH_DEBOUNCE": "0.1",
+        }
+
+    def __call__(self, *arguments: str, code: int = 0) -> str:
+        done = subprocess.run(
+            [*COMMAND, *arguments],
+            cwd=self.project,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=2 * SOON,
+            check=False,
+        )
+        assert done.returncode == code, done.stdout + done.stderr
+        return done.stdout if code == 0 else done.stderr
+
+    def json(self, *arguments: str) -> Any:
+        return json.loads(self(*arguments, "--json"))
+
+
+@pytest.fixture
+def shell(folder: Path, embeddings: Embeddings) -> Shell:
+    write(
+        folder,
+        {
+            "docs/retry.md": "# Retry\n\nA failed job is tried again with a growing pause.",
+            "docs/pump.py": "def pump(water):\n    return water + 1\n",
+            "docs/bin.md": b"\0",
+        },
+    )
+    return Shell(folder, embeddings)
+
+
+def test_folder_is_indexed_and_searched_without_a_server(shell: Shell) -> None:
+    assert "Nothing was found" in shell("search", "water")
+    said = shell("index", "docs")
+    assert "docs: 2 files indexed (2 chunks), 0 unchanged, 0 removed, 1 skipped\n" in said
+    assert "  1 binary" in said
+    assert shell.json("index", "docs")["result"]["files_unchanged"] == 2
+    assert "retry.md:1-3  1.00" in shell("search", "pause of a failed job")
+    found = shell.json("search", "water job", "--type", "code", "-k", "3")["results"]
+    assert [Path(one["source"]).name for one in found] == ["pump.py"]
+    assert shell.json("index", "docs", "--no-code")["result"]["files_deleted"] == 1
+    assert shell.json("search", "water", "--mode", "bm25")["results"] == []
+    refused = shell("index", "docs", "--type", "films", code=2)
+    assert "include_types: there is no 'films'" in refused
+    (shell.project / "empty").mkdir()
+    assert "nothing to index" in shell("index", "empty", code=4)
+
+
+def test_server_does_it_when_it_is_named(shell: Shell, embeddings: Embeddings) -> None:
+    with serving(shell.project, embeddings) as server:
+        asked = shell.json("index", "docs", "--no-wait", "--url", server.url)
+        assert asked["job_id"] == "job_1"
+        assert server.finished("job_1")["status"] == "done"
+        assert "2 files indexed" in shell("index", "docs", "--force", "--url", server.url)
+        assert "pump.py:1-2" in shell("search", "water", "--url", server.url)
+        refused = shell("index", "/usr", "--url", server.url, code=2)
+        assert "PENSTOCK_ALLOW_EXTERNAL_PATHS" in refused
+    unreachable = shell("search", "water", "--url", server.url, code=5)
+    assert server.url in unreachable
+
+
+def test_folder_is_kept_indexed_until_ctrl_c(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PENSTOCK_INDEXING_EMBEDDER", "PENSTOCK_INDEXING_WATCH_DEBOUNCE"):
+        monkeypatch.setenv(name, shell.environment[name])
+    with started((*COMMAND, "index", "docs", "--watch"), shell.project) as process:
+        process.wait_for("2 files indexed")
+        process.wait_for("2 unchanged")  # it is watched from here on
+        write(shell.project, {"docs/new.md": "a heron"})
+        process.wait_for("1 files indexed")
+        process.send(signal.SIGINT)
+        assert process.wait() == 130
+    assert "new.md" in shell("search", "heron")
+
+
+def test_missing_packages_are_named(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from click.testing import CliRunner
+
+    from penstock.apps.indexing import places
+
+    monkeypatch.setattr(places, "missing_packages", lambda: ["faiss"])
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(indexing.search, ["water"])
+    assert "indexing needs faiss" in str(done.exception)
