@@ -61,7 +61,7 @@ def claims_without_locks(folder: Path) -> None:
         return [rows.job(row[4:]) for row in found]
 
     PostgresStore._claim_plain = claim  # type: ignore[method-assign]
-    PostgresStore._claim_as_before = lambda *_: None  # type: ignore[method-assign, assignment]
+    PostgresStore._claim_as_before = lambda *_: None  # type: ignore[method-assign]
 
 
 def settles_any_version(_folder: Path) -> None:

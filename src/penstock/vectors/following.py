@@ -93,9 +93,12 @@ class InMemory:
         return self._flat.nearest(vector, k, among)
 
     def close(self) -> None:
-        """Save the vectors if that is worth it, and let go of them."""
+        """Save the vectors if that is worth it, and let go of them.
+
+        Who has only written has none in memory, and loads none for that.
+        """
         try:
-            if self._unsaved() >= WORTH_SAVING:
+            if self._known != Position() and self._unsaved() >= WORTH_SAVING:
                 self.save()
         except (OSError, RuntimeError) as error:  # FAISS raises the latter; nothing is lost
             log.warning("vectors in %s were not saved: %s", self._folder, error)
