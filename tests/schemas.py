@@ -39,6 +39,8 @@ class Schemas:
         self.url = url
         self.connection = psycopg.connect(url, autocommit=True, connect_timeout=30)
         self.connection.execute("SET client_min_messages = 'warning'")  # not a line for each table
+        # As the stores do: a table that was empty when the planner looked may have grown since.
+        self.connection.execute("SET enable_seqscan = off; SET enable_hashjoin = off")
         self._made: list[str] = []
         self._rotation: deque[str] = deque()
 

@@ -617,6 +617,7 @@ class Life(RuleBasedStateMachine):
             return
         known.attempt, known.error = 0, None
         self.model.log(known, Event.RESET, "me")
+        self.model.release("me", self.now)  # of one that another has taken the place of
         assert self.write([(job, lifecycle.reset(job, forced=True))], "me") != [None]
 
     @precondition(lambda self: self.of(RUNNING))
