@@ -8,7 +8,6 @@ from typing import TypeVar
 
 import msgspec
 
-from penstock.core.job import JobId
 from penstock.stores.journal.folder import draft_of, publish
 from penstock.stores.journal.lines import Head, damaged, line_of, opened, read_head
 from penstock.stores.journal.records import compact
@@ -34,14 +33,14 @@ _decode = msgspec.json.Decoder(_Portion).decode
 def portions(content: Content) -> Iterator[Batch]:
     """The batches that make this content again, as it is at this call."""
     edges = [edge for edges in content.dependents.values() for edge in edges.values()]
-    origins = [(*place, JobId(here)) for place, here in content.origins.items()]
+    origins = [(*place, here) for place, here in content.origins.items()]
     notes = list(content.notes.all().items())
     return chain(
         [_settings(content)],
         (Batch(jobs=part) for part in _parts(content.jobs.values())),
         (Batch(entries=part) for part in _parts(content.log.values())),
         (Batch(edges=part) for part in _parts(edges)),
-        (Batch(origins=part) for part in _parts(origins)),  # type: ignore[arg-type]
+        (Batch(origins=part) for part in _parts(origins)),
         # Behind the entries: a reset among them would take notes away.
         (Batch(kept=dict(part)) for part in _parts(notes)),
     )

@@ -39,7 +39,7 @@ class Content:
         self.jobs: Shelf[Job] = Shelf()
         self.log: Shelf[LogEntry] = Shelf()
         self.queues: dict[str, Queue] = {}
-        self.origins: dict[tuple[int, int], JobId] = {}
+        self.origins: dict[tuple[int, JobId], JobId] = {}
         self.notes = Notes()
         self.timetable = Timetable()
         self.tokens: dict[str, Token] = {}
