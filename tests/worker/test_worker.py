@@ -27,10 +27,14 @@ from penstock import (
     Worker,
     context,
 )
+from penstock.apps.events import shapes as events
+from penstock.apps.indexing import tasks as indexing
 from penstock.core.job import Change, Claim
 from penstock.core.lifecycle import Done
+from penstock.server.installed import APPS
 from penstock.worker import worker as worker_module
 from penstock.worker.execute import Run
+from penstock.worker.worker import APPLICATION_QUEUES
 from tests.contract.support import HOUR, SOON, ManualClock
 from tests.worker.support import AT_ONCE, ONCE, ended, eventually, soon, work_off, working
 
@@ -212,6 +216,11 @@ async def test_only_the_queues_asked_for_are_worked(app: Penstock) -> None:
     theirs = await nothing.using(queue="theirs").enqueue()
     await work_off(app, queues=["ours", "empty"])
     assert (await state_of(app, ours), await state_of(app, theirs)) == (State.DONE, State.PENDING)
+
+
+def test_every_application_has_its_queue_for_itself() -> None:
+    assert set(APPS) == APPLICATION_QUEUES
+    assert {events.QUEUE, indexing.QUEUE} == APPLICATION_QUEUES
 
 
 async def test_queues_of_applications_are_left_to_them(app: Penstock) -> None:
