@@ -39,6 +39,7 @@ from penstock.core.job import (
 )
 from penstock.core.lifecycle import FINAL, Done, Event, State, Waiting
 from penstock.core.limits import Held, Limit
+from penstock.core.mirror import Mirror
 from penstock.core.note import Line as LoggedLine
 from penstock.core.note import Note, Progress
 from penstock.core.note import Notes as KeptNotes
@@ -116,6 +117,9 @@ class MemoryStore:
 
     async def finish(self, job: Job, outcome: Done, *, actor: str, connection: Any) -> Job:  # noqa: ARG002 - it is refused
         raise ConfigurationError(f"{self._name} cannot join a database transaction")
+
+    async def mirror(self, mirror: Mirror) -> None:
+        raise ConfigurationError(f"{mirror.name} needs a SQLite or PostgreSQL store")
 
     @verb
     def claim(self, wanted: Claim) -> list[Job]:

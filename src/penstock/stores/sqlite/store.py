@@ -13,12 +13,14 @@ from typing import Any, TypeVar, cast
 from penstock.core.errors import ConfigurationError, LeaseLost, StoreError
 from penstock.core.job import Change, Job
 from penstock.core.lifecycle import Done, State, advance
+from penstock.core.mirror import Mirror
 from penstock.core.store import Clock
 from penstock.stores.sql.adding import Addition
 from penstock.stores.sql.claiming import next_start
 from penstock.stores.sql.store import SqlStore
 from penstock.stores.sql.transaction import Reading, Transaction
 from penstock.stores.sql.writer import Verb
+from penstock.stores.sqlite import mirrors
 from penstock.stores.sqlite.bell import Bell
 from penstock.stores.sqlite.connection import connect, prepared, translated
 from penstock.stores.sqlite.forks import note_closed, note_opened, refuse_inherited
@@ -83,6 +85,10 @@ class SqliteStore(SqlStore):
         while self._readers:
             self._readers.pop().close()
         note_closed(self._opened)
+
+    async def mirror(self, mirror: Mirror) -> None:
+        """See `Store.mirror`."""
+        await self._write(mirrors.install, mirror)
 
     # How verbs reach the file
 
