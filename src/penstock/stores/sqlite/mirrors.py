@@ -4,22 +4,19 @@ from collections.abc import Iterator, Sequence
 
 from penstock.core.mirror import WATCHED, Mirror, quoted
 from penstock.stores.sql.transaction import Transaction
-from penstock.stores.sqlite.transaction import SqliteReading
 
 
 def install(tx: Transaction, mirrors: Sequence[Mirror]) -> list[None]:
     """Make the triggers of these; those that are there as they should be stay."""
     for mirror in mirrors:
-        if not isinstance(tx, SqliteReading):
-            raise TypeError(tx)
         wanted = dict(_triggers(mirror))
         found = dict(tx.execute("triggers", (f"{_prefix(mirror)}_",)).fetchall())
         for name in found.keys() - wanted.keys():
-            tx.define(f"DROP TRIGGER {name}")
+            tx.speak(f"DROP TRIGGER {name}", ())
         for name, text in wanted.items():
             if found.get(name) != text:
-                tx.define(f"DROP TRIGGER IF EXISTS {name}")
-                tx.define(text)
+                tx.speak(f"DROP TRIGGER IF EXISTS {name}", ())
+                tx.speak(text, ())
                 tx.written = True
     return [None] * len(mirrors)
 
