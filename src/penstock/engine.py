@@ -841,7 +841,8 @@ class Penstock(AccessTokens, Administration, History, Periodic):
         """Start no more jobs of this queue, in any process; running ones go on.
 
         After `duration` the pause ends by itself, whatever became of who asked for it; to pause
-        again sets a new end. Without one it lasts until `resume`.
+        again sets a new end. Without one it lasts until `resume`, also if a pause with a
+        duration is asked for meanwhile.
         """
         until = None
         if duration is not None:

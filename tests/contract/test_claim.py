@@ -217,6 +217,15 @@ async def test_pause_without_an_end_takes_the_place_of_one_with_an_end(
     assert await take(store) == []
 
 
+async def test_pause_with_an_end_leaves_one_without_alone(store: Store, clock: ManualClock) -> None:
+    await add(store, new())
+    await store.configure(QueueSettings(name="default", paused=True))
+    settings = QueueSettings(name="default", paused=True, paused_until=clock.now + HOUR)
+    assert await store.configure(settings) == Queue(name="default", paused=True)
+    clock.advance(2 * HOUR)
+    assert await take(store) == []
+
+
 async def test_setting_a_limit_keeps_a_pause_and_its_end(store: Store, clock: ManualClock) -> None:
     until = clock.now + HOUR
     paused = QueueSettings(name="default", paused=True, paused_until=until)

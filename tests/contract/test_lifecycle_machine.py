@@ -86,6 +86,7 @@ new_jobs = st.builds(
 )
 picks = st.integers(0, 1000)
 WINDOWS = st.sampled_from([10, 30])
+FOREVER = datetime.max.replace(tzinfo=UTC)
 ANYTHING = Claim(worker="w", limit=1)
 
 
@@ -689,13 +690,13 @@ class Life(RuleBasedStateMachine):
         duration=st.sampled_from([None, None, 2 * SECOND, timedelta.max]),
     )
     def pause(self, queue: str, duration: timedelta | None) -> None:
-        self.model.paused.pop(queue, None)
-        until = None
-        if duration is not None:
-            until = None if duration == timedelta.max else self.now + duration
-            self.model.paused[queue] = until or datetime.max.replace(tzinfo=UTC)
+        lasts = self.model.paused.pop(queue, None) == FOREVER
         paused = duration is not None
-        settings = QueueSettings(name=queue, paused=paused, paused_until=until)
+        asked = self.now + duration if duration and duration < timedelta.max else None
+        until = None if lasts else asked
+        if paused:
+            self.model.paused[queue] = until or FOREVER
+        settings = QueueSettings(name=queue, paused=paused, paused_until=asked)
         drive(self.store.configure(settings))
         (found,) = [one for one in drive(self.store.queues()) if one.name == queue]
         assert (found.paused, found.paused_until) == (paused, until)

@@ -187,7 +187,7 @@ def pause_queue(*, queue: str, duration: timedelta | None, store: str, as_json: 
     with reached(store) as app:
         known = _is_known(app, queue)
         paused = run_sync(app.pause(queue, duration=duration))
-    until = "" if duration is None else f" for {span(duration)}"
+    until = "" if duration is None or paused.paused_until is None else f" for {span(duration)}"
     _print_queue(
         paused,
         f"is paused{until}; to go on: {suggest(f'resume {shlex.quote(queue)}')}",

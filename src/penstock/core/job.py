@@ -446,14 +446,19 @@ def queue_at(queue: Queue, now: datetime) -> Queue:
 
 
 def configured(queue: Queue, settings: QueueSettings) -> Queue:
-    """A queue with what these settings change. Only a paused one is so until an instant."""
+    """A queue with what these settings change.
+
+    A pause that has an end never takes the place of one that has none: who holds a queue for a
+    while cannot undo what somebody else has decided for good.
+    """
     changed = {
         name: value for name, value in asdict(settings).items() if value is not msgspec.UNSET
     }
     if "paused" in changed:
         changed.setdefault("paused_until", None)
+    lasts = queue.paused and queue.paused_until is None and settings.paused is True
     queue = replace(queue, **changed)
-    return queue if queue.paused else replace(queue, paused_until=None)
+    return replace(queue, paused_until=None) if lasts or not queue.paused else queue
 
 
 class Retention(msgspec.Struct, frozen=True, kw_only=True, gc=False):
