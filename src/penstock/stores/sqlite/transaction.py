@@ -39,6 +39,10 @@ class SqliteReading(Reading):
         """See `Reading.speak`."""
         return self._execute(sql, parameters)
 
+    def define(self, statement: str) -> None:
+        """Run a statement that makes or drops something."""
+        self._execute(statement)
+
     def search(self, what: Search, query: JobQuery) -> sqlite3.Cursor:
         """See `Reading.search`."""
         tail, parameters = tallied(query) if what == "tally" else searched(query)
