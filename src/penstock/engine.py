@@ -23,6 +23,7 @@ from penstock.checks import (
     JobChecker,
     check_concurrency,
     check_duration,
+    check_identifier,
     check_jobs,
     check_key,
     check_kind,
@@ -67,6 +68,7 @@ from penstock.core.job import (
 )
 from penstock.core.lifecycle import Done, Event, Move, Outcome, State, Waiting
 from penstock.core.limits import Held, Limit
+from penstock.core.mirror import Mirror
 from penstock.core.note import Line, Note, Progress
 from penstock.core.schedule import Schedule
 from penstock.core.store import Clock, Store
@@ -77,6 +79,7 @@ from penstock.isolation import Origin, take_isolation
 from penstock.periodic import Periodic, TaskOptions, recurrence_of
 from penstock.results import Ends, outcome_of
 from penstock.stores import open_store, system_clock
+from penstock.tables import OwnTables, joined
 from penstock.task import Merge, Options, Task, Verdict
 from penstock.tracing import current_trace
 
@@ -176,7 +179,7 @@ class Explanation(msgspec.Struct, frozen=True):
     blocked_by: JobId | None = None
 
 
-class Penstock(AccessTokens, Administration, History, Periodic):
+class Penstock(AccessTokens, Administration, History, OwnTables, Periodic):
     """A queue of jobs in one store, and the tasks that this program knows.
 
     The store is opened by the first call that needs it, and created if it is not there, unless
@@ -383,7 +386,8 @@ class Penstock(AccessTokens, Administration, History, Periodic):
             check_places(jobs)
             if any(job.supersede for job in jobs):
                 return [await self._enqueue_superseding(jobs, connection)]
-        return bind(await self.store.add(jobs, actor=self.actor, connection=connection), self)
+        inside = joined(connection)
+        return bind(await self.store.add(jobs, actor=self.actor, connection=inside), self)
 
     async def enqueue_batch(
         self, jobs: Sequence[NewJob], *, correlation: str | None = None, ordered: bool = False
@@ -534,7 +538,8 @@ class Penstock(AccessTokens, Administration, History, Periodic):
         job is not held any more: roll back.
         """
         actor = job.worker or self.actor
-        done = await self.store.finish(job, outcome, actor=actor, connection=connection)
+        inside = joined(connection)
+        done = await self.store.finish(job, outcome, actor=actor, connection=inside)
         return bind([done], self)[0]
 
     async def settle_held(
@@ -899,6 +904,17 @@ class Penstock(AccessTokens, Administration, History, Periodic):
         if limit.concurrency is not None:
             check_concurrency(limit.concurrency)
         await self.store.limit(limit)
+
+    async def mirror(self, mirror: Mirror) -> None:
+        """Let rows of your own follow the jobs of a queue, in the transactions that change them.
+
+        It stays in the database, for every program that changes a job there; one of the same name
+        takes its place. Jobs that are there already are mirrored with their next change.
+        Raises `ConfigurationError` where there is no database.
+        """
+        check_identifier("mirror", mirror.name)
+        check_name("queue", mirror.queue)
+        await self.store.mirror(mirror)
 
     async def workers(self) -> list[WorkerInfo]:
         """Every worker on this store, by name, with how many jobs it runs; idle ones as well.
