@@ -128,7 +128,7 @@ class PostgresTransaction(PostgresReading, Transaction):
     @property
     def schema(self) -> str:
         """Where the tables of the store are."""
-        return self._schema
+        return self._where.schema
 
     def drop(self, table: str) -> None:
         """Remove a table of the schema, with all that is in it."""
