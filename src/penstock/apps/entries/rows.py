@@ -273,6 +273,25 @@ def digests(tx: Statements, ids: Sequence[str]) -> dict[str, tuple[str, str]]:
     return {one: (digest, status) for one, digest, status in found.fetchall()}
 
 
+def count_known(tx: Statements, ids: Sequence[str]) -> int:
+    """How many of these ids are taken."""
+    found = tx.execute(
+        f"SELECT count(*) FROM entries_entry WHERE id IN {_TEXTS[tx.dialect]}",
+        (json.dumps(list(ids)),),
+    )
+    return int(found.fetchone()[0])
+
+
+def embedded(tx: Statements, ids: Sequence[str]) -> list[Due]:
+    """Those of these rows that are embedded."""
+    found = tx.execute(
+        "SELECT id, job, version, type, category, text, digest FROM entries_entry "
+        f"WHERE id IN {_TEXTS[tx.dialect]} AND embedding_status = 'embedded'",
+        (json.dumps(list(ids)),),
+    )
+    return [Due(*one) for one in found.fetchall()]
+
+
 def embedded_after(tx: Statements, after: str, limit: int) -> list[tuple[str, str]]:
     """The next rows that are embedded, by their ids: each with its digest."""
     found = tx.execute(
