@@ -244,7 +244,7 @@ async def test_producers_that_write_meanwhile_lose_nothing(entries: Entries) -> 
     await assert_index_equals_rows(entries)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 async def test_import_that_is_killed_has_stored_all_or_nothing(
     url: str, tmp_path: Path, seed: int
 ) -> None:
