@@ -91,7 +91,8 @@ class Embedding:
                 await asyncio.to_thread(self._work, requests)
         if request.error is not None:
             if run.attempt >= self._entries.settings.attempts:
-                raise EmbeddingFailed(str(request.error)) from request.error
+                why = f"{type(request.error).__name__}: {request.error}"
+                raise EmbeddingFailed(why) from request.error
             raise request.error
 
     def _take(self) -> list[Request]:

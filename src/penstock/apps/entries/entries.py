@@ -126,6 +126,8 @@ class Entries:
             task=EMBED,
             payload=msgspec.json.encode({"ids": ids}).decode(),
             queue=QUEUE,
+            # What changes while it is embedded waits for that; many rows are fenced all the same.
+            key=f"entries:{ids[0]}" if len(ids) == 1 else None,
             lease=timedelta(seconds=settings.lease),
             retry=RetryPolicy(
                 attempts=settings.attempts + _CRASHES,
