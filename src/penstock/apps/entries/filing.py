@@ -81,7 +81,7 @@ class FileRoutes:
             try:
                 await _save(path, call)
                 payload = {**kept, "file": path.name}
-                job = await start(self._entries.penstock, OPERATIONS["import"], payload)
+                job = await start(self._entries, OPERATIONS["import"], payload)
             except BaseException:
                 path.unlink(missing_ok=True)
                 raise

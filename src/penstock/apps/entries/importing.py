@@ -22,6 +22,8 @@ from penstock.apps.entries.spool import Spool
 ERRORS_TOLD = 100
 """So many records that are wrong are told one by one; the others are counted."""
 _ERRORS_IN_TEXT = 10
+_LAST = "import"
+"""The fact that keeps the name of an import and what it came to."""
 _TOLD_EVERY = 1_000
 _AT_ONCE = 1_000
 
@@ -90,10 +92,12 @@ async def import_records(
     records: Iterable[Record | BadRecord],
     options: Options,
     *,
-    name: str,
+    name: str | None = None,
     progress: Progress = lambda *_: None,
 ) -> Report:
     """Store the records of a file; the same `name` again stores nothing a second time.
+
+    Of an import with a name the result is kept, until the next one.
 
     Raises `ImportRefused` if a record is wrong, unless those are to be skipped, and
     `UnreadableFile` for a file that cannot be read.
@@ -158,10 +162,13 @@ def _take(
     return None
 
 
-def _store(tx: Transaction, entries: Entries, options: Options, spool: Spool, name: str) -> _Counts:
+def _store(
+    tx: Transaction, entries: Entries, options: Options, spool: Spool, name: str | None
+) -> _Counts:
     """All of it in one transaction; after a crash behind its commit, what it came to."""
-    if (done := rows.fact(tx, f"import:{name}")) is not None:
-        return msgspec.json.decode(done, type=_Counts)
+    done = msgspec.json.decode(rows.fact(tx, _LAST) or "[null, null]", type=tuple[Any, Any])
+    if name is not None and done[0] == name:
+        return msgspec.convert(done[1], _Counts)
     now = int(entries.penstock.clock())
     before = sum(rows.counts(tx).values())
     gone = _not_in_file(tx, entries, options, spool)
@@ -174,7 +181,8 @@ def _store(tx: Transaction, entries: Entries, options: Options, spool: Spool, na
         rows.insert(tx, contents, job.id, now)
     added = sum(rows.counts(tx).values()) - before + len(gone)
     counts = _Counts(added, len(spool.ids) - added, len(gone))
-    rows.keep(tx, f"import:{name}", msgspec.json.encode(counts).decode())
+    if name is not None:
+        rows.keep(tx, _LAST, msgspec.json.encode([name, counts]).decode())
     return counts
 
 

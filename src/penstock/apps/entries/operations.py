@@ -2,18 +2,20 @@
 
 import io
 from collections.abc import Awaitable, Callable, Mapping
+from datetime import timedelta
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 
-from penstock import ConfigurationError, Context, Job, NewJob, Penstock, RetryPolicy, context
+from penstock import ConfigurationError, Context, Job, NewJob, RetryPolicy, context
 from penstock.apps.entries.checking import Checked, Checker
 from penstock.apps.entries.entries import Entries
 from penstock.apps.entries.entrytypes import InvalidEntry
 from penstock.apps.entries.files import sent_file
 from penstock.apps.entries.formats import UnreadableFile, format_of
 from penstock.apps.entries.formats import read as read_records
-from penstock.apps.entries.importing import ImportRefused, Options, import_records
+from penstock.apps.entries.importing import ImportRefused, Options, Report, import_records
 from penstock.apps.entries.rows import QUEUE, Chosen
 
 OPERATIONS_QUEUE = f"{QUEUE}-operations"
@@ -86,16 +88,29 @@ async def import_(entries: Entries, payload: Import, run: Context) -> Mapping[st
     A run after a crash finds by the job's number what that transaction came to.
     """
     path = None if payload.file is None else sent_file(entries, payload.file)
+    try:
+        report = await _imported(entries, payload, path, run)
+    except _WRONG:
+        _forget(path)
+        raise
+    _forget(path)
+    return msgspec.to_builtins(report)  # type: ignore[no-any-return] # a Struct is a dict then
+
+
+async def _imported(entries: Entries, payload: Import, path: Path | None, run: Context) -> Report:
     lines = b"\n".join(map(msgspec.json.encode, payload.rows or ()))
     with io.BytesIO(lines) if path is None else path.open("rb") as file:
         kind = "jsonl" if path is None else format_of(path.name)
         records = read_records(file, kind, entries.types, entity_type=payload.entity_type)
-        report = await import_records(
+        return await import_records(
             entries, records, payload, name=str(run.job.id), progress=run.progress
         )
+
+
+def _forget(path: Path | None) -> None:
+    """Remove a file that no further run of its import will read."""
     if path is not None:
         path.unlink(missing_ok=True)
-    return msgspec.to_builtins(report)  # type: ignore[no-any-return] # a Struct is a dict then
 
 
 class Rebuild(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -126,7 +141,7 @@ OPERATIONS = {
 }
 
 
-async def start(penstock: Penstock, operation: Operation, payload: Mapping[str, Any]) -> Job:
+async def start(entries: Entries, operation: Operation, payload: Mapping[str, Any]) -> Job:
     """Store the job of an operation; raises `OperationRunning`, and msgspec's `ValidationError`."""
     msgspec.convert(payload, operation.payload)
     new = NewJob(
@@ -134,9 +149,10 @@ async def start(penstock: Penstock, operation: Operation, payload: Mapping[str, 
         payload=msgspec.json.encode({"payload": payload}).decode(),
         queue=OPERATIONS_QUEUE,
         dedupe=operation.task,
+        lease=timedelta(seconds=entries.settings.lease),
         retry=RetryPolicy(attempts=operation.attempts),
     )
-    (job,) = await penstock.enqueue_many([new])
+    (job,) = await entries.penstock.enqueue_many([new])
     if job.duplicate:
         raise OperationRunning(operation.name, job)
     return job

@@ -200,7 +200,7 @@ class EntriesRoutes:
                 known = ", ".join(sorted(OPERATIONS))
                 raise Problem(404, f"there is no operation {operation!r}; known are {known}")
             try:
-                job = await start(self._entries.penstock, OPERATIONS[operation], body.payload)
+                job = await start(self._entries, OPERATIONS[operation], body.payload)
             except msgspec.ValidationError as error:
                 raise wrong_shape(str(error), where="payload") from error
         status = shapes.OPERATION_STATUSES[job.state]
