@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 
-from penstock.apps.entries.filing import FILE_LIMIT
+from penstock.apps.entries import filing
+from penstock.http.problems import Problem
+from penstock.http.routes import Call
 from tests.apps.entries.test_serving import Server
 from tests.apps.entries.transfers import lines
 from tests.apps.indexing.support import SOON, Embeddings
@@ -158,8 +160,6 @@ def test_files_are_bounded(shell: Shell, tmp_path: Path) -> None:
     server.start()
     try:
         ask = server.client.post
-        size = {"content-length": str(FILE_LIMIT + 1)}
-        assert ask("/api/v1/entries/import?format=csv", headers=size).status_code == 413
         assert ask("/api/v1/entries/import?format=csv").status_code == 400
         assert ask("/api/v1/entries/import?format=pdf", content=b"x").status_code == 422
         assert ask("/api/v1/entries/import", content=b"x").status_code == 422
@@ -173,6 +173,21 @@ def test_files_are_bounded(shell: Shell, tmp_path: Path) -> None:
     finally:
         server.kill()
         server.client.close()
+
+
+@pytest.mark.parametrize("announced", [True, False])
+async def test_file_that_is_too_large_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, announced: bool
+) -> None:
+    monkeypatch.setattr(filing, "FILE_LIMIT", 10)
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b"123456", "more_body": True}
+
+    headers = [(b"content-length", b"11")] if announced else []
+    call = Call({"headers": headers}, receive, "", lambda: None)
+    with pytest.raises(Problem, match="larger than 10 bytes"):
+        await filing.save_body(tmp_path / "file", call)
 
 
 def _operation(server: Server, job: str) -> Any:

@@ -79,7 +79,7 @@ class FileRoutes:
             options = msgspec.structs.asdict(query)
             kept = {name: options[name] for name in Options.__struct_fields__}
             try:
-                await _save(path, call)
+                await save_body(path, call)
                 payload = {**kept, "file": path.name}
                 job = await start(self._entries, OPERATIONS["import"], payload)
             except BaseException:
@@ -126,7 +126,7 @@ class FileRoutes:
         return self._others.answering()
 
 
-async def _save(path: Path, call: Call) -> None:
+async def save_body(path: Path, call: Call) -> None:
     """Write the body to a file; one that is too large or too slow is a `Problem`."""
     too_large = Problem(413, f"the file is larger than {FILE_LIMIT:,} bytes")
     announced = header(call.scope, b"content-length")
