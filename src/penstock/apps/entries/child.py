@@ -21,7 +21,7 @@ from penstock.apps.entries.rows import QUEUE
 
 _log = logging.getLogger(__name__)
 
-_POLITE = 5
+_POLITE = 10
 """How much requests go before embedding where both want the processor."""
 _GRACE = timedelta(seconds=20)
 # Several processes share the cores: none of them may take all.
