@@ -40,14 +40,10 @@ def main() -> None:
 
 
 async def _work(told: Told) -> None:
-    # After the number of threads was set, which NumPy asks for once.
-    from penstock.apps.entries import embedding
-
     settings = told.settings
     async with Penstock(told.url, create=False) as penstock:
         entries = Entries(penstock, Path(told.folder), settings=settings)
-        embedding.register(entries)
-        operations.register(entries)
+        entries.register()
         worker = Worker(
             penstock,
             queues=[QUEUE, operations.OPERATIONS_QUEUE],
