@@ -5,8 +5,6 @@ import pytest
 
 from penstock import Penstock
 from penstock.apps.entries import Entries, Settings
-from penstock.apps.entries.embedding import register
-from penstock.apps.entries.operations import register as register_operations
 from tests.apps.entries.support import Letters
 from tests.contract.support import SHARED, STORES
 
@@ -35,8 +33,7 @@ async def entries(
     """Entries whose task is known to the app, so that a worker on it embeds."""
     made = Entries(app, tmp_path / "entries", settings=settings, opening=lambda _: letters)
     await made.prepare()
-    register(made)
-    register_operations(made)
+    made.register()
     try:
         yield made
     finally:

@@ -21,7 +21,7 @@ from penstock.apps.entries.rows import QUEUE
 
 _log = logging.getLogger(__name__)
 
-_POLITE = 5
+_POLITE = 10
 """How much requests go before embedding where both want the processor."""
 _GRACE = timedelta(seconds=20)
 # Several processes share the cores: none of them may take all.
@@ -40,14 +40,10 @@ def main() -> None:
 
 
 async def _work(told: Told) -> None:
-    # After the number of threads was set, which NumPy asks for once.
-    from penstock.apps.entries import embedding
-
     settings = told.settings
     async with Penstock(told.url, create=False) as penstock:
         entries = Entries(penstock, Path(told.folder), settings=settings)
-        embedding.register(entries)
-        operations.register(entries)
+        entries.register()
         worker = Worker(
             penstock,
             queues=[QUEUE, operations.OPERATIONS_QUEUE],

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from penstock import Penstock, Transaction, context, run_sync
+from penstock import Transaction, context, run_sync
 from penstock.apps.entries import rows
 from penstock.apps.entries.entries import EMBED, Entries
 from penstock.apps.entries.rows import QUEUE, Due
@@ -52,13 +52,10 @@ class Batch(NamedTuple):
     shelf: Shelf
 
 
-def register(entries: Entries, penstock: Penstock | None = None) -> "Embedding":
-    """Make the task known to a Penstock, so that its workers embed."""
-    embedding = Embedding(entries)
-    (penstock or entries.penstock).task(
-        EMBED, embedding.embed, queue=QUEUE, permanent=(EmbeddingFailed,)
-    )
-    return embedding
+def register(entries: Entries) -> None:
+    """Make the task known, so that workers embed."""
+    handler = Embedding(entries).embed
+    entries.penstock.task(EMBED, handler, queue=QUEUE, permanent=(EmbeddingFailed,))
 
 
 class Embedding:

@@ -100,6 +100,16 @@ class Entries:
                 lambda tx: rows.keep_first(tx, EMBEDDER, self.settings.embedder)
             )
 
+    def register(self) -> None:
+        """Make the tasks known to the Penstock, so that a `Worker` with these queues runs them.
+
+        A server does not: it has processes of its own for them.
+        """
+        from penstock.apps.entries import embedding, operations  # with what vectors need
+
+        embedding.register(self)
+        operations.register(self)
+
     def close(self) -> None:
         """Let go of embedders and indexes."""
         self.shelves.close()

@@ -21,9 +21,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         "retry_failed": ("CHL_QUEUE_RETRY_FAILED_ON_STARTUP",),
     }
 
-    workers: Annotated[int, Meta(ge=0, le=64)] = 2
+    workers: Annotated[int, Meta(ge=0, le=64)] = 1
     """How many processes embed; 0 accepts entries and embeds none."""
-    batch_size: Annotated[int, Meta(ge=1, le=1_000)] = 256
+    batch_size: Annotated[int, Meta(ge=1, le=1_000)] = 64
     """How many rows a process embeds and writes at a time."""
     poll_interval: Seconds = 1
     """How often rows of a process that fell silent are looked for; new ones wake it at once."""
