@@ -78,7 +78,7 @@ def import_rows(contender: Contender, folder: Path, load: Load) -> Figures:
         "rate": n / watch.seconds,
         "status_few": 1_000 * percentile(few, 0.5),
         "status": 1_000 * percentile(many, 0.5),
-        "growth": percentile(many, 0.5) / percentile(few, 0.5),
+        "growth": percentile(many, 0.1) / percentile(few, 0.1),
     }
 
 

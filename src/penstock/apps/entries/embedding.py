@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+_AT_ONCE = 2
+"""Batches at a time: while one is written, another is embedded."""
+
 Vectorised = dict[str, "Vectors | Exception"]
 """For each row its vector, or why it has none."""
 
@@ -35,12 +38,14 @@ class EmbeddingFailed(Exception):
 class Request:
     """What one run of a job asks for, and what came of it."""
 
-    __slots__ = ("error", "ids", "is_done", "job")
+    __slots__ = ("ended", "error", "ids", "is_done", "is_taken", "job")
 
     def __init__(self, job: int, ids: Sequence[str]) -> None:
         self.job = job
         self.ids = ids
+        self.is_taken = False
         self.is_done = False
+        self.ended = asyncio.Event()
         self.error: Exception | None = None
 
 
@@ -64,7 +69,7 @@ class Embedding:
     def __init__(self, entries: Entries) -> None:
         self._entries = entries
         self._waiting: deque[Request] = deque()
-        self._turn: asyncio.Lock | None = None
+        self._turns: asyncio.Semaphore | None = None
 
     async def embed(self, ids: list[str]) -> None:
         """Embed the rows that name this job, and forget the vectors of those that are gone.
@@ -79,18 +84,27 @@ class Embedding:
             return
         request = Request(run.job.id, ids)
         self._waiting.append(request)
-        if self._turn is None:
-            self._turn = asyncio.Lock()
-        async with self._turn:
-            if not request.is_done:
+        if self._turns is None:
+            self._turns = asyncio.Semaphore(_AT_ONCE)
+        async with self._turns:
+            if not request.is_taken:
                 await asyncio.sleep(0)  # those who were claimed with it come first
-                requests = self._take()
-                await asyncio.to_thread(self._work, requests)
+                await self._work_off(self._take())
+        await request.ended.wait()
+        if not request.is_done:
+            raise asyncio.CancelledError  # as who had taken it
         if request.error is not None:
             if run.attempt >= self._entries.settings.attempts:
                 why = f"{type(request.error).__name__}: {request.error}"
                 raise EmbeddingFailed(why) from request.error
             raise request.error
+
+    async def _work_off(self, requests: Sequence[Request]) -> None:
+        try:
+            await asyncio.to_thread(self._work, requests)
+        finally:
+            for request in requests:
+                request.ended.set()
 
     def _take(self) -> list[Request]:
         """The oldest requests, up to the size of a batch, but one at least."""
@@ -100,6 +114,7 @@ class Embedding:
             not taken or size + len(self._waiting[0].ids) <= self._entries.settings.batch_size
         ):
             taken.append(self._waiting.popleft())
+            taken[-1].is_taken = True
             size += len(taken[-1].ids)
         return taken
 
