@@ -113,7 +113,9 @@ def lives(pid: int) -> bool:
 
 
 @contextmanager
-def serving(folder: Path, store: str, embeddings: Embeddings, *options: str) -> Iterator[Server]:
+def serving(
+    folder: Path, store: str, embeddings: Embeddings, *options: str, again: str = "0"
+) -> Iterator[Server]:
     server = Server(
         folder,
         store,
@@ -122,6 +124,7 @@ def serving(folder: Path, store: str, embeddings: Embeddings, *options: str) -> 
         PENSTOCK_ENTRIES_POLL_INTERVAL="0.1",
         CHL_NUM_EMBEDDING_WORKERS="2",
         CHL_WORKER_BATCH_SIZE="10",
+        CHL_QUEUE_RETRY_FAILED_ON_STARTUP=again,
         OPENAI_API_KEY="none",
     )
     try:
@@ -244,6 +247,27 @@ def test_index_that_is_gone_is_made_again_when_the_server_starts(
         server.start()
         server.eventually(lambda: len(embeddings.texts) >= 30 and server.embedded(30))
         assert server.ask(f"/admin/queue/drain?timeout={SOON}")["status"] == "drained"
+        check(server, embeddings)
+
+
+def test_rows_that_failed_are_tried_again_at_the_start_if_the_settings_say_so(
+    tmp_path: Path, embeddings: Embeddings
+) -> None:
+    store = STORES["sqlite"](tmp_path)
+
+    async def fail() -> None:
+        async with Penstock(store) as app:
+            settings = Settings(embedder=embeddings.configuration)
+            entries = Entries(app, tmp_path / "data" / "entries", settings=settings)
+            await entries.prepare()
+            await entries.write("experience", "A", experience("x"))
+            (job,) = await app.find()
+            await app.cancel(job.id)
+            assert (await entries.counts())["experience", "failed"] == 1
+
+    asyncio.run(fail())
+    with serving(tmp_path, store, embeddings, again="1") as server:
+        server.eventually(lambda: server.embedded(1))
         check(server, embeddings)
 
 

@@ -9,13 +9,14 @@ import logging
 import sys
 import time
 from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 
 import msgspec
 
 from penstock import PenstockError, State
+from penstock.apps.entries import rows
 from penstock.apps.entries.entries import Entries
 from penstock.apps.entries.operations import OPERATIONS_QUEUE
 from penstock.apps.entries.rows import QUEUE
@@ -61,19 +62,18 @@ class Pool:
                 await keeping
 
     async def _run(self) -> None:
-        await self._until_needed()
-        if self._entries.settings.retry_failed:
-            await self._entries.retry_failed()
+        await self._until(self._is_needed)
+        await self._until(self._prepare)
         async with asyncio.TaskGroup() as group:
             for place in range(self._entries.settings.workers):
                 group.create_task(self._keep(place))
 
-    async def _until_needed(self) -> None:
-        """A server that has no entries starts no processes."""
+    async def _until(self, is_so: Callable[[], Awaitable[bool]]) -> None:
+        """Look again whenever jobs have changed, and after a while where the store is away."""
         seen = 0
         while True:
             try:
-                if await self._is_needed():
+                if await is_so():
                     return
                 seen = await self._penstock.wait(seen, _LOOK_AGAIN)
             except PenstockError as error:
@@ -81,7 +81,7 @@ class Pool:
             await asyncio.sleep(_PAUSE)
 
     async def _is_needed(self) -> bool:
-        """Whether there is work, or something to be checked."""
+        """Whether there is work, or something to be checked: others start no processes."""
         if any((await self._entries.counts()).values()) or self._entries.shelves.folder.exists():
             return True
         return any(
@@ -90,6 +90,13 @@ class Pool:
             if queue in (QUEUE, OPERATIONS_QUEUE)
             if state in (State.PENDING, State.RUNNING)
         )
+
+    async def _prepare(self) -> bool:
+        """What is done once at the start."""
+        await self._penstock.transact(rows.gather_counts)
+        if self._entries.settings.retry_failed:
+            await self._entries.retry_failed()
+        return True
 
     async def _keep(self, place: int) -> None:
         """Have one process run; rest a little longer each time that it dies at once."""

@@ -1,11 +1,12 @@
 """The settings of entries, and the names that other programs have for some of them."""
 
 from collections.abc import Mapping
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 from msgspec import Meta
 
+from penstock import ConfigurationError
 from penstock.apps.entries.entrytypes import EntryTypes, TypeSettings
 
 Seconds = Annotated[float, Meta(ge=0.1, le=86_400)]
@@ -37,9 +38,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """How long after a kill of a process its rows are taken up again."""
     embedder: str = "wordllama"
     """What turns text into vectors, for a store that has no entries yet."""
-    types: dict[str, TypeSettings] = {}
+    types: dict[str, Any] | None = None
     """Further types of entries, each a section of the file: `[entries.types.NAME]`."""
 
     def check(self) -> EntryTypes:
         """The types of entries; raises `ConfigurationError` for what cannot work."""
-        return EntryTypes.of(self.types)
+        try:
+            return EntryTypes.of(msgspec.convert(self.types or {}, dict[str, TypeSettings]))
+        except msgspec.ValidationError as error:
+            raise ConfigurationError(f"entries.types: {error}") from error
