@@ -27,6 +27,7 @@ from penstock import (
     Worker,
     context,
 )
+from penstock.apps.entries import operations, rows
 from penstock.apps.events import shapes as events
 from penstock.apps.indexing import tasks as indexing
 from penstock.core.job import Change, Claim
@@ -219,8 +220,9 @@ async def test_only_the_queues_asked_for_are_worked(app: Penstock) -> None:
 
 
 def test_every_application_has_its_queue_for_itself() -> None:
-    assert set(APPS) == APPLICATION_QUEUES
-    assert {events.QUEUE, indexing.QUEUE} == APPLICATION_QUEUES
+    assert set(APPS) <= APPLICATION_QUEUES
+    own = {events.QUEUE, indexing.QUEUE, rows.QUEUE, operations.OPERATIONS_QUEUE}
+    assert own == APPLICATION_QUEUES
 
 
 async def test_queues_of_applications_are_left_to_them(app: Penstock) -> None:

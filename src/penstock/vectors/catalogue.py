@@ -142,6 +142,21 @@ class Catalogue:
         )
         return [number for (number,) in rows]
 
+    def metadata_of(self, ids: Sequence[str]) -> dict[str, Mapping[str, Any]]:
+        """The metadata of these ids, as far as they are there."""
+        rows = self._db.execute(
+            "SELECT id, metadata FROM item WHERE id IN (SELECT value FROM json_each(?))",
+            (json.dumps(list(ids)),),
+        )
+        return {each: json.loads(metadata) for each, metadata in rows}
+
+    def metadata_after(self, after: str, limit: int) -> dict[str, Mapping[str, Any]]:
+        """The metadata of the next ids."""
+        rows = self._db.execute(
+            "SELECT id, metadata FROM item WHERE id > ? ORDER BY id LIMIT ?", (after, limit)
+        )
+        return {each: json.loads(metadata) for each, metadata in rows}
+
     def removed_since(self, place: int) -> Iterator[list[int]]:
         """What was removed after this removal, a part at a time."""
         rows = self._db.execute(

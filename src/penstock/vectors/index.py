@@ -7,7 +7,7 @@ which only spares the next process the time to read all vectors one by one.
 """
 
 import sqlite3
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
@@ -102,6 +102,15 @@ class Index:
         """How many items fit."""
         return self._run(lambda: self._catalogue.count(where))
 
+    def metadata(
+        self, ids: Sequence[str] | None = None, *, after: str = "", limit: int = BATCH
+    ) -> dict[str, Mapping[str, Any]]:
+        """The metadata of these items by their ids, as far as they are there.
+
+        Without ids, those of the next `limit` items behind one, in the order of their ids.
+        """
+        return self._run(self._metadata, ids, after, limit)
+
     def clear(self) -> None:
         """Remove all items, in one transaction."""
         self._run(self._clear)
@@ -192,6 +201,14 @@ class Index:
             self._catalogue.remove(sorted(numbers))
         self._vectors.after_write()
         return len(numbers)
+
+    def _metadata(
+        self, ids: Sequence[str] | None, after: str, limit: int
+    ) -> dict[str, Mapping[str, Any]]:
+        with self._catalogue.reading():
+            if ids is None:
+                return self._catalogue.metadata_after(after, limit)
+            return self._catalogue.metadata_of(ids)
 
     def _clear(self) -> None:
         with self._catalogue.writing():

@@ -1,0 +1,84 @@
+"""Entries: rows that are written at once, and whose embeddings always follow."""
+
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from penstock import ConfigurationError, Penstock
+from penstock.apps import Application
+from penstock.apps.entries.control import Control
+from penstock.apps.entries.entries import (
+    Entries,
+    Entry,
+    EntryChanged,
+    EntryExists,
+    EntryNotFound,
+    Found,
+)
+from penstock.apps.entries.entrytypes import EntryType, Field, InvalidEntry
+from penstock.apps.entries.filing import FileRoutes
+from penstock.apps.entries.pool import Pool
+from penstock.apps.entries.routes import EntriesRoutes
+from penstock.apps.entries.rows import Chosen
+from penstock.apps.entries.settings import Settings
+from penstock.apps.entries.shelves import missing_packages
+from penstock.http.routes import routes_of
+
+__all__ = [
+    "Chosen",
+    "Control",
+    "Entries",
+    "Entry",
+    "EntryChanged",
+    "EntryExists",
+    "EntryNotFound",
+    "EntryType",
+    "Field",
+    "Found",
+    "InvalidEntry",
+    "Settings",
+    "install",
+]
+
+DATA = Path("penstock-data")
+
+_log = logging.getLogger(__name__)
+
+
+def install(penstock: Penstock, settings: Settings, data: Path | None = None) -> Application:
+    """The API of entries on a Penstock; vectors are kept in a folder of `data`.
+
+    Its jobs are run by processes of its own, so that this one gets no task to run.
+    """
+    logging.getLogger("faiss").setLevel(logging.WARNING)  # it tells which of its builds it tries
+    entries = Entries(penstock, (data or DATA) / "entries", settings=settings)
+    routes = EntriesRoutes(entries, Control(entries))
+
+    @asynccontextmanager
+    async def running() -> AsyncIterator[None]:
+        try:
+            await entries.prepare()
+        except ConfigurationError as error:
+            routes.refused = f"entries need a SQLite or PostgreSQL store: {error}"
+            _log.info("app entries is off: %s", error)
+        try:
+            yield
+        finally:
+            entries.close()
+
+    @asynccontextmanager
+    async def listening(_address: str) -> AsyncIterator[None]:
+        if routes.refused or missing_packages() or not settings.workers:
+            yield
+            return
+        async with Pool(entries).running():
+            yield
+
+    return Application(
+        "entries",
+        "Keep entries that can be searched by what they mean.",
+        [*routes_of(routes), *routes_of(FileRoutes(entries, routes))],
+        running,
+        listening=listening,
+    )

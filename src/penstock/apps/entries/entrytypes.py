@@ -1,0 +1,228 @@
+"""Types of entries: which fields one has, what is checked, and which of them are embedded."""
+
+import hashlib
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Annotated, Any, Literal, Self
+
+import msgspec
+from msgspec import Meta
+
+from penstock import ConfigurationError
+
+Kind = Literal["text", "number", "flag", "list", "object", "any"]
+
+DATA_LIMIT = 1_000_000
+"""Bytes of JSON that the data of an entry may have."""
+_NAME = re.compile(r"[a-z][a-z0-9_-]{0,63}")
+_CATEGORY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,63}")
+_KINDS: Mapping[Kind, tuple[type, ...]] = {
+    "text": (str,),
+    "number": (int, float),
+    "flag": (bool,),
+    "list": (list, tuple),
+    "object": (dict,),
+}
+
+
+class InvalidEntry(Exception):
+    """An entry that cannot be stored as asked for: which field is wrong, and why."""
+
+    def __init__(self, field: str, why: str) -> None:
+        super().__init__(f"{field}: {why}")
+        self.field = field
+
+
+class Field(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One field of a type: what it may hold.
+
+    `most` is how many characters a text, or how many elements a list, may have.
+    """
+
+    kind: Kind = "text"
+    required: bool = False
+    most: Annotated[int, Meta(ge=1, le=DATA_LIMIT)] = 100_000
+    choices: tuple[str, ...] = ()
+
+    def check(self, name: str, value: Any) -> None:
+        """Raise `InvalidEntry` for a value that does not fit."""
+        kinds = _KINDS.get(self.kind)
+        is_flag = isinstance(value, bool)
+        if kinds and (not isinstance(value, kinds) or is_flag != (self.kind == "flag")):
+            raise InvalidEntry(name, f"expected {self.kind}, got {_kind_of(value)}")
+        if isinstance(value, str | list) and len(value) > self.most:
+            raise InvalidEntry(name, f"has {len(value)} {_unit(value)}, the limit is {self.most}")
+        if self.choices and value not in self.choices:
+            raise InvalidEntry(name, f"{value!r:.80} is none of {', '.join(self.choices)}")
+        if self.required and isinstance(value, str) and not value.strip():
+            raise InvalidEntry(name, "is empty")
+
+
+class TypeSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A type of entries as a file of settings has it."""
+
+    fields: dict[str, Field]
+    embed: tuple[str, ...]
+    categories: tuple[str, ...] = ()
+    aliases: tuple[str, ...] = ()
+
+
+class EntryType(msgspec.Struct, frozen=True, kw_only=True):
+    """A type of entries.
+
+    The texts of the fields named by `embed` are what is searched, in that order. Without
+    `categories`, every category is accepted. `aliases` are other names for the same type.
+    """
+
+    name: str
+    fields: Mapping[str, Field]
+    embed: tuple[str, ...]
+    categories: tuple[str, ...] = ()
+    aliases: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse a type that no entry could have."""
+        for name in (self.name, *self.aliases):
+            if not _NAME.fullmatch(name):
+                raise ConfigurationError(
+                    f"a type of entries has a name of small letters, digits, - and _: {name!r:.80}"
+                )
+        unknown = [name for name in self.embed if name not in self.fields]
+        if unknown or not self.embed:
+            raise ConfigurationError(
+                f"type {self.name}: embed names fields of the type, at least one"
+                + (f"; there is no {unknown[0]!r}" if unknown else "")
+            )
+
+    @property
+    def plural(self) -> str:
+        """How its entries are counted: `experiences`."""
+        return f"{self.name}s"
+
+    def check_category(self, category: str) -> str:
+        """The category; raises `InvalidEntry` for one that there is not."""
+        if self.categories and category not in self.categories:
+            known = ", ".join(self.categories)
+            raise InvalidEntry("category_code", f"there is no {category!r:.80}; known are {known}")
+        if not _CATEGORY.fullmatch(category):
+            raise InvalidEntry(
+                "category_code", "up to 64 letters, digits and _ . : -, beginning with one of them"
+            )
+        return category
+
+    def check(self, data: Mapping[str, Any]) -> str:
+        """The data as JSON; raises `InvalidEntry` for the first field that does not fit."""
+        unknown = sorted(data.keys() - self.fields.keys())
+        if unknown:
+            raise InvalidEntry(
+                f"data.{unknown[0]:.80}",
+                f"type {self.name} has no such field; it has {', '.join(self.fields)}",
+            )
+        for name, field in self.fields.items():
+            if data.get(name) is not None:
+                field.check(f"data.{name}", data[name])
+            elif field.required:
+                raise InvalidEntry(f"data.{name}", "is required")
+        return _encoded(data)
+
+    def text(self, data: Mapping[str, Any]) -> str:
+        """What is embedded of an entry."""
+        parts = (_text_of(data.get(name)) for name in self.embed)
+        # PostgreSQL has no NUL in its texts.
+        return "\n\n".join(part for part in parts if part).replace("\0", " ")
+
+
+class EntryTypes:
+    """The types that there are, by their names and other names."""
+
+    def __init__(self, types: Iterable[EntryType]) -> None:
+        self._types: dict[str, EntryType] = {}
+        for one in types:
+            for name in (one.name, *one.aliases):
+                if name in self._types:
+                    raise ConfigurationError(f"two types of entries are called {name!r}")
+                self._types[name] = one
+
+    @classmethod
+    def of(cls, settings: Mapping[str, TypeSettings]) -> Self:
+        """Those that are built in, and those of the settings."""
+        added = [
+            EntryType(name=name, **msgspec.structs.asdict(one)) for name, one in settings.items()
+        ]
+        replaced = {one.name for one in added}
+        return cls([*(one for one in BUILT_IN if one.name not in replaced), *added])
+
+    def __iter__(self) -> Iterator[EntryType]:
+        return iter({one.name: one for one in self._types.values()}.values())
+
+    def get(self, name: str) -> EntryType:
+        """The type of this name; raises `InvalidEntry`."""
+        found = self._types.get(name.lower()) or self._types.get(name.lower().removesuffix("s"))
+        if found is None:
+            known = ", ".join(one.name for one in self)
+            raise InvalidEntry("entity_type", f"there is no {name!r:.80}; known are {known}")
+        return found
+
+
+EXPERIENCE = EntryType(
+    name="experience",
+    fields={
+        "title": Field(required=True, most=500),
+        "playbook": Field(required=True),
+        "context": Field(kind="any"),
+        "section": Field(most=100),
+        "source": Field(most=1_000),
+        "author": Field(most=200),
+        "confidence": Field(kind="number"),
+        "tags": Field(kind="list", most=100),
+    },
+    embed=("title", "playbook"),
+)
+MANUAL = EntryType(
+    name="manual",
+    fields={
+        "title": Field(required=True, most=500),
+        "content": Field(required=True, most=500_000),
+        "summary": Field(most=10_000),
+        "source": Field(most=1_000),
+        "author": Field(most=200),
+        "tags": Field(kind="list", most=100),
+    },
+    embed=("title", "summary", "content"),
+    aliases=("skill",),
+)
+BUILT_IN = (EXPERIENCE, MANUAL)
+
+
+def digest_of(name: str, category: str, text: str) -> str:
+    """Tells whether what the index has of an entry is what the entry is now."""
+    content = msgspec.json.encode([name, category, text])
+    return hashlib.blake2b(content, digest_size=16).hexdigest()
+
+
+def _encoded(data: Mapping[str, Any]) -> str:
+    try:
+        encoded = msgspec.json.encode(data)
+        text = encoded.decode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidEntry("data", f"is no plain JSON: {error}") from error
+    if len(encoded) > DATA_LIMIT:
+        raise InvalidEntry("data", f"has {len(encoded)} bytes of JSON, the limit is {DATA_LIMIT}")
+    return text
+
+
+def _text_of(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "\n".join(filter(None, map(_text_of, value.values())))
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return "\n".join(filter(None, map(_text_of, value)))
+    return "" if value is None else str(value)
+
+
+def _kind_of(value: Any) -> str:
+    names = {str: "text", bool: "flag", int: "number", float: "number", dict: "object"}
+    return names.get(type(value), "list" if isinstance(value, list) else type(value).__name__)
+
+
+def _unit(value: str | list[Any]) -> str:
+    return "characters" if isinstance(value, str) else "elements"

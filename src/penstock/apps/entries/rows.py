@@ -1,0 +1,393 @@
+"""The rows of entries: all SQL of this application, beside the two files that make its tables.
+
+Every function is a part of a transaction of the store. A row names the job that embeds it: that
+job's state is the row's `embedding_status`, by the mirror, in the transaction that changes the
+job. So a row that is `pending` has a job that nobody holds, and that will read the row as it is
+when it is claimed.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from typing import Any, NamedTuple
+
+import msgspec
+
+from penstock import Mirror, Statements, Tables, Transaction
+
+QUEUE = "entries"
+STATUSES = ("pending", "processing", "embedded", "failed")
+
+
+def _script(name: str) -> str:
+    return files("penstock.apps.entries").joinpath(name).read_text("utf-8")
+
+
+TABLES = Tables(sqlite=(_script("sqlite.sql"),), postgres=(_script("postgres.sql"),))
+
+# A renewed lease changes nothing here.
+_MIRRORED = """
+UPDATE entries_entry SET
+    embedding_status = CASE
+        WHEN NEW.stage < 3 THEN 'pending' WHEN NEW.stage = 3 THEN 'processing'
+        WHEN NEW.stage = 4 THEN 'embedded' ELSE 'failed' END,
+    embedding_error = CASE
+        WHEN NEW.stage = 4 THEN NULL WHEN NEW.stage > 5 THEN 'its job was cancelled'
+        ELSE {headline} END,
+    embedding_attempts = NEW.attempt
+WHERE job = NEW.id AND (
+    NEW.stage <> 3 OR embedding_status <> 'processing' OR embedding_attempts <> NEW.attempt
+)
+"""
+MIRROR = Mirror(
+    name="entries_status",
+    queue=QUEUE,
+    sqlite=_MIRRORED.format(
+        headline="substr(NEW.error, 1, instr(NEW.error || char(10), char(10)) - 1)"
+    ),
+    postgres=_MIRRORED.format(headline="split_part(NEW.error, chr(10), 1)"),
+)
+
+_SHOWN = (
+    "number, id, type, category, data, version, embedding_status, embedding_error, "
+    "embedding_attempts, created_at, updated_at"
+)
+# A list of texts, or of numbers, as one parameter.
+_TEXTS = {
+    "sqlite": "(SELECT value FROM json_each(?))",
+    "postgres": "(SELECT json_array_elements_text(CAST(? AS json)))",
+}
+_NUMBERS = {
+    "sqlite": _TEXTS["sqlite"],
+    "postgres": "(SELECT CAST(json_array_elements_text(CAST(? AS json)) AS bigint))",
+}
+
+
+class Content(NamedTuple):
+    """What a row holds of an entry."""
+
+    id: str
+    type: str
+    category: str
+    data: str
+    text: str
+    digest: str
+
+
+class Row(NamedTuple):
+    """A row as it is shown."""
+
+    number: int
+    id: str
+    type: str
+    category: str
+    data: str
+    version: int
+    embedding_status: str
+    embedding_error: str | None
+    embedding_attempts: int
+    created_at: int
+    updated_at: int
+
+
+class Due(NamedTuple):
+    """A row that is to be embedded: what of it, and by whom."""
+
+    id: str
+    job: int
+    version: int
+    type: str
+    category: str
+    text: str
+    digest: str
+
+
+class Chosen(msgspec.Struct, frozen=True):
+    """Which rows are wanted: those that fit all that is set."""
+
+    type: str | None = None
+    category: str | None = None
+    embedding_status: str | None = None
+    ids: tuple[str, ...] | None = None
+
+
+# Writing
+
+
+def insert(tx: Transaction, contents: Sequence[Content], job: int, now: int) -> None:
+    """Add rows that this job embeds, whatever there was; an id that is taken is replaced."""
+    if tx.dialect == "sqlite":
+        values = "VALUES (?, ?, ?, ?, ?, ?, 1, 'pending', 0, ?, ?, ?)"
+        tx.executemany(_INSERT.format(values), [(*one, job, now, now) for one in contents])
+        return
+    # One statement for all of them: each has its costs there.
+    values = (
+        "SELECT id, type, category, data, text, digest, 1, 'pending', 0, CAST(? AS bigint), "
+        "CAST(? AS bigint), CAST(? AS bigint) FROM json_to_recordset(CAST(? AS json)) AS given "
+        "(id text, type text, category text, data text, text text, digest text)"
+    )
+    given = msgspec.json.encode([one._asdict() for one in contents]).decode()
+    tx.execute(_INSERT.format(values), (job, now, now, given))
+
+
+_INSERT = (
+    "INSERT INTO entries_entry (id, type, category, data, text, digest, version, "
+    "embedding_status, embedding_attempts, job, created_at, updated_at) {} "
+    "ON CONFLICT (id) DO UPDATE SET type = excluded.type, category = excluded.category, "
+    "data = excluded.data, text = excluded.text, digest = excluded.digest, "
+    "version = entries_entry.version + 1, embedding_status = 'pending', "
+    "embedding_error = NULL, embedding_attempts = 0, job = excluded.job, "
+    "updated_at = excluded.updated_at"
+)
+
+
+def add(tx: Transaction, content: Content, job: int, now: int) -> bool:
+    """Add a row that this job embeds; false if its id is taken."""
+    added = tx.execute(
+        "INSERT INTO entries_entry (id, type, category, data, text, digest, version, "
+        "embedding_status, embedding_attempts, job, created_at, updated_at) "
+        "VALUES (?, ?, ?, ?, ?, ?, 1, 'pending', 0, ?, ?, ?) ON CONFLICT (id) DO NOTHING",
+        (*content, job, now, now),
+    )
+    return added.rowcount == 1
+
+
+def rewrite(tx: Transaction, content: Content, version: int, now: int) -> bool:
+    """Give a row that waits other content: the job that it names was never begun.
+
+    False if it is not at that version any more, or has been begun.
+    """
+    changed = tx.execute(
+        "UPDATE entries_entry SET type = ?, category = ?, data = ?, text = ?, digest = ?, "
+        "version = version + 1, updated_at = ? "
+        "WHERE id = ? AND version = ? AND embedding_status = 'pending' AND embedding_attempts = 0",
+        (*content[1:], now, content.id, version),
+    )
+    return changed.rowcount == 1
+
+
+def replace(tx: Transaction, content: Content, version: int, job: int, now: int) -> bool:
+    """Give a row other content, which this job embeds; false if it is at another version."""
+    changed = tx.execute(
+        "UPDATE entries_entry SET type = ?, category = ?, data = ?, text = ?, digest = ?, "
+        "version = version + 1, updated_at = ?, embedding_status = 'pending', "
+        "embedding_error = NULL, embedding_attempts = 0, job = ? WHERE id = ? AND version = ?",
+        (*content[1:], now, job, content.id, version),
+    )
+    return changed.rowcount == 1
+
+
+def hand_over(tx: Transaction, ids: Sequence[str], job: int, *, status: str) -> int:
+    """Let another job embed those of these rows that have this status; how many."""
+    changed = tx.execute(
+        "UPDATE entries_entry SET embedding_status = 'pending', embedding_error = NULL, "
+        f"embedding_attempts = 0, job = ? WHERE id IN {_TEXTS[tx.dialect]} "
+        "AND embedding_status = ?",
+        (job, json.dumps(list(ids)), status),
+    )
+    return changed.rowcount
+
+
+def pass_on(tx: Transaction, row: str, old: int, new: int) -> None:
+    """Let another job embed a row, if it still names the old one."""
+    tx.execute(
+        "UPDATE entries_entry SET embedding_status = 'pending', embedding_error = NULL, "
+        "embedding_attempts = 0, job = ? WHERE id = ? AND job = ?",
+        (new, row, old),
+    )
+
+
+def remove(tx: Transaction, ids: Sequence[str], name: str | None = None) -> list[str]:
+    """Remove rows, of this type alone if it is given; which."""
+    also, values = (" AND type = ?", [name]) if name is not None else ("", [])
+    removed = tx.execute(
+        f"DELETE FROM entries_entry WHERE id IN {_TEXTS[tx.dialect]}{also} RETURNING id",
+        (json.dumps(list(ids)), *values),
+    )
+    return [one for (one,) in removed.fetchall()]
+
+
+# Reading
+
+
+def get(tx: Statements, ids: Sequence[str]) -> dict[str, Row]:
+    """These rows, by their ids, as far as they are there."""
+    found = tx.execute(
+        f"SELECT {_SHOWN} FROM entries_entry WHERE id IN {_TEXTS[tx.dialect]}",
+        (json.dumps(list(ids)),),
+    )
+    return {row.id: row for row in (Row(*one) for one in found.fetchall())}
+
+
+def page(
+    tx: Statements, chosen: Chosen, after: int | None, limit: int, *, newest: bool
+) -> list[Row]:
+    """The next rows that fit, in the order of their coming, or newest first."""
+    text, values = _condition(tx, chosen)
+    if after is not None:
+        text += f" AND number {'<' if newest else '>'} ?"
+        values.append(after)
+    found = tx.execute(
+        f"SELECT {_SHOWN} FROM entries_entry WHERE {text} "
+        f"ORDER BY number {'DESC' if newest else 'ASC'} LIMIT ?",
+        (*values, limit),
+    )
+    return [Row(*one) for one in found.fetchall()]
+
+
+def ids_after(tx: Statements, chosen: Chosen, after: str, limit: int) -> list[tuple[str, str]]:
+    """The next rows that fit, by their ids: each with its type."""
+    text, values = _condition(tx, chosen)
+    found = tx.execute(
+        f"SELECT id, type FROM entries_entry WHERE {text} AND id > ? ORDER BY id LIMIT ?",
+        (*values, after, limit),
+    )
+    return [(one, name) for one, name in found.fetchall()]
+
+
+def _condition(tx: Statements, chosen: Chosen) -> tuple[str, list[Any]]:
+    parts, values = ["1 = 1"], []
+    for name in ("type", "category", "embedding_status"):
+        if (value := getattr(chosen, name)) is not None:
+            parts.append(f"{name} = ?")
+            values.append(value)
+    if chosen.ids is not None:
+        parts.append(f"id IN {_TEXTS[tx.dialect]}")
+        values.append(json.dumps(chosen.ids))
+    return " AND ".join(parts), values
+
+
+def due(tx: Statements, jobs: Sequence[int]) -> list[Due]:
+    """The rows that name these jobs, oldest job first."""
+    found = tx.execute(
+        "SELECT id, job, version, type, category, text, digest FROM entries_entry "
+        f"WHERE job IN {_NUMBERS[tx.dialect]} ORDER BY job, number",
+        (json.dumps(list(jobs)),),
+    )
+    return [Due(*one) for one in found.fetchall()]
+
+
+def versions(tx: Statements, ids: Sequence[str]) -> dict[str, tuple[int, int]]:
+    """By whom each of these rows is embedded, and its version, as far as they are there."""
+    found = tx.execute(
+        f"SELECT id, job, version FROM entries_entry WHERE id IN {_TEXTS[tx.dialect]}",
+        (json.dumps(list(ids)),),
+    )
+    return {one: (job, version) for one, job, version in found.fetchall()}
+
+
+def digests(tx: Statements, ids: Sequence[str]) -> dict[str, tuple[str, str]]:
+    """The digest and the status of each of these rows, as far as they are there."""
+    found = tx.execute(
+        f"SELECT id, digest, embedding_status FROM entries_entry WHERE id IN {_TEXTS[tx.dialect]}",
+        (json.dumps(list(ids)),),
+    )
+    return {one: (digest, status) for one, digest, status in found.fetchall()}
+
+
+def count_known(tx: Statements, ids: Sequence[str]) -> int:
+    """How many of these ids are taken."""
+    found = tx.execute(
+        f"SELECT count(*) FROM entries_entry WHERE id IN {_TEXTS[tx.dialect]}",
+        (json.dumps(list(ids)),),
+    )
+    return int(found.fetchone()[0])
+
+
+def embedded(tx: Statements, ids: Sequence[str]) -> list[Due]:
+    """Those of these rows that are embedded."""
+    found = tx.execute(
+        "SELECT id, job, version, type, category, text, digest FROM entries_entry "
+        f"WHERE id IN {_TEXTS[tx.dialect]} AND embedding_status = 'embedded'",
+        (json.dumps(list(ids)),),
+    )
+    return [Due(*one) for one in found.fetchall()]
+
+
+def embedded_after(tx: Statements, after: str, limit: int) -> list[tuple[str, str]]:
+    """The next rows that are embedded, by their ids: each with its digest."""
+    found = tx.execute(
+        "SELECT id, digest FROM entries_entry WHERE id > ? AND embedding_status = 'embedded' "
+        "ORDER BY id LIMIT ?",
+        (after, limit),
+    )
+    return [(one, digest) for one, digest in found.fetchall()]
+
+
+def types_of(tx: Statements, jobs: Sequence[int]) -> dict[str, int]:
+    """How many rows of each type name these jobs."""
+    found = tx.execute(
+        f"SELECT type, count(*) FROM entries_entry WHERE job IN {_NUMBERS[tx.dialect]} "
+        "GROUP BY type",
+        (json.dumps(list(jobs)),),
+    )
+    return {name: int(n) for name, n in found.fetchall()}
+
+
+def newest_job(tx: Statements) -> int:
+    """The newest job that a row names which is not embedded yet; 0 if there is none."""
+    found = tx.execute(
+        "SELECT coalesce(max(job), 0) FROM entries_entry "
+        "WHERE embedding_status IN ('pending', 'processing')"
+    )
+    return int(found.fetchone()[0])
+
+
+def unfinished(tx: Statements, upto: int) -> int:
+    """How many rows are not embedded yet and name a job up to this one."""
+    found = tx.execute(
+        "SELECT count(*) FROM entries_entry "
+        "WHERE embedding_status IN ('pending', 'processing') AND job <= ?",
+        (upto,),
+    )
+    return int(found.fetchone()[0])
+
+
+def counts(tx: Statements) -> dict[tuple[str, str], int]:
+    """How many rows there are of each type and status; the cost does not grow with them."""
+    found = tx.execute(
+        "SELECT type, embedding_status, sum(n) FROM entries_count GROUP BY type, embedding_status"
+    )
+    return {(name, status): int(n) for name, status, n in found.fetchall()}
+
+
+def gather_counts(tx: Transaction) -> None:
+    """Add up what connections have counted that are closed: on PostgreSQL each has a slot."""
+    if tx.dialect == "postgres":
+        tx.execute(
+            "WITH gone AS (DELETE FROM entries_count WHERE slot <> 0 AND slot NOT IN "
+            "(SELECT pid FROM pg_stat_activity) RETURNING type, embedding_status, n) "
+            "INSERT INTO entries_count AS known SELECT 0, type, embedding_status, sum(n) "
+            "FROM gone GROUP BY type, embedding_status "
+            "ON CONFLICT (slot, type, embedding_status) DO UPDATE SET n = known.n + excluded.n"
+        )
+
+
+# Facts
+
+
+def fact(tx: Statements, name: str) -> str | None:
+    """What is kept under a name."""
+    found = tx.execute("SELECT value FROM entries_fact WHERE name = ?", (name,)).fetchone()
+    return None if found is None else str(found[0])
+
+
+def keep(tx: Transaction, name: str, value: str) -> None:
+    """Keep a value under a name."""
+    tx.execute(
+        "INSERT INTO entries_fact VALUES (?, ?) "
+        "ON CONFLICT (name) DO UPDATE SET value = excluded.value",
+        (name, value),
+    )
+
+
+def keep_first(tx: Transaction, name: str, value: str) -> None:
+    """Keep a value under a name that has none yet."""
+    tx.execute(
+        "INSERT INTO entries_fact VALUES (?, ?) ON CONFLICT (name) DO NOTHING", (name, value)
+    )
+
+
+def totals(counted: Mapping[tuple[str, str], int], status: str) -> dict[str, int]:
+    """How many rows of each type have this status."""
+    return {name: n for (name, one), n in counted.items() if one == status}

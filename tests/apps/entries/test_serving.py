@@ -1,0 +1,279 @@
+"""The whole of it: a real server and the processes of its pool, killed in the middle."""
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from penstock import Penstock
+from penstock.apps.entries import Entries, Settings
+from tests.apps.entries.support import SOON, assert_index_equals_rows, experience
+from tests.apps.indexing.support import Embeddings
+from tests.contract.support import SHARED, STORES
+
+LEASE = "1"
+
+
+@pytest.fixture
+def embeddings() -> Iterator[Embeddings]:
+    with Embeddings() as service:
+        yield service
+
+
+class Server:
+    """`penstock serve` with a pool; it can be killed and started again at the same address."""
+
+    def __init__(self, folder: Path, store: str, **environment: str) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        self.folder, self.store = folder, store
+        self.output = folder / "server.txt"
+        self.client = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=SOON)
+        self._environment = environment
+        self._command = [
+            *(sys.executable, "-m", "penstock.cli.main", "serve", "--store", store),
+            *("--port", str(port), "--data", str(folder / "data"), "--apps", "entries"),
+        ]
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self, *options: str) -> None:
+        with self.output.open("ab") as output:
+            self.process = subprocess.Popen(
+                [*self._command, *options],
+                cwd=self.folder,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **self._environment},
+            )
+        self.eventually(self._answers)
+
+    def _answers(self) -> bool:
+        with suppress(httpx.TransportError):
+            return self.client.get("/health").status_code == 200
+        return False
+
+    def eventually(self, holds: Callable[[], Any]) -> Any:
+        deadline = time.monotonic() + SOON
+        while not (found := holds()):
+            assert time.monotonic() < deadline, self.output.read_text()
+            time.sleep(0.02)
+        return found
+
+    def ask(self, path: str, body: Any = None) -> Any:
+        answer = self.client.post(path, json=body)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    def write(self, title: str) -> str:
+        body = {"entity_type": "experience", "category_code": "A", "data": experience(title)}
+        return str(self.ask("/api/v1/entries/write", body)["entry_id"])
+
+    def entry(self, one: str) -> Any:
+        return self.ask("/api/v1/entries/read", {"ids": [one]})["entry"]
+
+    def queue(self) -> Any:
+        return self.client.get("/admin/queue/status").json()["queue"]
+
+    def pids(self) -> set[int]:
+        """The processes of the pool that live."""
+        workers = self.client.get("/admin/queue/status").json()["workers"]["workers"]
+        return {one["pid"] for one in workers if lives(one["pid"])}
+
+    def embedded(self, n: int) -> bool:
+        return bool(self.queue()["embedded"]["total"] == n)
+
+    def kill(self) -> None:
+        """End it as a power cut would; its pool notices by itself."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self) -> int:
+        assert self.process is not None
+        self.process.terminate()
+        return self.process.wait(SOON)
+
+
+def lives(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@contextmanager
+def serving(
+    folder: Path, store: str, embeddings: Embeddings, *options: str, again: str = "0"
+) -> Iterator[Server]:
+    server = Server(
+        folder,
+        store,
+        PENSTOCK_ENTRIES_EMBEDDER=embeddings.configuration,
+        PENSTOCK_ENTRIES_LEASE=LEASE,
+        PENSTOCK_ENTRIES_POLL_INTERVAL="0.1",
+        CHL_NUM_EMBEDDING_WORKERS="2",
+        CHL_WORKER_BATCH_SIZE="10",
+        CHL_QUEUE_RETRY_FAILED_ON_STARTUP=again,
+        OPENAI_API_KEY="none",
+    )
+    try:
+        server.start(*options)
+        yield server
+    finally:
+        embeddings.release()
+        if server.process is not None and server.process.poll() is None:
+            server.stop()
+        server.client.close()
+
+
+def check(server: Server, embeddings: Embeddings) -> None:
+    """What must be true when all is quiet."""
+
+    async def compare() -> None:
+        async with Penstock(server.store) as app:
+            entries = Entries(
+                app,
+                server.folder / "data" / "entries",
+                settings=Settings(embedder=embeddings.configuration),
+            )
+            try:
+                await assert_index_equals_rows(entries)
+            finally:
+                entries.close()
+
+    asyncio.run(compare())
+
+
+@pytest.mark.parametrize("store", SHARED)
+def test_process_that_is_killed_in_mid_batch_is_replaced_and_nothing_is_lost(
+    store: str, tmp_path: Path, embeddings: Embeddings
+) -> None:
+    with serving(tmp_path, STORES[store](tmp_path), embeddings) as server:
+        first = server.write("first")
+        server.eventually(lambda: server.entry(first)["embedding_status"] == "embedded")
+        embeddings.hold("slow")
+        ids = [server.write(f"slow {n}") for n in range(25)]
+        embeddings.wait_until_held()
+        states = {server.entry(one)["embedding_status"] for one in ids}
+        assert states <= {"pending", "processing"}
+        assert "processing" in states
+        before = server.eventually(lambda: len(found := server.pids()) == 2 and found)
+        for pid in before:
+            os.kill(pid, signal.SIGKILL)
+        embeddings.release()
+        edited = server.ask(
+            "/api/v1/entries/update", {"entry_id": ids[0], "updates": {"title": "edited"}}
+        )
+        assert edited["embedding_status"] == "pending"
+        server.ask("/api/v1/entries/delete", {"ids": ids[1:3]})
+        server.eventually(lambda: server.embedded(24))
+        server.eventually(lambda: len(server.pids() - before) == 2)
+        drained = server.ask(f"/admin/queue/drain?timeout={SOON}")
+        assert drained["status"] == "drained"
+        check(server, embeddings)
+        pids = server.pids()
+        assert server.stop() == 0
+        assert not any(lives(pid) for pid in pids)
+
+
+def test_server_that_is_killed_in_mid_batch_loses_nothing(
+    tmp_path: Path, embeddings: Embeddings
+) -> None:
+    """Once its pool goes on without it for a while, once all die together."""
+    with serving(tmp_path, STORES["sqlite"](tmp_path), embeddings) as server:
+        written = 0
+        for together in (False, True):
+            embeddings.hold("slow")
+            for n in range(25):
+                server.write(f"slow {together} {n}")
+                written += 1
+            embeddings.wait_until_held()
+            pids = server.eventually(server.pids)
+            server.kill()
+            for pid in pids if together else ():
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            embeddings.release()
+            server.start()
+            server.eventually(lambda: server.embedded(written))  # noqa: B023 - asked at once
+            assert server.ask(f"/admin/queue/drain?timeout={SOON}")["status"] == "drained"
+            check(server, embeddings)
+        server.eventually(lambda: not any(lives(pid) for pid in pids))
+
+
+def test_writes_go_on_while_processes_are_killed_again_and_again(
+    tmp_path: Path, embeddings: Embeddings
+) -> None:
+    """With several processes that serve: one of them has the pool."""
+    store = STORES["sqlite"](tmp_path)
+    with serving(tmp_path, store, embeddings, "--processes", "2") as server:
+        ids = []
+        for n in range(150):
+            ids.append(server.write(f"n{n}"))
+            if n in (40, 100):
+                for pid in server.eventually(server.pids):
+                    os.kill(pid, signal.SIGKILL)
+            if n % 10 == 5:
+                changes = {"entry_id": ids[n // 2], "updates": {"title": f"changed {n}"}}
+                server.ask("/api/v1/entries/update", changes)
+        server.eventually(lambda: server.embedded(150))
+        assert server.ask(f"/admin/queue/drain?timeout={SOON}")["status"] == "drained"
+        check(server, embeddings)
+
+
+def test_index_that_is_gone_is_made_again_when_the_server_starts(
+    tmp_path: Path, embeddings: Embeddings
+) -> None:
+    import shutil
+
+    with serving(tmp_path, STORES["sqlite"](tmp_path), embeddings) as server:
+        for n in range(30):
+            server.write(f"n{n}")
+        server.eventually(lambda: server.embedded(30))
+        assert server.stop() == 0
+        shutil.rmtree(tmp_path / "data" / "entries")
+        embeddings.texts.clear()
+        server.start()
+        server.eventually(lambda: len(embeddings.texts) >= 30 and server.embedded(30))
+        assert server.ask(f"/admin/queue/drain?timeout={SOON}")["status"] == "drained"
+        check(server, embeddings)
+
+
+def test_rows_that_failed_are_tried_again_at_the_start_if_the_settings_say_so(
+    tmp_path: Path, embeddings: Embeddings
+) -> None:
+    store = STORES["sqlite"](tmp_path)
+
+    async def fail() -> None:
+        async with Penstock(store) as app:
+            settings = Settings(embedder=embeddings.configuration)
+            entries = Entries(app, tmp_path / "data" / "entries", settings=settings)
+            await entries.prepare()
+            await entries.write("experience", "A", experience("x"))
+            (job,) = await app.find()
+            await app.cancel(job.id)
+            assert (await entries.counts())["experience", "failed"] == 1
+
+    asyncio.run(fail())
+    with serving(tmp_path, store, embeddings, again="1") as server:
+        server.eventually(lambda: server.embedded(1))
+        check(server, embeddings)
+
+
+def test_server_without_entries_starts_no_processes(tmp_path: Path, embeddings: Embeddings) -> None:
+    with serving(tmp_path, STORES["sqlite"](tmp_path), embeddings) as server:
+        status = server.client.get("/admin/queue/status").json()
+        assert status["workers"]["workers"] == []
+        assert not (tmp_path / "data" / "entries").exists()
+        assert server.stop() == 0
