@@ -28,7 +28,8 @@ CREATE VIEW penstock_claimable (id, queue, stage) AS
 SELECT j.id, j.queue, j.stage FROM penstock_job AS j
 CROSS JOIN penstock_queue AS q ON q.name = j.queue
 WHERE (j.stage = 0 OR j.stage = 1 AND j.run_at <= (SELECT at FROM penstock_now))
-AND j.held IS NULL AND j.throttle IS NULL AND NOT q.paused AND q.rate IS NULL
+AND j.held IS NULL AND j.throttle IS NULL AND q.rate IS NULL
+AND q.paused_until <= (SELECT at FROM penstock_now)
 AND (q.concurrency IS NULL OR q.concurrency > ifnull(
     (SELECT n FROM penstock_total WHERE queue = j.queue AND stage = 3), 0
 ))

@@ -116,7 +116,7 @@ BEGIN
         RETURN false;
     END IF;
     SELECT * INTO q FROM penstock.queue WHERE name = j.queue;
-    IF q.paused OR q.rate IS NOT NULL OR q.concurrency <= (
+    IF q.paused_until > at OR q.rate IS NOT NULL OR q.concurrency <= (
         SELECT count(*) FROM penstock.job_active WHERE queue = j.queue AND stage = 3
     ) OR EXISTS (
         SELECT 1 FROM penstock."limit" AS l WHERE l.kind = 'task' AND l.name = j.task
