@@ -33,7 +33,7 @@ UPDATE entries_entry SET
         WHEN NEW.stage = 4 THEN 'embedded' ELSE 'failed' END,
     embedding_error = CASE
         WHEN NEW.stage = 4 THEN NULL WHEN NEW.stage > 5 THEN 'its job was cancelled'
-        ELSE {headline} END,
+        ELSE replace({headline}, 'penstock.apps.entries.embedding.EmbeddingFailed: ', '') END,
     embedding_attempts = NEW.attempt
 WHERE job = NEW.id AND (
     NEW.stage <> 3 OR embedding_status <> 'processing' OR embedding_attempts <> NEW.attempt
