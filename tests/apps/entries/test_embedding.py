@@ -234,6 +234,24 @@ async def test_cancelled_job_is_a_failed_row_with_a_message(entries: Entries) ->
     await assert_index_equals_rows(entries)
 
 
+async def test_run_that_is_cancelled_takes_none_of_its_batch_along(
+    entries: Entries, letters: Letters
+) -> None:
+    """The first of a batch embeds for all: when it is told to end, another one does."""
+    letters.hold("slow")
+    made = [await entries.write("experience", "A", experience(f"slow {n}")) for n in range(5)]
+    first = min(await jobs(entries))
+    async with working(entries):
+        await held(letters)
+        await entries.penstock.cancel(first)
+        await eventually(lambda: _is(entries, made[0].id, "failed"))
+        assert [await status(entries, one.id) for one in made[1:]] == ["processing"] * 4
+        letters.release()
+        for one in made[1:]:
+            await eventually(lambda: _is(entries, one.id, "embedded"))  # noqa: B023 - at once
+    await assert_index_equals_rows(entries)
+
+
 async def test_check_repairs_whatever_differs(entries: Entries) -> None:
     made = [await entries.write("experience", "A", experience(f"n{n}")) for n in range(6)]
     await work_off(entries)

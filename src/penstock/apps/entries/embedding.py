@@ -84,13 +84,21 @@ class Embedding:
         async with self._turn:
             if not request.is_done:
                 await asyncio.sleep(0)  # those who were claimed with it come first
-                requests = self._take()
-                await asyncio.to_thread(self._work, requests)
+                await self._work_together()
         if request.error is not None:
             if run.attempt >= self._entries.settings.attempts:
                 why = f"{type(request.error).__name__}: {request.error}"
                 raise EmbeddingFailed(why) from request.error
             raise request.error
+
+    async def _work_together(self) -> None:
+        requests = self._take()
+        try:
+            await asyncio.to_thread(self._work, requests)
+        except asyncio.CancelledError:
+            # This run is told to end, the others are not: they begin again, which does no harm.
+            self._waiting.extendleft(reversed(requests))
+            raise
 
     def _take(self) -> list[Request]:
         """The oldest requests, up to the size of a batch, but one at least."""
@@ -139,7 +147,9 @@ class Embedding:
         )
         if configuration != batch.shelf.configuration:
             return False
-        current = [row for row in batch.due if now.get(row.id) == (row.job, row.version)]
+        current = [
+            row for row in batch.due if now.get(row.id) == (row.job, row.version, "processing")
+        ]
         gone = {one for one in ids if one not in now}
         gone.update(row.id for row in current if isinstance(vectors[row.id], Exception))
         if gone:

@@ -255,13 +255,14 @@ def due(tx: Statements, jobs: Sequence[int]) -> list[Due]:
     return [Due(*one) for one in found.fetchall()]
 
 
-def versions(tx: Statements, ids: Sequence[str]) -> dict[str, tuple[int, int]]:
-    """By whom each of these rows is embedded, and its version, as far as they are there."""
+def versions(tx: Statements, ids: Sequence[str]) -> dict[str, tuple[int, int, str]]:
+    """Job, version and status of each of these rows, as far as they are there."""
     found = tx.execute(
-        f"SELECT id, job, version FROM entries_entry WHERE id IN {_TEXTS[tx.dialect]}",
+        "SELECT id, job, version, embedding_status FROM entries_entry "
+        f"WHERE id IN {_TEXTS[tx.dialect]}",
         (json.dumps(list(ids)),),
     )
-    return {one: (job, version) for one, job, version in found.fetchall()}
+    return {one: (job, version, status) for one, job, version, status in found.fetchall()}
 
 
 def digests(tx: Statements, ids: Sequence[str]) -> dict[str, tuple[str, str]]:
