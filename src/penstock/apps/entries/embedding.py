@@ -89,22 +89,27 @@ class Embedding:
         async with self._turns:
             if not request.is_taken:
                 await asyncio.sleep(0)  # those who were claimed with it come first
-                await self._work_off(self._take())
+                await self._work_together()
         await request.ended.wait()
         if not request.is_done:
-            raise asyncio.CancelledError  # as who had taken it
+            raise asyncio.CancelledError  # the whole worker stops
         if request.error is not None:
             if run.attempt >= self._entries.settings.attempts:
                 why = f"{type(request.error).__name__}: {request.error}"
                 raise EmbeddingFailed(why) from request.error
             raise request.error
 
-    async def _work_off(self, requests: Sequence[Request]) -> None:
-        try:
-            await asyncio.to_thread(self._work, requests)
-        finally:
+    async def _work_together(self) -> None:
+        requests = self._take()
+
+        def tell(_: object) -> None:
             for request in requests:
                 request.ended.set()
+
+        work = asyncio.ensure_future(asyncio.to_thread(self._work, requests))
+        work.add_done_callback(tell)
+        # When this run is told to end, the others of its batch are not: the work goes on for them.
+        await asyncio.shield(work)
 
     def _take(self) -> list[Request]:
         """The oldest requests, up to the size of a batch, but one at least."""
@@ -154,7 +159,9 @@ class Embedding:
         )
         if configuration != batch.shelf.configuration:
             return False
-        current = [row for row in batch.due if now.get(row.id) == (row.job, row.version)]
+        current = [
+            row for row in batch.due if now.get(row.id) == (row.job, row.version, "processing")
+        ]
         gone = {one for one in ids if one not in now}
         gone.update(row.id for row in current if isinstance(vectors[row.id], Exception))
         if gone:
