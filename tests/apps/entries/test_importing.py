@@ -3,6 +3,7 @@
 import asyncio
 import io
 import json
+import os
 import random
 import subprocess
 import sys
@@ -257,7 +258,10 @@ async def test_import_that_is_killed_has_stored_all_or_nothing(
         await embedded(entries)
         command = [sys.executable, "-m", "tests.apps.entries.transfers"]
         command += [url, str(folder), str(file)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:  # noqa: ASYNC220 - ours
+        environment = {**os.environ, "HOLD": "1"}
+        with subprocess.Popen(  # noqa: ASYNC220 - ours
+            command, stdout=subprocess.PIPE, text=True, env=environment
+        ) as process:
             step = chance.choice(["reading", "waiting for rows in flight", "storing"])
             assert process.stdout is not None
             while process.stdout.readline().strip() != step:
@@ -271,13 +275,17 @@ async def test_import_that_is_killed_has_stored_all_or_nothing(
         assert found in (old, new)
         [queue] = [one for one in await entries.penstock.queues() if one.name == QUEUE]
         assert not queue.paused or queue.paused_until is not None
-        await entries.penstock.resume(QUEUE)  # as the end of the hold does
+        await until(entries, lambda: _goes_on(entries))
         report = await imported(entries, file.read_bytes(), mode="replace")
         assert (report.added, report.replaced, report.removed) == (1_500, 500, 500)
         await embedded(entries)
         assert await contents(entries) == new
         assert (await entries.counts())["manual", "embedded"] == 2_000
         assert {one for one, _ in index_items(await entries.shelf())} == {*new}
+
+
+async def _goes_on(entries: Entries) -> bool:
+    return not await is_paused(entries)
 
 
 # Exports
