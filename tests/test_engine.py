@@ -998,6 +998,29 @@ async def test_paused_queue_gives_nothing_until_it_is_resumed(app: Penstock) -> 
     assert len(await app.claim(worker="w")) == 1
 
 
+async def test_pause_with_a_duration_ends_by_itself(app: Penstock, clock: ManualClock) -> None:
+    job = await add_one(app)
+    paused = await app.pause("default", duration=10 * SECOND)
+    assert paused.paused_until == clock.now + 10 * SECOND
+    assert (await app.explain(job.id)).text == (
+        "queue 'default' is paused until 2030-01-01 00:00:10 UTC; resume it to let its jobs go on"
+    )
+    clock.advance(9 * SECOND)
+    await app.pause("default", duration=10 * SECOND)
+    clock.advance(9 * SECOND)
+    assert await app.claim(worker="w") == []
+    clock.advance(SECOND)
+    assert (await app.explain(job.id)).reason == "ready"
+    assert not any(queue.paused for queue in await app.queues())
+    assert len(await app.claim(worker="w")) == 1
+
+
+@pytest.mark.parametrize("duration", [timedelta(0), -SECOND, timedelta.max, 5])
+async def test_duration_of_a_pause_is_checked(app: Penstock, duration: Any) -> None:
+    with pytest.raises(InvalidJob, match="duration"):
+        await app.pause("default", duration=duration)
+
+
 async def test_limit_is_kept_until_it_is_lifted(app: Penstock) -> None:
     assert (await app.limit("default", 1)).max_pending == 1
     await add_one(app)

@@ -13,6 +13,7 @@ from benchmarks.scenarios import Scenario
 
 NAMES: Mapping[str, str] = {
     "embedded": "benchmarks.suites.embedded",
+    "entries": "benchmarks.suites.entries",
     "http": "benchmarks.suites.http",
     "indexing": "benchmarks.suites.indexing",
     "postgres": "benchmarks.suites.postgres",

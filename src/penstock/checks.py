@@ -176,6 +176,13 @@ def check_tags(tags: tuple[str, ...]) -> None:
         check_name("tag", tag)
 
 
+def check_duration(field: str, span: timedelta) -> None:
+    """A time that is longer than nothing."""
+    check_kind(field, span, timedelta)
+    if not timedelta(0) < span <= LONGEST:
+        raise InvalidJob(f"{field} is longer than nothing, and at most {LONGEST.days} days")
+
+
 def check_times(job: NewJob) -> None:
     """Delays, limits and instants within reason."""
     for name, span in (("delay", job.delay), ("lease", job.lease), ("timeout", job.timeout)):

@@ -22,6 +22,7 @@ from penstock.checks import (
     PAYLOAD_LIMIT,
     JobChecker,
     check_concurrency,
+    check_duration,
     check_identifier,
     check_jobs,
     check_key,
@@ -757,8 +758,9 @@ class Penstock(AccessTokens, Administration, History, OwnTables, Periodic):
         return f"it runs on {job.worker}, {attempt}, leased until {_moment(job.expires_at)}{stop}"
 
     async def _explain_pending(self, job: Job) -> Explanation:
-        if any(queue.paused for queue in await self.queues() if queue.name == job.queue):
-            text = f"queue {job.queue!r} is paused; resume it to let its jobs go on"
+        found = (queue for queue in await self.queues() if queue.name == job.queue)
+        if (paused := next(found, None)) is not None and paused.paused:
+            text = f"queue {job.queue!r} is paused{_until(paused)}; resume it to let its jobs go on"
             return Explanation(job.id, "held", text)
         if job.needs:
             return await self._explain_needs(job)
@@ -840,9 +842,18 @@ class Penstock(AccessTokens, Administration, History, OwnTables, Periodic):
         """Every queue with its limits, by name."""
         return await self.store.queues()
 
-    async def pause(self, queue: str) -> Queue:
-        """Start no more jobs of this queue, in any process; running ones go on."""
-        return await self._configure(QueueSettings(name=queue, paused=True))
+    async def pause(self, queue: str, *, duration: timedelta | None = None) -> Queue:
+        """Start no more jobs of this queue, in any process; running ones go on.
+
+        After `duration` the pause ends by itself, whatever became of who asked for it; to pause
+        again sets a new end. Without one it lasts until `resume`, also if a pause with a
+        duration is asked for meanwhile.
+        """
+        until = None
+        if duration is not None:
+            check_duration("duration", duration)
+            until = from_micros(self.clock()) + duration
+        return await self._configure(QueueSettings(name=queue, paused=True, paused_until=until))
 
     async def resume(self, queue: str) -> Queue:
         """Start jobs of this queue again."""
@@ -952,6 +963,10 @@ class Penstock(AccessTokens, Administration, History, OwnTables, Periodic):
             if (await self.store.backlog(name, newest))[0]:
                 return False
         return bool((await self.store.backlog(queue, newest))[0])
+
+
+def _until(queue: Queue) -> str:
+    return "" if queue.paused_until is None else f" until {_moment(queue.paused_until)}"
 
 
 def _holding(held: Held) -> str:

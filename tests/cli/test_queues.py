@@ -47,6 +47,7 @@ def test_status_as_json_has_every_count(app: Penstock, shell: Shell) -> None:
             {
                 "name": "mail",
                 "paused": False,
+                "paused_until": None,
                 "max_pending": 9,
                 "concurrency": None,
                 "rate": [100, 1.5],
@@ -106,12 +107,26 @@ def test_pause_and_resume(app: Penstock, shell: Shell) -> None:
     assert shell.json("resume", "mail") == {
         "name": "mail",
         "paused": False,
+        "paused_until": None,
         "max_pending": None,
         "concurrency": None,
         "rate": None,
         "promote_after": None,
     }
     assert len(run_sync(app.claim(worker="w"))) == 1
+
+
+def test_pause_for_a_time(app: Penstock, shell: Shell) -> None:
+    fill(app)
+    assert shell("pause", "mail", "--for", "10m").stdout == (
+        "Queue mail is paused for 10 min; to go on: penstock resume mail\n"
+    )
+    [queue] = run_sync(app.queues())
+    assert queue.paused_until is not None
+    _, row, _ = shell("status").stdout.splitlines()
+    assert row.startswith("mail   paused for 10 min")
+    assert shell.json("status")["queues"][0]["paused_until"] is not None
+    assert "not a time" in shell.error("pause", "mail", "--for", "soon", code=2)
 
 
 def test_pause_of_a_queue_without_jobs_is_doubted(app: Penstock, shell: Shell) -> None:

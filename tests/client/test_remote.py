@@ -137,6 +137,9 @@ def test_queues_are_looked_at_and_steered(app: Penstock, remote: RemotePenstock)
     assert run_sync(remote.pause("steer/ed")).paused
     drained = run_sync(remote.drain("steer/ed", timeout=SECOND))
     assert (drained.status, drained.remaining) == ("paused", 1)
+    held = run_sync(remote.pause("steer/ed", duration=60 * SECOND))
+    assert held.paused_until is not None
+    assert held in run_sync(app.queues())
     assert not run_sync(remote.resume("steer/ed")).paused
     limited = run_sync(
         remote.limit("steer/ed", 5, concurrency=2, rate=(3, SECOND), promote_after=SECOND)

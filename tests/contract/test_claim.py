@@ -2,7 +2,7 @@ from datetime import timedelta
 
 import pytest
 
-from penstock.core.job import QueueSettings
+from penstock.core.job import Queue, QueueSettings
 from penstock.core.lifecycle import Done, Failed, Snoozed, State, Waiting
 from penstock.core.store import Store
 from tests.contract.support import (
@@ -164,6 +164,77 @@ async def test_paused_queue_gives_nothing_by_tag_or_when_due(
     clock.advance(HOUR)
     assert await take(store, tags=("x",)) == []
     assert await take(store) == []
+
+
+async def test_pause_with_an_end_is_over_by_itself(store: Store, clock: ManualClock) -> None:
+    (held,) = await add(store, new(tags=("x",)))
+    until = clock.now + HOUR
+    settings = QueueSettings(name="default", paused=True, paused_until=until)
+    paused = await store.configure(settings)
+    assert (paused.paused, paused.paused_until) == (True, until)
+    clock.advance(HOUR - SECOND)
+    assert await store.queues() == [paused]
+    assert await take(store) == []
+    assert await store.ready_tags("default") == []
+    clock.advance(SECOND)
+    assert await store.queues() == [Queue(name="default")]
+    assert await store.ready_tags("default") == ["x"]
+    assert ids(await take(store, tags=("x",))) == [held.id]
+
+
+@pytest.mark.parametrize("concurrency", [None, 5])
+async def test_pause_that_is_renewed_ends_later(
+    store: Store, clock: ManualClock, concurrency: int | None
+) -> None:
+    await store.configure(QueueSettings(name="default", concurrency=concurrency))
+    (held,) = await add(store, new())
+    for _ in range(3):
+        until = clock.now + HOUR
+        await store.configure(QueueSettings(name="default", paused=True, paused_until=until))
+        clock.advance(HOUR - SECOND)
+        assert await take(store) == []
+    clock.advance(SECOND)
+    assert ids(await take(store)) == [held.id]
+
+
+async def test_resume_ends_a_pause_with_an_end(store: Store, clock: ManualClock) -> None:
+    (held,) = await add(store, new())
+    until = clock.now + HOUR
+    await store.configure(QueueSettings(name="default", paused=True, paused_until=until))
+    resumed = await store.configure(QueueSettings(name="default", paused=False))
+    assert resumed == Queue(name="default")
+    assert ids(await take(store)) == [held.id]
+
+
+async def test_pause_without_an_end_takes_the_place_of_one_with_an_end(
+    store: Store, clock: ManualClock
+) -> None:
+    await add(store, new())
+    until = clock.now + HOUR
+    await store.configure(QueueSettings(name="default", paused=True, paused_until=until))
+    assert (await store.configure(QueueSettings(name="default", paused=True))).paused_until is None
+    clock.advance(2 * HOUR)
+    assert await take(store) == []
+
+
+async def test_pause_with_an_end_leaves_one_without_alone(store: Store, clock: ManualClock) -> None:
+    await add(store, new())
+    await store.configure(QueueSettings(name="default", paused=True))
+    settings = QueueSettings(name="default", paused=True, paused_until=clock.now + HOUR)
+    assert await store.configure(settings) == Queue(name="default", paused=True)
+    clock.advance(2 * HOUR)
+    assert await take(store) == []
+
+
+async def test_setting_a_limit_keeps_a_pause_and_its_end(store: Store, clock: ManualClock) -> None:
+    until = clock.now + HOUR
+    paused = QueueSettings(name="default", paused=True, paused_until=until)
+    await store.configure(paused)
+    limited = await store.configure(QueueSettings(name="default", max_pending=5))
+    assert (limited.paused, limited.paused_until) == (True, until)
+    clock.advance(HOUR)
+    limited = await store.configure(QueueSettings(name="default", max_pending=6))
+    assert limited == Queue(name="default", max_pending=6)
 
 
 async def test_paused_queue_takes_jobs_and_lets_running_ones_end(store: Store) -> None:

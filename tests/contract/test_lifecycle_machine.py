@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from dataclasses import replace as replaced
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +86,7 @@ new_jobs = st.builds(
 )
 picks = st.integers(0, 1000)
 WINDOWS = st.sampled_from([10, 30])
+FOREVER = datetime.max.replace(tzinfo=UTC)
 ANYTHING = Claim(worker="w", limit=1)
 
 
@@ -113,7 +114,8 @@ class Model:
     """The jobs in a dict, every question answered by looking at all of them."""
 
     jobs: dict[int, Known] = field(default_factory=dict)
-    paused: set[str] = field(default_factory=set)
+    # Until when a queue is paused.
+    paused: dict[str, datetime] = field(default_factory=dict)
     limits: dict[str, int | None] = field(default_factory=dict)
     # How many may run: of a queue, of the task, of a throttle.
     most: dict[tuple[str, str], int | None] = field(default_factory=dict)
@@ -164,11 +166,14 @@ class Model:
             job
             for job in self.jobs.values()
             if self.waiting(job, now) is Waiting.READY
-            and job.asked.queue not in self.paused
+            and not self.is_paused(job.asked.queue, now)
             and (wanted.queues is None or job.asked.queue in wanted.queues)
             and (not wanted.tags or set(job.asked.tags) & set(wanted.tags))
         ]
         return sorted(fitting, key=lambda job: (-job.asked.priority, job.run_at, job.id))
+
+    def is_paused(self, queue: str, now: datetime) -> bool:
+        return self.paused.get(queue, now) > now
 
     def claimable(self, wanted: Claim, now: datetime) -> list[Known]:
         """What a claim comes to where tenants do not take turns."""
@@ -680,10 +685,21 @@ class Life(RuleBasedStateMachine):
         self.model.log(known, Event.STARTED, "w")
         assert self.write([(job, lifecycle.start(job))], "w") != [None]
 
-    @rule(queue=st.sampled_from("ab"), paused=st.sampled_from([False, False, True]))
-    def pause(self, queue: str, paused: bool) -> None:
-        (self.model.paused.add if paused else self.model.paused.discard)(queue)
-        drive(self.store.configure(QueueSettings(name=queue, paused=paused)))
+    @rule(
+        queue=st.sampled_from("ab"),
+        duration=st.sampled_from([None, None, 2 * SECOND, timedelta.max]),
+    )
+    def pause(self, queue: str, duration: timedelta | None) -> None:
+        lasts = self.model.paused.pop(queue, None) == FOREVER
+        paused = duration is not None
+        asked = self.now + duration if duration and duration < timedelta.max else None
+        until = None if lasts else asked
+        if paused:
+            self.model.paused[queue] = until or FOREVER
+        settings = QueueSettings(name=queue, paused=paused, paused_until=asked)
+        drive(self.store.configure(settings))
+        (found,) = [one for one in drive(self.store.queues()) if one.name == queue]
+        assert (found.paused, found.paused_until) == (paused, until)
 
     @rule(queue=st.sampled_from("ab"), limit=st.sampled_from([None, None, 2, 5]))
     def limit(self, queue: str, limit: int | None) -> None:

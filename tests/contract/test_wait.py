@@ -146,6 +146,31 @@ async def test_wait_ends_when_a_scheduled_job_falls_due(store: Store, clock: Man
     assert len(await take(store)) == 1
 
 
+async def test_wait_ends_when_a_pause_does(store: Store, clock: ManualClock) -> None:
+    await add_one(store)
+    until = clock.now + BRIEF
+    await store.configure(QueueSettings(name="default", paused=True, paused_until=until))
+    seen = await current(store)
+    task = await waiting(store, seen)
+    clock.advance(BRIEF)
+    async with asyncio.timeout(SOON):
+        await task
+    assert len(await take(store)) == 1
+
+
+@pytest.mark.usefixtures("quiet")
+async def test_pause_that_is_over_ends_the_wait_only_once(store: Store, clock: ManualClock) -> None:
+    until = clock.now + HOUR
+    await store.configure(QueueSettings(name="default", paused=True, paused_until=until))
+    clock.advance(2 * HOUR)
+    for _ in range(3):
+        seen = await current(store)
+        assert await take(store) == []
+    task = await waiting(store, seen)
+    assert not task.done()
+    task.cancel()
+
+
 def test_wait_without_event_loop_ends_when_a_scheduled_job_falls_due(
     store: Store, clock: ManualClock
 ) -> None:

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -228,9 +229,9 @@ class Recorded(Penstock):
         )
         return answers
 
-    async def pause(self, queue: str) -> Queue:
+    async def pause(self, queue: str, *, duration: timedelta | None = None) -> Queue:
         with self._steering(queue, paused=True):
-            return await super().pause(queue)
+            return await super().pause(queue, duration=duration)
 
     async def resume(self, queue: str) -> Queue:
         with self._steering(queue, paused=False):

@@ -173,7 +173,7 @@ def counts_only_what_comes() -> None:
 
 
 def is_deaf_to_pauses() -> None:
-    rewrite("queues_with_ready", "AND NOT q.paused", "")
+    rewrite("queues_with_ready", "AND q.paused_until <= ?", "AND ? IS NOT NULL")
 
 
 VARIANTS: dict[str, Callable[[], None]] = {

@@ -1,7 +1,7 @@
 """Queues over HTTP: counts, limits, pause, resume, drain."""
 
 import asyncio
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import quote
 
@@ -36,6 +36,7 @@ async def test_queue_tells_how_many_jobs_it_has_and_how_old_they_are(
     assert mail == {
         "name": "mail",
         "paused": False,
+        "paused_until": None,
         "max_pending": None,
         "concurrency": None,
         "rate": None,
@@ -60,6 +61,17 @@ async def test_name_may_have_anything_printable_in_it(api: Api, app: Penstock, n
     assert (await api("PATCH", path, {"concurrency": 2}))["concurrency"] == 2
     assert (await api("POST", f"{path}/drain"))["status"] == "paused"
     assert [queue.name for queue in await app.queues()] == [name]
+
+
+async def test_pause_may_end_by_itself(api: Api, clock: ManualClock) -> None:
+    paused = await api("POST", "/queues/mail/pause?duration=90")
+    assert paused["paused"] is True
+    assert datetime.fromisoformat(paused["paused_until"]) == clock.now + timedelta(seconds=90)
+    clock.advance(HOUR)
+    found = await api("GET", "/queues/mail")
+    assert (found["paused"], found["paused_until"]) == (False, None)
+    for wrong in ("0", "-1", "soon"):
+        await api.refused("POST", f"/queues/mail/pause?duration={wrong}", status=422)
 
 
 async def test_limits_are_set_kept_and_lifted(api: Api, app: Penstock) -> None:

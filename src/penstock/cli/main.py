@@ -11,6 +11,7 @@ from penstock.cli import (
     completion,
     cron,
     enqueue,
+    entries,
     indexing,
     jobs,
     log,
@@ -79,6 +80,7 @@ for _command in (
     *token.COMMANDS,
     *serve.COMMANDS,
     *indexing.COMMANDS,
+    *entries.COMMANDS,
     *completion.COMMANDS,
 ):
     cli.add_command(_command)

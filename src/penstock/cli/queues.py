@@ -8,6 +8,7 @@ from typing import Any
 import click
 import msgspec
 
+from penstock.cli.admin import parse_age
 from penstock.cli.exits import Exit, QueueNotFound
 from penstock.cli.output import Column, emit, jobs_of, number, show_table, shown, span
 from penstock.cli.store import App, on_store, parse_seconds, reached, suggest
@@ -115,6 +116,7 @@ def _summary(queue: Queue, counts: Counts) -> dict[str, Any]:
     return {
         "name": queue.name,
         "paused": queue.paused,
+        "paused_until": queue.paused_until,
         "max_pending": queue.max_pending,
         "concurrency": queue.concurrency,
         "rate": queue.rate,
@@ -141,13 +143,20 @@ def _print_status(summaries: Sequence[Mapping[str, Any]]) -> None:
     rows = [
         [
             summary["name"],
-            "paused" if summary["paused"] else "",
+            _pause(summary),
             *_limits(summary),
             *(number(counts[title]) for title in titles),
         ]
         for summary, counts in zip(summaries, counted, strict=True)
     ]
     show_table(columns, rows)
+
+
+def _pause(summary: Mapping[str, Any]) -> str:
+    until = summary["paused_until"]
+    if until is None:
+        return "paused" if summary["paused"] else ""
+    return f"paused for {span(max(until - datetime.now(UTC), timedelta(0)))}"
 
 
 def _limits(summary: Mapping[str, Any]) -> list[str]:
@@ -161,18 +170,27 @@ def _limits(summary: Mapping[str, Any]) -> list[str]:
 
 @click.command("pause")
 @queue_argument
+@click.option(
+    "--for",
+    "duration",
+    metavar="TIME",
+    callback=parse_age,
+    help="Go on by itself after this time: 90s, 30m, 12h.",
+)
 @on_store
-def pause_queue(*, queue: str, store: str, as_json: bool) -> None:
+def pause_queue(*, queue: str, duration: timedelta | None, store: str, as_json: bool) -> None:
     """Start no more jobs of a queue, in any process.
 
-    Jobs that are running go on. A queue may be paused before its first job.
+    Jobs that are running go on. A queue may be paused before its first job. To pause again sets
+    a new end.
     """
     with reached(store) as app:
         known = _is_known(app, queue)
-        paused = run_sync(app.pause(queue))
+        paused = run_sync(app.pause(queue, duration=duration))
+    until = "" if duration is None or paused.paused_until is None else f" for {span(duration)}"
     _print_queue(
         paused,
-        f"is paused; to go on: {suggest(f'resume {shlex.quote(queue)}')}",
+        f"is paused{until}; to go on: {suggest(f'resume {shlex.quote(queue)}')}",
         as_json=as_json,
         known=known,
     )

@@ -7,7 +7,7 @@ import random
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import IO, TYPE_CHECKING, Any, Protocol, TypeVar
 
 from penstock.client.wire import Reply, Request, answer, checked_url, error_of, may_repeat
 from penstock.core.errors import ConfigurationError, PenstockError, ServerUnreachable
@@ -19,6 +19,7 @@ T = TypeVar("T")
 
 CONNECT_TIME = 10.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
+_OK = 200
 
 
 class Exchange(Protocol):
@@ -90,6 +91,18 @@ class BlockingExchange:
                 raise error_of(request, _reply(response), self._given[0])
             yield response.iter_lines()
 
+    def fetch(self, request: Request, file: IO[bytes]) -> None:
+        """Write an answer to a file as it comes."""
+        if self._http is None:
+            self._http = _httpx().Client(**_settings(*self._given))
+        arguments = _arguments(request, self._timeout)
+        with _translated(self._given[0]), self._http.stream(**arguments) as response:
+            if response.status_code != _OK:
+                response.read()
+                raise error_of(request, _reply(response), self._given[0])
+            for piece in response.iter_bytes():
+                file.write(piece)
+
     async def pause(self, seconds: float) -> None:
         """Block the thread."""
         time.sleep(seconds)  # noqa: ASYNC251 - there is no loop
@@ -133,6 +146,12 @@ class Line:
         if not isinstance(self._exchange, BlockingExchange):
             raise ConfigurationError("a stream is for synchronous code: make it blocking")
         return self._exchange.lines(request)
+
+    def fetch(self, request: Request, file: IO[bytes]) -> None:
+        """Write an answer to a file as it comes, for synchronous code."""
+        if not isinstance(self._exchange, BlockingExchange):
+            raise ConfigurationError("a file is for synchronous code: make it blocking")
+        self._exchange.fetch(request, file)
 
     async def pause(self, seconds: float) -> None:
         """Wait."""
@@ -181,14 +200,15 @@ def _settings(url: str, token: str | None) -> dict[str, Any]:
 
 
 def _arguments(request: Request, timeout: float) -> dict[str, Any]:
-    content = request.content()
+    content: Any = request.content() if request.file is None else request.file
+    kind = "application/json" if request.file is None else "application/octet-stream"
     times = _httpx().Timeout(timeout + request.patience, connect=min(CONNECT_TIME, timeout))
     return {
         "method": request.method,
         "url": request.path,
         "params": request.params,
         "content": content,
-        "headers": None if content is None else {"Content-Type": "application/json"},
+        "headers": None if content is None else {"Content-Type": kind},
         "timeout": times,
     }
 

@@ -264,9 +264,13 @@ class RemotePenstock:
         found = shapes.several(await self._ask(_WORKERS), "workers")
         return [shapes.read(one, WorkerInfo) for one in found]
 
-    async def pause(self, queue: str) -> Queue:
-        """Start no more jobs of this queue, in any process; running ones go on."""
-        request = Request("POST", _of_queue(queue, "/pause"))
+    async def pause(self, queue: str, *, duration: timedelta | None = None) -> Queue:
+        """Start no more jobs of this queue, in any process; running ones go on.
+
+        After `duration` the pause ends by itself; without one it lasts until `resume`.
+        """
+        params = None if duration is None else {"duration": duration.total_seconds()}
+        request = Request("POST", _of_queue(queue, "/pause"), params=params)
         return shapes.queue(await self._line.ask(request, Body))
 
     async def resume(self, queue: str) -> Queue:

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Mapping
 from datetime import timedelta
-from typing import Any, NamedTuple, TypeVar
+from typing import IO, Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
@@ -37,15 +37,16 @@ _LONGEST_PAUSE = 60.0
 class Request(NamedTuple):
     """A call of the server.
 
-    `repeats` when it does no harm if the same call arrives twice. `patience` is how many seconds
-    the server may take on purpose. `conflict` is the error that a 409 stands for. Statuses that
-    it `accepts` are answers, not errors.
+    `repeats` when it does no harm if the same call arrives twice. A `file` is sent as it is, in
+    place of a body. `patience` is how many seconds the server may take on purpose. `conflict` is
+    the error that a 409 stands for. Statuses that it `accepts` are answers, not errors.
     """
 
     method: str
     path: str
     params: Mapping[str, Any] | None = None
     body: Any = None
+    file: IO[bytes] | None = None
     repeats: bool = True
     patience: float = 0.0
     conflict: Callable[[str], PenstockError] = TransitionRefused

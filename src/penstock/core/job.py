@@ -12,7 +12,7 @@ from itertools import repeat
 from typing import Any, NewType, Protocol
 
 import msgspec
-from msgspec.structs import force_setattr, replace
+from msgspec.structs import asdict, force_setattr, replace
 
 from penstock.core.errors import ConfigurationError
 from penstock.core.lifecycle import Event, Move, State, Waiting
@@ -414,11 +414,13 @@ class Queue(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A named stream of jobs with its limits, as every process sees it.
 
     At most `max_pending` jobs wait in it, `concurrency` run, and `rate[0]` start within any time
-    of `rate[1]`; a job that has waited for `promote_after` counts as one priority higher.
+    of `rate[1]`; a job that has waited for `promote_after` counts as one priority higher. A pause
+    ends by itself at `paused_until`; without that, it stays until the queue is resumed.
     """
 
     name: str
     paused: bool = False
+    paused_until: datetime | None = None
     max_pending: int | None = None
     concurrency: int | None = None
     rate: tuple[int, timedelta] | None = None
@@ -430,10 +432,33 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     name: str
     paused: bool | msgspec.UnsetType = msgspec.UNSET
+    paused_until: datetime | msgspec.UnsetType | None = msgspec.UNSET
     max_pending: int | msgspec.UnsetType | None = msgspec.UNSET
     concurrency: int | msgspec.UnsetType | None = msgspec.UNSET
     rate: tuple[int, timedelta] | msgspec.UnsetType | None = msgspec.UNSET
     promote_after: timedelta | msgspec.UnsetType | None = msgspec.UNSET
+
+
+def queue_at(queue: Queue, now: datetime) -> Queue:
+    """A queue as it is at an instant: without a pause that has ended by itself."""
+    over = queue.paused_until is not None and queue.paused_until <= now
+    return replace(queue, paused=False, paused_until=None) if over else queue
+
+
+def configured(queue: Queue, settings: QueueSettings) -> Queue:
+    """A queue with what these settings change.
+
+    A pause that has an end never takes the place of one that has none: who holds a queue for a
+    while cannot undo what somebody else has decided for good.
+    """
+    changed = {
+        name: value for name, value in asdict(settings).items() if value is not msgspec.UNSET
+    }
+    if "paused" in changed:
+        changed.setdefault("paused_until", None)
+    lasts = queue.paused and queue.paused_until is None and settings.paused is True
+    queue = replace(queue, **changed)
+    return replace(queue, paused_until=None) if lasts or not queue.paused else queue
 
 
 class Retention(msgspec.Struct, frozen=True, kw_only=True, gc=False):

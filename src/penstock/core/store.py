@@ -214,7 +214,11 @@ class Store(Protocol):
         ...
 
     async def configure(self, settings: QueueSettings) -> Queue:
-        """Change what is set in a queue's settings, for every process; the queue as it is now."""
+        """Change what is set in a queue's settings, for every process; the queue as it is now.
+
+        A queue is paused until `paused_until`, or for ever; a pause that has an end does not take
+        the place of one that has none.
+        """
         ...
 
     async def limit(self, limit: Limit) -> None:

@@ -32,11 +32,12 @@ class QueueShape(msgspec.Struct, frozen=True, kw_only=True):
     """A queue with its limits, and how many jobs it has.
 
     `waiting` tells what its pending jobs wait for, `oldest_ready_age` for how many seconds one
-    of them has been ready.
+    of them has been ready. A pause ends by itself at `paused_until`, if that is given.
     """
 
     name: str
     paused: bool
+    paused_until: datetime | None
     max_pending: int | None
     concurrency: int | None
     rate: RateShape | None
@@ -61,6 +62,12 @@ class QueueChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     promote_after: SomeSeconds | UnsetType | None = UNSET
 
 
+class PauseOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """After how many seconds a pause ends by itself; never, where that is not given."""
+
+    duration: SomeSeconds | None = None
+
+
 class DrainOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How many seconds to wait for the end of a drain."""
 
@@ -78,6 +85,7 @@ class DrainedShape(msgspec.Struct, frozen=True, kw_only=True):
 _EXAMPLE = {
     "name": "mail",
     "paused": False,
+    "paused_until": None,
     "max_pending": 10_000,
     "concurrency": None,
     "rate": {"count": 100, "seconds": 60.0},
@@ -153,9 +161,14 @@ class QueueRoutes:
         "Pause a queue",
         answers={200: QueueShape},
     )
-    async def pause(self, name: Name) -> QueueShape:
-        """Start no more jobs of a queue, in any process; running ones go on."""
-        return (await self._shapes([await self._penstock.pause(name)]))[0]
+    async def pause(self, name: Name, query: PauseOptions) -> QueueShape:
+        """Start no more jobs of a queue, in any process; running ones go on.
+
+        With `duration`, the pause ends by itself after so many seconds; ask again for more.
+        """
+        given = query.duration
+        duration = None if given is None else timedelta(seconds=given)
+        return (await self._shapes([await self._penstock.pause(name, duration=duration)]))[0]
 
     @route(
         "POST",
@@ -212,6 +225,7 @@ def _shape(
     return QueueShape(
         name=queue.name,
         paused=queue.paused,
+        paused_until=queue.paused_until,
         max_pending=queue.max_pending,
         concurrency=queue.concurrency,
         rate=None

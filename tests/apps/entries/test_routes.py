@@ -197,10 +197,11 @@ def test_queue_and_operations_are_for_administrators() -> None:
     access = {route.declared.path: route.declared.access for route in application.routes}
     admin = {path for path, one in access.items() if one is Access.ADMIN}
     queue = {path for path in access if path.startswith("/admin/")}
-    assert admin == queue | {"/api/v1/operations/{operation}"}
+    assert admin == queue | {"/api/v1/operations/{operation}", "/api/v1/entries/import"}
     assert len(queue) == 6
     reading = {path for path, one in access.items() if one is Access.READ}
-    assert {path.rpartition("/")[2] for path in reading} == {"read", "list", "search", "{job_id}"}
+    last = {path.rpartition("/")[2] for path in reading}
+    assert last == {"read", "list", "search", "export", "{job_id}"}
 
 
 @pytest.mark.parametrize("url", ["memory://", "journal"])

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from penstock.core.job import Claim, NewJob
+from penstock.core.job import Claim, NewJob, Queue
 from penstock.core.limits import Limit
 from penstock.stores import system_clock
 from penstock.stores.sqlite.connection import MIGRATIONS, statements
@@ -113,6 +113,7 @@ def test_file_of_the_first_schema_is_brought_up_with_its_jobs(path: Path) -> Non
         connection.execute(statement)
     connection.execute("INSERT INTO penstock_meta VALUES ('schema', ?)", (INITIAL[0],))
     connection.execute("INSERT INTO penstock_queue (name, max_pending) VALUES ('q', 9)")
+    connection.execute("INSERT INTO penstock_queue (name, paused) VALUES ('held', 1)")
     for job_id, tenant in ((1, "a"), (2, "a"), (3, "b"), (4, None)):
         connection.execute(
             "INSERT INTO penstock_job (id, stage, version, run_at, queue, task, priority, "
@@ -129,8 +130,10 @@ def test_file_of_the_first_schema_is_brought_up_with_its_jobs(path: Path) -> Non
     connection.execute("INSERT INTO penstock_total VALUES ('q', 0, 4)")
     connection.close()
     store = SqliteStore(path, system_clock)
-    [queue] = drive(store.queues())
-    assert (queue.max_pending, queue.concurrency, queue.rate) == (9, None, None)
+    assert drive(store.queues()) == [
+        Queue(name="held", paused=True),
+        Queue(name="q", max_pending=9),
+    ]
     assert drive(store.backlog()) == (4, 4)
     [first] = drive(store.claim(Claim(worker="w", limit=1, tags=("x",))))
     assert [first.id, *claim(store, 9)] == [1, 3, 4, 2]

@@ -17,6 +17,7 @@ from penstock.apps.entries.entries import (
     Found,
 )
 from penstock.apps.entries.entrytypes import EntryType, Field, InvalidEntry
+from penstock.apps.entries.filing import FileRoutes
 from penstock.apps.entries.pool import Pool
 from penstock.apps.entries.routes import EntriesRoutes
 from penstock.apps.entries.rows import Chosen
@@ -77,7 +78,7 @@ def install(penstock: Penstock, settings: Settings, data: Path | None = None) ->
     return Application(
         "entries",
         "Keep entries that can be searched by what they mean.",
-        list(routes_of(routes)),
+        [*routes_of(routes), *routes_of(FileRoutes(entries, routes))],
         running,
         listening=listening,
     )

@@ -48,7 +48,7 @@ class Checker:
 
     def _compare(self, shelf: Shelf) -> Checked:
         forgotten = requeued = 0
-        for page in differing(_rows(self._entries), _items(shelf)):
+        for page in differing(row_items(self._entries), index_items(shelf)):
             gone, lost = self._repair(shelf, page)
             forgotten, requeued = forgotten + gone, requeued + lost
         return Checked(forgotten, requeued)
@@ -90,7 +90,7 @@ def differing(
         yield found
 
 
-def _rows(entries: Entries) -> Iterator[tuple[str, str]]:
+def row_items(entries: Entries) -> Iterator[tuple[str, str]]:
     """The rows that are embedded, by id, with their digests."""
     after = ""
     while page := run_sync(
@@ -100,7 +100,7 @@ def _rows(entries: Entries) -> Iterator[tuple[str, str]]:
         after = page[-1][0]
 
 
-def _items(shelf: Shelf) -> Iterator[tuple[str, str]]:
+def index_items(shelf: Shelf) -> Iterator[tuple[str, str]]:
     """The items of the index, by id, with their digests."""
     after = ""
     while page := shelf.index.metadata(after=after, limit=PAGE):

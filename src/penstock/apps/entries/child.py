@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 _POLITE = 10
 """How much requests go before embedding where both want the processor."""
 _GRACE = timedelta(seconds=20)
-# Several processes share the cores: none of them may take all.
+# Several processes share the cores: each takes its part.
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS")
 
 
@@ -33,7 +33,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, which ends our input
     told = msgspec.json.decode(sys.stdin.buffer.readline(), type=Told)
     for name in _THREADS:
-        os.environ.setdefault(name, "1")
+        os.environ.setdefault(name, str(max(1, (os.cpu_count() or 1) // told.settings.workers)))
     os.nice(_POLITE)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     asyncio.run(_work(told))

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+_AT_ONCE = 2
+"""Batches at a time: while one is written, another is embedded."""
+
 Vectorised = dict[str, "Vectors | Exception"]
 """For each row its vector, or why it has none."""
 
@@ -35,12 +38,14 @@ class EmbeddingFailed(Exception):
 class Request:
     """What one run of a job asks for, and what came of it."""
 
-    __slots__ = ("error", "ids", "is_done", "job")
+    __slots__ = ("ended", "error", "ids", "is_done", "is_taken", "job")
 
     def __init__(self, job: int, ids: Sequence[str]) -> None:
         self.job = job
         self.ids = ids
+        self.is_taken = False
         self.is_done = False
+        self.ended = asyncio.Event()
         self.error: Exception | None = None
 
 
@@ -64,7 +69,7 @@ class Embedding:
     def __init__(self, entries: Entries) -> None:
         self._entries = entries
         self._waiting: deque[Request] = deque()
-        self._turn: asyncio.Lock | None = None
+        self._turns = asyncio.Semaphore(_AT_ONCE)
 
     async def embed(self, ids: list[str]) -> None:
         """Embed the rows that name this job, and forget the vectors of those that are gone.
@@ -79,26 +84,35 @@ class Embedding:
             return
         request = Request(run.job.id, ids)
         self._waiting.append(request)
-        if self._turn is None:
-            self._turn = asyncio.Lock()
-        async with self._turn:
-            if not request.is_done:
-                await asyncio.sleep(0)  # those who were claimed with it come first
-                await self._work_together()
+        while not request.is_done:
+            async with self._turns:
+                await self._gather(request)
+                if not request.is_taken:
+                    await self._work_off(self._take())
+            if request.is_taken:
+                await request.ended.wait()
         if request.error is not None:
             if run.attempt >= self._entries.settings.attempts:
                 why = f"{type(request.error).__name__}: {request.error}"
                 raise EmbeddingFailed(why) from request.error
             raise request.error
 
-    async def _work_together(self) -> None:
-        requests = self._take()
+    async def _gather(self, request: Request) -> None:
+        """Let those come who were claimed with it: they arrive one by one."""
+        seen = 0
+        while not request.is_taken and seen < len(self._waiting):
+            seen = len(self._waiting)
+            await asyncio.sleep(0)
+
+    async def _work_off(self, requests: Sequence[Request]) -> None:
         try:
             await asyncio.to_thread(self._work, requests)
-        except asyncio.CancelledError:
-            # This run is told to end, the others are not: they begin again, which does no harm.
-            self._waiting.extendleft(reversed(requests))
-            raise
+        finally:
+            # If this run is told to end, the others are not: one of them begins again.
+            self._waiting.extendleft(one for one in reversed(requests) if not one.is_done)
+            for one in requests:
+                one.is_taken = one.is_done
+                one.ended.set()
 
     def _take(self) -> list[Request]:
         """The oldest requests, up to the size of a batch, but one at least."""
@@ -108,6 +122,8 @@ class Embedding:
             not taken or size + len(self._waiting[0].ids) <= self._entries.settings.batch_size
         ):
             taken.append(self._waiting.popleft())
+            taken[-1].is_taken = True
+            taken[-1].ended.clear()
             size += len(taken[-1].ids)
         return taken
 

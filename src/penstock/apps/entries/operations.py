@@ -1,13 +1,21 @@
 """Operations: long work on all entries at once, as jobs; one of a type at a time."""
 
+import io
 from collections.abc import Awaitable, Callable, Mapping
+from datetime import timedelta
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 
-from penstock import Context, Job, NewJob, Penstock, RetryPolicy, context
+from penstock import ConfigurationError, Context, Job, NewJob, RetryPolicy, context
 from penstock.apps.entries.checking import Checked, Checker
 from penstock.apps.entries.entries import Entries
+from penstock.apps.entries.entrytypes import InvalidEntry
+from penstock.apps.entries.files import sent_file
+from penstock.apps.entries.formats import UnreadableFile, format_of
+from penstock.apps.entries.formats import read as read_records
+from penstock.apps.entries.importing import ImportRefused, Options, Report, import_records
 from penstock.apps.entries.rows import QUEUE, Chosen
 
 OPERATIONS_QUEUE = f"{QUEUE}-operations"
@@ -24,6 +32,7 @@ class Operation(NamedTuple):
     payload: type[msgspec.Struct]
     run: Callable[[Entries, Any, Context], Awaitable[Mapping[str, Any]]]
     attempts: int = 1
+    permanent: tuple[type[Exception], ...] = ()
 
     @property
     def task(self) -> str:
@@ -61,13 +70,78 @@ async def reembed(entries: Entries, payload: Reembed, run: Context) -> Mapping[s
     return {"entries_requeued": counted}
 
 
+class Import(Options, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is imported: `rows`, or a `file` that was sent; and how."""
+
+    rows: list[dict[str, Any]] | None = None
+    file: str | None = None
+
+    def __post_init__(self) -> None:
+        """One of them, not both."""
+        if (self.rows is None) == (self.file is None):
+            raise ValueError("give rows or a file")
+
+
+async def import_(entries: Entries, payload: Import, run: Context) -> Mapping[str, Any]:
+    """Store the records of a file in one transaction, or none of them.
+
+    A run after a crash finds by the job's number what that transaction came to.
+    """
+    path = None if payload.file is None else sent_file(entries, payload.file)
+    try:
+        report = await _imported(entries, payload, path, run)
+    except _WRONG:
+        _forget(path)
+        raise
+    _forget(path)
+    return msgspec.to_builtins(report)  # type: ignore[no-any-return] # a Struct is a dict then
+
+
+async def _imported(entries: Entries, payload: Import, path: Path | None, run: Context) -> Report:
+    lines = b"\n".join(map(msgspec.json.encode, payload.rows or ()))
+    with io.BytesIO(lines) if path is None else path.open("rb") as file:
+        kind = "jsonl" if path is None else format_of(path.name)
+        records = read_records(file, kind, entries.types, entity_type=payload.entity_type)
+        return await import_records(
+            entries, records, payload, name=str(run.job.id), progress=run.progress
+        )
+
+
+def _forget(path: Path | None) -> None:
+    """Remove a file that no further run of its import will read."""
+    if path is not None:
+        path.unlink(missing_ok=True)
+
+
+class Rebuild(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The embedder that is used from then on."""
+
+    embedder: str
+
+
+async def rebuild(entries: Entries, payload: Rebuild, run: Context) -> Mapping[str, Any]:
+    """Embed all entries with another embedder; a run after a crash keeps what is embedded."""
+    # It needs what a server that only serves has no use for.
+    from penstock.apps.entries.rebuilding import rebuild as rebuild_index
+
+    rebuilt = await rebuild_index(entries, payload.embedder, progress=run.progress)
+    return rebuilt._asdict()
+
+
+_WRONG = (ImportRefused, UnreadableFile, InvalidEntry, ConfigurationError)
+
 OPERATIONS = {
     one.name: one
-    for one in (Operation("sync", Nothing, sync), Operation("reembed", Reembed, reembed))
+    for one in (
+        Operation("sync", Nothing, sync),
+        Operation("reembed", Reembed, reembed),
+        Operation("import", Import, import_, attempts=5, permanent=_WRONG),
+        Operation("rebuild", Rebuild, rebuild, attempts=5, permanent=_WRONG),
+    )
 }
 
 
-async def start(penstock: Penstock, operation: Operation, payload: Mapping[str, Any]) -> Job:
+async def start(entries: Entries, operation: Operation, payload: Mapping[str, Any]) -> Job:
     """Store the job of an operation; raises `OperationRunning`, and msgspec's `ValidationError`."""
     msgspec.convert(payload, operation.payload)
     new = NewJob(
@@ -75,9 +149,10 @@ async def start(penstock: Penstock, operation: Operation, payload: Mapping[str, 
         payload=msgspec.json.encode({"payload": payload}).decode(),
         queue=OPERATIONS_QUEUE,
         dedupe=operation.task,
+        lease=timedelta(seconds=entries.settings.lease),
         retry=RetryPolicy(attempts=operation.attempts),
     )
-    (job,) = await penstock.enqueue_many([new])
+    (job,) = await entries.penstock.enqueue_many([new])
     if job.duplicate:
         raise OperationRunning(operation.name, job)
     return job
@@ -86,7 +161,12 @@ async def start(penstock: Penstock, operation: Operation, payload: Mapping[str, 
 def register(entries: Entries) -> None:
     """Make the tasks of all operations known, so that workers run them."""
     for operation in OPERATIONS.values():
-        entries.penstock.task(operation.task, _handler(entries, operation), queue=OPERATIONS_QUEUE)
+        entries.penstock.task(
+            operation.task,
+            _handler(entries, operation),
+            queue=OPERATIONS_QUEUE,
+            permanent=operation.permanent,
+        )
 
 
 def _handler(entries: Entries, operation: Operation) -> Callable[..., Awaitable[dict[str, Any]]]:

@@ -30,27 +30,46 @@ CREATE TABLE entries_count (
     PRIMARY KEY (slot, type, embedding_status)
 );
 
-CREATE FUNCTION entries_counted() RETURNS trigger LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+-- Once for each statement: a hundred thousand rows that come in one transaction would be as many
+-- versions of the same row here.
+CREATE FUNCTION entries_added() RETURNS trigger LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
 BEGIN
-    IF TG_OP <> 'INSERT' THEN
-        INSERT INTO entries_count AS known
-        VALUES (pg_backend_pid(), OLD.type, OLD.embedding_status, -1)
-        ON CONFLICT (slot, type, embedding_status) DO UPDATE SET n = known.n - 1;
-    END IF;
-    IF TG_OP <> 'DELETE' THEN
-        INSERT INTO entries_count AS known
-        VALUES (pg_backend_pid(), NEW.type, NEW.embedding_status, 1)
-        ON CONFLICT (slot, type, embedding_status) DO UPDATE SET n = known.n + 1;
-    END IF;
+    INSERT INTO entries_count AS known
+    SELECT pg_backend_pid(), type, embedding_status, count(*) FROM came GROUP BY type, embedding_status
+    ON CONFLICT (slot, type, embedding_status) DO UPDATE SET n = known.n + excluded.n;
     RETURN NULL;
 END $$;
 
-CREATE TRIGGER entries_added AFTER INSERT OR DELETE ON entries_entry
-FOR EACH ROW EXECUTE FUNCTION entries_counted();
+CREATE FUNCTION entries_removed() RETURNS trigger LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+BEGIN
+    INSERT INTO entries_count AS known
+    SELECT pg_backend_pid(), type, embedding_status, -count(*) FROM went GROUP BY type, embedding_status
+    ON CONFLICT (slot, type, embedding_status) DO UPDATE SET n = known.n + excluded.n;
+    RETURN NULL;
+END $$;
 
-CREATE TRIGGER entries_changed AFTER UPDATE OF type, embedding_status ON entries_entry
-FOR EACH ROW WHEN (OLD.type <> NEW.type OR OLD.embedding_status <> NEW.embedding_status)
-EXECUTE FUNCTION entries_counted();
+CREATE FUNCTION entries_changed() RETURNS trigger LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+BEGIN
+    INSERT INTO entries_count AS known
+    SELECT pg_backend_pid(), type, embedding_status, sum(n) FROM (
+        SELECT type, embedding_status, 1 AS n FROM came
+        UNION ALL
+        SELECT type, embedding_status, -1 FROM went
+    ) AS moved
+    GROUP BY type, embedding_status HAVING sum(n) <> 0
+    ON CONFLICT (slot, type, embedding_status) DO UPDATE SET n = known.n + excluded.n;
+    RETURN NULL;
+END $$;
+
+CREATE TRIGGER entries_added AFTER INSERT ON entries_entry
+REFERENCING NEW TABLE AS came FOR EACH STATEMENT EXECUTE FUNCTION entries_added();
+
+CREATE TRIGGER entries_removed AFTER DELETE ON entries_entry
+REFERENCING OLD TABLE AS went FOR EACH STATEMENT EXECUTE FUNCTION entries_removed();
+
+CREATE TRIGGER entries_changed AFTER UPDATE ON entries_entry
+REFERENCING OLD TABLE AS went NEW TABLE AS came FOR EACH STATEMENT
+EXECUTE FUNCTION entries_changed();
 
 CREATE TABLE entries_fact (
     name text PRIMARY KEY,

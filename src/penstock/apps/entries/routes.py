@@ -56,7 +56,7 @@ class EntriesRoutes:
     )
     async def write(self, body: shapes.EntryWrite) -> shapes.EntryAnswer:
         """Store an entry, which is `pending`; its embedding follows in the background."""
-        with self._answering():
+        with self.answering():
             written = await self._entries.write(
                 body.entity_type, body.category_code, body.data, entry_id=body.entry_id
             )
@@ -74,7 +74,7 @@ class EntriesRoutes:
         """Change fields of an entry, which is `pending` then, and embedded again."""
         updates = dict(body.updates)
         category = updates.pop("category_code", None)
-        with self._answering():
+        with self.answering():
             if category is not None and not isinstance(category, str):
                 raise InvalidEntry("updates.category_code", "is a text")
             if body.category_code is not None:
@@ -98,7 +98,7 @@ class EntriesRoutes:
     )
     async def read(self, body: shapes.EntryRead) -> shapes.EntriesAnswer:
         """Entries by their ids, in this order; 404 if there is none of them."""
-        with self._answering():
+        with self.answering():
             found = await self._entries.read(body.ids, name=body.entity_type)
             found = [one for one in found if body.category_code in (None, one.category)]
             if not found:
@@ -126,7 +126,7 @@ class EntriesRoutes:
     async def delete(self, body: shapes.EntryDelete) -> shapes.EntriesDeleted:
         """Remove entries; their vectors leave the index in the background."""
         ids = [*(body.ids or ()), *([] if body.entry_id is None else [body.entry_id])]
-        with self._answering():
+        with self.answering():
             if not ids:
                 raise InvalidEntry("ids", "name at least one entry")
             if body.category_code is not None:
@@ -145,7 +145,7 @@ class EntriesRoutes:
     )
     async def page(self, body: shapes.EntryListing) -> shapes.EntryPage:
         """Entries that fit, newest first, page by page."""
-        with self._answering():
+        with self.answering():
             name = body.entity_type
             chosen = Chosen(
                 None if name is None else self._entries.types.get(name).name,
@@ -171,7 +171,7 @@ class EntriesRoutes:
     )
     async def search(self, body: shapes.EntryQuestion) -> shapes.EntryHits:
         """The entries that are nearest to a text, best first, among those that are embedded."""
-        with self._answering():
+        with self.answering():
             found = await self._entries.search(
                 body.query,
                 name=body.entity_type,
@@ -195,12 +195,12 @@ class EntriesRoutes:
     )
     async def operate(self, operation: OperationName, body: shapes.OperationRequest) -> Answer:
         """Store the job of an operation; 409 while one of this type waits or runs."""
-        with self._answering():
+        with self.answering():
             if operation not in OPERATIONS:
                 known = ", ".join(sorted(OPERATIONS))
                 raise Problem(404, f"there is no operation {operation!r}; known are {known}")
             try:
-                job = await start(self._entries.penstock, OPERATIONS[operation], body.payload)
+                job = await start(self._entries, OPERATIONS[operation], body.payload)
             except msgspec.ValidationError as error:
                 raise wrong_shape(str(error), where="payload") from error
         status = shapes.OPERATION_STATUSES[job.state]
@@ -219,7 +219,7 @@ class EntriesRoutes:
         unknown = Problem(404, f"there is no operation with the job {job_id}")
         if not (job_id.isascii() and job_id.isdigit() and 0 < int(job_id) <= _LARGEST_ID):
             raise unknown
-        with self._answering():
+        with self.answering():
             try:
                 job = await self._entries.penstock.get(int(job_id))
             except JobNotFound:
@@ -240,7 +240,7 @@ class EntriesRoutes:
     )
     async def status(self) -> shapes.EntriesStatus:
         """Rows by status and type, and the workers; in constant time."""
-        with self._answering():
+        with self.answering():
             paused = await self._control.is_paused()
             counted = await self._control.counts()
             workers = await self._control.workers()
@@ -259,7 +259,7 @@ class EntriesRoutes:
     )
     async def pause(self, query: shapes.EntriesPausing) -> shapes.EntriesPaused:
         """Embed no more; answered when the rows in flight have finished."""
-        with self._answering():
+        with self.answering():
             running = await self._control.pause(timedelta(seconds=query.timeout))
         return shapes.EntriesPaused(status="paused", in_flight=running)
 
@@ -272,7 +272,7 @@ class EntriesRoutes:
     )
     async def resume(self) -> shapes.EntriesPaused:
         """Embed again."""
-        with self._answering():
+        with self.answering():
             await self._control.resume()
         return shapes.EntriesPaused(status="resumed", in_flight=0)
 
@@ -285,7 +285,7 @@ class EntriesRoutes:
     )
     async def drain(self, query: shapes.EntriesDraining) -> shapes.EntriesDrained:
         """Wait until all that waits now is embedded; `hold` leaves the queue paused then."""
-        with self._answering():
+        with self.answering():
             drained = await self._control.drain(timedelta(seconds=query.timeout), hold=query.hold)
             paused = await self._control.is_paused()
         return shapes.EntriesDrained(
@@ -304,7 +304,7 @@ class EntriesRoutes:
     )
     async def retry_failed(self) -> shapes.EntriesRetried:
         """Let every row that failed be embedded again."""
-        with self._answering():
+        with self.answering():
             counted = await self._entries.retry_failed()
         return shapes.EntriesRetried(retried=self._control.per_type(counted))
 
@@ -317,7 +317,7 @@ class EntriesRoutes:
     )
     async def requeue_stale(self, query: shapes.EntriesStaleness) -> shapes.EntriesRequeued:
         """Let rows be embedded anew that a worker has had for too long; it is refused then."""
-        with self._answering():
+        with self.answering():
             older = timedelta(minutes=query.threshold_minutes)
             counted = await self._control.requeue_stale(older)
         return shapes.EntriesRequeued(requeued=self._control.per_type(counted))
@@ -330,7 +330,7 @@ class EntriesRoutes:
             raise EntryNotFound(f"there is no entry {entry_id:.200} in category {category}")
 
     @contextmanager
-    def _answering(self) -> Iterator[None]:
+    def answering(self) -> Iterator[None]:
         """Errors of entries as answers."""
         if self.refused is not None:
             raise Problem(503, self.refused)

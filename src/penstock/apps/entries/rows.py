@@ -7,7 +7,7 @@ when it is claimed.
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import Any, NamedTuple
 
@@ -114,19 +114,31 @@ class Chosen(msgspec.Struct, frozen=True):
 # Writing
 
 
-def insert(tx: Transaction, contents: Iterable[Content], job: int, now: int) -> None:
+def insert(tx: Transaction, contents: Sequence[Content], job: int, now: int) -> None:
     """Add rows that this job embeds, whatever there was; an id that is taken is replaced."""
-    tx.executemany(
-        "INSERT INTO entries_entry (id, type, category, data, text, digest, version, "
-        "embedding_status, embedding_attempts, job, created_at, updated_at) "
-        "VALUES (?, ?, ?, ?, ?, ?, 1, 'pending', 0, ?, ?, ?) "
-        "ON CONFLICT (id) DO UPDATE SET type = excluded.type, category = excluded.category, "
-        "data = excluded.data, text = excluded.text, digest = excluded.digest, "
-        "version = entries_entry.version + 1, embedding_status = 'pending', "
-        "embedding_error = NULL, embedding_attempts = 0, job = excluded.job, "
-        "updated_at = excluded.updated_at",
-        [(*content, job, now, now) for content in contents],
+    if tx.dialect == "sqlite":
+        values = "VALUES (?, ?, ?, ?, ?, ?, 1, 'pending', 0, ?, ?, ?)"
+        tx.executemany(_INSERT.format(values), [(*one, job, now, now) for one in contents])
+        return
+    # One statement for all of them: each has its costs there.
+    values = (
+        "SELECT id, type, category, data, text, digest, 1, 'pending', 0, CAST(? AS bigint), "
+        "CAST(? AS bigint), CAST(? AS bigint) FROM json_to_recordset(CAST(? AS json)) AS given "
+        "(id text, type text, category text, data text, text text, digest text)"
     )
+    given = msgspec.json.encode([one._asdict() for one in contents]).decode()
+    tx.execute(_INSERT.format(values), (job, now, now, given))
+
+
+_INSERT = (
+    "INSERT INTO entries_entry (id, type, category, data, text, digest, version, "
+    "embedding_status, embedding_attempts, job, created_at, updated_at) {} "
+    "ON CONFLICT (id) DO UPDATE SET type = excluded.type, category = excluded.category, "
+    "data = excluded.data, text = excluded.text, digest = excluded.digest, "
+    "version = entries_entry.version + 1, embedding_status = 'pending', "
+    "embedding_error = NULL, embedding_attempts = 0, job = excluded.job, "
+    "updated_at = excluded.updated_at"
+)
 
 
 def add(tx: Transaction, content: Content, job: int, now: int) -> bool:
@@ -272,6 +284,25 @@ def digests(tx: Statements, ids: Sequence[str]) -> dict[str, tuple[str, str]]:
         (json.dumps(list(ids)),),
     )
     return {one: (digest, status) for one, digest, status in found.fetchall()}
+
+
+def count_known(tx: Statements, ids: Sequence[str]) -> int:
+    """How many of these ids are taken."""
+    found = tx.execute(
+        f"SELECT count(*) FROM entries_entry WHERE id IN {_TEXTS[tx.dialect]}",
+        (json.dumps(list(ids)),),
+    )
+    return int(found.fetchone()[0])
+
+
+def embedded(tx: Statements, ids: Sequence[str]) -> list[Due]:
+    """Those of these rows that are embedded."""
+    found = tx.execute(
+        "SELECT id, job, version, type, category, text, digest FROM entries_entry "
+        f"WHERE id IN {_TEXTS[tx.dialect]} AND embedding_status = 'embedded'",
+        (json.dumps(list(ids)),),
+    )
+    return [Due(*one) for one in found.fetchall()]
 
 
 def embedded_after(tx: Statements, after: str, limit: int) -> list[tuple[str, str]]:

@@ -10,7 +10,7 @@ from operator import attrgetter
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from penstock.core.job import Edge, Job, JobId, Lease, LogEntry, LogId, Queue
+from penstock.core.job import Edge, Job, JobId, Lease, LogEntry, LogId, Queue, queue_at
 from penstock.core.lifecycle import FINAL, UNFINISHED, Event, State, Waiting
 from penstock.core.seal import Seal
 from penstock.core.times import from_micros
@@ -78,8 +78,14 @@ class Content:
         return [
             self.queues[name]
             for name in chosen
-            if name in self.queues and not self.queues[name].paused
+            if name in self.queues and not queue_at(self.queues[name], self.now).paused
         ]
+
+    def next_opening(self, queues: Iterable[Queue], after: datetime) -> datetime | None:
+        """When a pause ends, or a rate of these queues lets a job start; behind `after`."""
+        ends = [queue.paused_until for queue in self.queues.values() if queue.paused]
+        start = self.claiming.next_start(queues, after)
+        return min((at for at in (*ends, start) if at is not None and at > after), default=None)
 
     def open_edges(self, place: JobId) -> Iterator[Edge]:
         """What a job waits for."""

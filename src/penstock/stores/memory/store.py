@@ -11,7 +11,6 @@ from heapq import merge
 from itertools import compress, groupby, islice
 from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar
 
-import msgspec
 from msgspec.structs import replace
 
 from penstock.core.errors import ConfigurationError, Overtaken, QueueFull
@@ -35,7 +34,9 @@ from penstock.core.job import (
     Retention,
     Tail,
     Tally,
+    configured,
     fits,
+    queue_at,
 )
 from penstock.core.lifecycle import FINAL, Done, Event, State, Waiting
 from penstock.core.limits import Held, Limit
@@ -251,18 +252,14 @@ class MemoryStore:
 
     @verb
     def queues(self) -> list[Queue]:
-        return [self._content.queues[name] for name in sorted(self._content.queues)]
+        now = self._tick()
+        return [queue_at(self._content.queues[name], now) for name in sorted(self._content.queues)]
 
     @verb
     def configure(self, settings: QueueSettings) -> Queue:
-        wanted = {
-            name: value
-            for name, value in msgspec.structs.asdict(settings).items()
-            if value is not msgspec.UNSET
-        }
         check_lasting(self._content.seal)
         stored = self._content.queues.get(settings.name) or Queue(name=settings.name)
-        queue = replace(stored, **wanted)
+        queue = configured(queue_at(stored, self._tick()), settings)
         self._commit(Batch(queues=[queue]))
         return queue
 
@@ -446,7 +443,7 @@ class MemoryStore:
         if first is not None:
             timeout = min(timeout, (first[0] - now).total_seconds())
         queues = self._content.open_queues(None)
-        start = self._content.claiming.next_start(queues, self._announced)
+        start = self._content.next_opening(queues, self._announced)
         if start is not None and start <= now:
             # Once for all who wait: it may be long until one of them can take it.
             self._announced = now

@@ -94,7 +94,7 @@ INSERT INTO penstock.meta (name, value) VALUES ($1, $2)
 ON CONFLICT (name) DO UPDATE SET value = excluded.value;
 
 -- name: queue
-SELECT name, paused, max_pending, concurrency, rate, rate_window, promote_after
+SELECT name, paused_until, max_pending, concurrency, rate, rate_window, promote_after
 FROM penstock.queue WHERE name = $1;
 
 -- name: max_pending
@@ -258,11 +258,11 @@ SELECT
     {_any_due}, {_any_arrived}, {_any_say},
     ARRAY(
         SELECT name FROM penstock.queue
-        WHERE NOT paused AND ($2::text[] IS NULL OR name = ANY ($2)) ORDER BY name
+        WHERE paused_until <= $1 AND ($2::text[] IS NULL OR name = ANY ($2)) ORDER BY name
     );
 
 -- name: queues_with_ready
-SELECT q.name, true FROM penstock.queue AS q WHERE NOT q.paused;
+SELECT q.name, true FROM penstock.queue AS q WHERE q.paused_until <= $1;
 
 -- The next jobs of one queue, to nobody else; from a place on, in case those before are long gone.
 -- name: _picked
@@ -279,7 +279,7 @@ SELECT j.ctid AS tid, j.id, j.version AS previous, -j.priority AS rank, j.run_at
 outlook AS MATERIALIZED (
     SELECT $8::text[] IS NULL OR NOT ({_any_due} OR {_any_arrived} OR {_any_say}) AND $8 = ARRAY(
         SELECT name FROM penstock.queue
-        WHERE NOT paused AND ($9::text[] IS NULL OR name = ANY ($9)) ORDER BY name
+        WHERE paused_until <= $1 AND ($9::text[] IS NULL OR name = ANY ($9)) ORDER BY name
     ) AS holds
 )
 
@@ -492,7 +492,7 @@ SELECT
 SELECT EXISTS (
     SELECT 1 FROM json_array_elements_text($1::json) AS n
     JOIN penstock.queue AS q ON q.name = n
-    WHERE q.concurrency IS NOT NULL AND NOT q.paused AND {_ready}
+    WHERE q.concurrency IS NOT NULL AND q.paused_until <= $2 AND {_ready}
     AND q.concurrency > (
         SELECT count(*) FROM penstock.job_active AS j WHERE j.queue = q.name AND j.stage = 3
     )
@@ -1040,16 +1040,13 @@ WITH RECURSIVE ready (tag) AS (
     FROM ready WHERE ready.tag IS NOT NULL
 )
 SELECT coalesce(json_agg(tag)::text, '[]') FROM (
-    SELECT tag FROM ready
-    WHERE tag IS NOT NULL AND NOT (SELECT paused FROM penstock.queue WHERE name = $1)
-    LIMIT $2
+    SELECT tag FROM ready WHERE tag IS NOT NULL LIMIT $2
 ) AS t;
 
 -- name: ready_tags_among
 SELECT coalesce(json_agg(tag ORDER BY tag)::text, '[]') FROM (
     SELECT tag FROM json_array_elements_text($3::json) AS a (tag)
     WHERE EXISTS (SELECT 1 FROM penstock.ready_tag AS t WHERE t.queue = $1 AND t.tag = a.tag)
-    AND NOT (SELECT paused FROM penstock.queue WHERE name = $1)
     ORDER BY tag COLLATE "C" LIMIT $2
 ) AS t;
 
@@ -1099,15 +1096,15 @@ SELECT count(*), max(id) FROM penstock.job_active
 WHERE ($1::text IS NULL OR queue = $1) AND id <= $2;
 
 -- name: queues
-SELECT name, paused, max_pending, concurrency, rate, rate_window, promote_after
+SELECT name, paused_until, max_pending, concurrency, rate, rate_window, promote_after
 FROM penstock.queue ORDER BY name;
 
 -- name: configure
 INSERT INTO penstock.queue (
-    name, paused, max_pending, concurrency, rate, rate_window, promote_after
+    name, paused_until, max_pending, concurrency, rate, rate_window, promote_after
 ) VALUES ($1, $2, $3, $4, $5, $6, $7)
 ON CONFLICT (name) DO UPDATE SET
-    paused = excluded.paused,
+    paused_until = excluded.paused_until,
     max_pending = excluded.max_pending,
     concurrency = excluded.concurrency,
     rate = excluded.rate,
@@ -1478,17 +1475,23 @@ GROUP BY 1, 2, 3, 4;
 -- name: counters
 SELECT 0, queue, event, bucket, n, micros FROM penstock.counter;
 
--- The time, when the next job falls due, and whether a rate may let one start.
+-- The time, when the next job falls due or a pause ends, and whether a rate may let one start.
 -- name: next_change
 SELECT
     penstock.now(),
-    (SELECT min(run_at) FROM penstock.job_active WHERE stage = 1 AND run_at > $1),
-    EXISTS (SELECT 1 FROM penstock.queue WHERE rate IS NOT NULL AND NOT paused);
+    least(
+        (SELECT min(run_at) FROM penstock.job_active WHERE stage = 1 AND run_at > $1),
+        (
+            SELECT min(paused_until) FROM penstock.queue
+            WHERE paused_until > $1 AND paused_until < 9223372036854775807
+        )
+    ),
+    EXISTS (SELECT 1 FROM penstock.queue WHERE rate IS NOT NULL);
 
 -- name: rates_in_force
 SELECT q.rate, q.rate_window, r.starts FROM penstock.queue AS q
 JOIN penstock.rate AS r ON r.queue = q.name
-WHERE q.rate IS NOT NULL AND NOT q.paused
+WHERE q.rate IS NOT NULL AND q.paused_until <= $1
 AND {_ready};
 
 -- The parts of a search; the store joins those that are asked for.

@@ -217,12 +217,13 @@ class PostgresStore(SqlStore):
         return await self._bell.wait(seen, timeout)
 
     def _look_ahead(self, reading: Reading) -> tuple[int | None, int]:
-        """When the next job falls due, or may start by its queue's rate; and the time."""
+        """When the next job falls due, a pause ends, or a rate lets a job start; and the time."""
         clock, due, is_rated = reading.execute("next_change", (self._announced,)).fetchone()
+        now = clock if self._clock is None else self._clock()
         if is_rated:
-            start = next_start(reading.execute, self._announced)
+            start = next_start(reading.execute, self._announced, now)
             due = min((at for at in (due, start) if at is not None), default=None)
-        return due, clock if self._clock is None else self._clock()
+        return due, now
 
     # Adding
 

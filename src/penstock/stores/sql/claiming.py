@@ -27,6 +27,7 @@ from penstock.core.limits import (
 from penstock.core.tables import Cursor
 from penstock.core.times import from_micros
 from penstock.stores.sql.rows import encoded, names
+from penstock.stores.sql.rows import queue as queue_of
 from penstock.stores.sql.transaction import Freed, Transaction
 
 Execute = Callable[..., Cursor]
@@ -225,9 +226,10 @@ def _room_of(places: Places, held: str) -> int | None:
     return places.task(name) if kind == "task" else places.throttle(name)
 
 
-def room_is_wanted(execute: Execute, freed: Collection[Freed]) -> bool:
+def room_is_wanted(execute: Execute, freed: Collection[Freed], now: int) -> bool:
     """Whether a limit that these jobs counted for has room, and ready jobs to fill it."""
-    if execute("queue_is_wanted", (encoded({queue for queue, _, _ in freed}),)).fetchone()[0]:
+    queues = encoded({queue for queue, _, _ in freed})
+    if execute("queue_is_wanted", (queues, now)).fetchone()[0]:
         return True
     names = {f"task:{task}" for _, task, _ in freed}
     names |= {f"throttle:{throttle}" for _, _, throttle in freed if throttle is not None}
@@ -277,6 +279,9 @@ def ready_tags(
     execute: Execute, queue: str, limit: int, among: Sequence[str] | None, now: int
 ) -> list[str]:
     """See `Store.ready_tags`; of the jobs that are ready already."""
+    stored = execute("queue", (queue,)).fetchone()
+    if stored is None or queue_of(stored, now).paused:
+        return []
     for row in execute("open_queues", (encoded([queue]),)).fetchall():
         room = _Queue(row, now).room
         if room is not None and room <= 0:
@@ -302,11 +307,11 @@ def oldest_ready(execute: Execute) -> dict[str, int]:
     return oldest
 
 
-def next_start(execute: Execute, after: int) -> int | None:
+def next_start(execute: Execute, after: int, now: int) -> int | None:
     """When a rate that holds ready jobs lets the next one start, behind an instant."""
     instants = [
         at
-        for rate, window, starts in execute("rates_in_force").fetchall()
+        for rate, window, starts in execute("rates_in_force", (now,)).fetchall()
         if (at := free_at(_starts.decode(starts), rate, window)) is not None and at > after
     ]
     return min(instants, default=None)

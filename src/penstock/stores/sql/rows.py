@@ -24,6 +24,9 @@ from penstock.core.lifecycle import Event, State, Waiting
 from penstock.core.retry import DEFAULT_RETRY, RetryPolicy
 from penstock.core.times import from_micros, span_from_micros, span_to_micros, to_micros
 
+# How long a queue is paused that nobody gave an end.
+_FOREVER = 2**63 - 1
+
 # A job's state and what it waits for are one small number in the file.
 READY, SCHEDULED, BLOCKED, RUNNING = range(4)
 STAGES: list[tuple[State, Waiting | None]] = [
@@ -219,12 +222,13 @@ def edge(row: Sequence[Any]) -> Edge:
     )
 
 
-def queue(row: Sequence[Any]) -> Queue:
-    """The queue in a row of the query `queues`."""
-    name, paused, max_pending, concurrency, rate, rate_window, promote_after = row
+def queue(row: Sequence[Any], now: int) -> Queue:
+    """The queue in a row of the query `queues`, as it is now."""
+    name, paused_until, max_pending, concurrency, rate, rate_window, promote_after = row
     return Queue(
         name=name,
-        paused=bool(paused),
+        paused=paused_until > now,
+        paused_until=from_micros(paused_until) if now < paused_until < _FOREVER else None,
         max_pending=max_pending,
         concurrency=concurrency,
         rate=None if rate is None else (rate, span_from_micros(rate_window)),
@@ -235,9 +239,10 @@ def queue(row: Sequence[Any]) -> Queue:
 def queue_columns(queue: Queue) -> tuple[Any, ...]:
     """The parameters of the query `configure`."""
     rate, window = (None, None) if queue.rate is None else queue.rate
+    paused_until = _FOREVER if queue.paused_until is None else to_micros(queue.paused_until)
     return (
         queue.name,
-        queue.paused,
+        paused_until if queue.paused else 0,
         queue.max_pending,
         queue.concurrency,
         rate,

@@ -31,6 +31,7 @@ from penstock.core.job import (
     Retention,
     Tail,
     Tally,
+    configured,
 )
 from penstock.core.lifecycle import FINAL, Done, State, advance
 from penstock.core.limits import Held, Limit
@@ -264,8 +265,12 @@ class SqlStore(ABC):
 
     async def queues(self) -> list[Queue]:
         """See `Store.queues`."""
-        found = await self._read(lambda reading: reading.execute("queues").fetchall())
-        return [rows.queue(row) for row in found]
+
+        def read(reading: Reading) -> list[Queue]:
+            now = reading.now()
+            return [rows.queue(row, now) for row in reading.execute("queues").fetchall()]
+
+        return await self._read(read)
 
     async def limits(self) -> list[Limit]:
         """See `Store.limits`."""
@@ -418,7 +423,7 @@ class SqlStore(ABC):
 
     def _is_wanted(self, reading: Reading, freed: Collection[Freed]) -> bool:
         """Whether a ready job still waits for what was freed, and others should look for it."""
-        return bool(freed) and room_is_wanted(reading.execute, freed)
+        return bool(freed) and room_is_wanted(reading.execute, freed, reading.now())
 
     # Adding
 
@@ -479,7 +484,7 @@ class SqlStore(ABC):
         return [self._promote(tx, max(calls))] * len(calls)
 
     def _claim_one(self, tx: Transaction, wanted: Claim, now: int) -> list[Job]:
-        found = dict(tx.execute("queues_with_ready").fetchall())
+        found = dict(tx.execute("queues_with_ready", (now,)).fetchall())
         queues = set(filter(wanted.wants, found))
         if any(map(found.__getitem__, queues)):
             ids = Claiming(tx, wanted, now).choose(queues)
@@ -558,13 +563,8 @@ class SqlStore(ABC):
 
     def _configure_one(self, tx: Transaction, settings: QueueSettings) -> Queue:
         row = tx.execute("queue", (settings.name,)).fetchone()
-        queue = Queue(name=settings.name) if row is None else rows.queue(row)
-        changed = {
-            name: value
-            for name, value in msgspec.structs.asdict(settings).items()
-            if value is not msgspec.UNSET
-        }
-        queue = msgspec.structs.replace(queue, **changed)
+        queue = Queue(name=settings.name) if row is None else rows.queue(row, tx.now())
+        queue = configured(queue, settings)
         tx.execute("configure", rows.queue_columns(queue))
         tx.written = tx.ring = tx.ring_others = True
         return queue

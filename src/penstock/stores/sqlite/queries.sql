@@ -14,7 +14,7 @@ INSERT INTO penstock_meta (name, value) VALUES (?, ?)
 ON CONFLICT DO UPDATE SET value = excluded.value;
 
 -- name: queue
-SELECT name, paused, max_pending, concurrency, rate, rate_window, promote_after
+SELECT name, paused_until, max_pending, concurrency, rate, rate_window, promote_after
 FROM penstock_queue WHERE name = ?;
 
 -- name: max_pending
@@ -125,7 +125,7 @@ SELECT
     OR EXISTS (SELECT 1 FROM penstock_limit WHERE kind = 'task')
 FROM penstock_total AS t
 JOIN penstock_queue AS q ON q.name = t.queue
-WHERE t.stage = 0 AND t.n > 0 AND NOT q.paused;
+WHERE t.stage = 0 AND t.n > 0 AND q.paused_until <= ?;
 
 -- name: pick
 SELECT json_group_array(json_array(-priority, run_at, id)) FROM (
@@ -231,10 +231,10 @@ SELECT
 
 -- name: queue_is_wanted
 SELECT EXISTS (
-    SELECT 1 FROM json_each(?) AS n
+    SELECT 1 FROM json_each(?1) AS n
     CROSS JOIN penstock_queue AS q ON q.name = n.value
     CROSS JOIN penstock_total AS t ON t.queue = q.name AND t.stage = 0
-    WHERE q.concurrency IS NOT NULL AND NOT q.paused AND t.n > 0 AND q.concurrency > ifnull(
+    WHERE q.concurrency IS NOT NULL AND q.paused_until <= ?2 AND t.n > 0 AND q.concurrency > ifnull(
         (SELECT r.n FROM penstock_total AS r WHERE r.queue = q.name AND r.stage = 3), 0
     )
 );
@@ -593,13 +593,12 @@ WITH RECURSIVE ready (tag) AS (
     LIMIT ?2
 )
 SELECT json_group_array(tag) FROM ready
-WHERE tag IS NOT NULL AND NOT (SELECT paused FROM penstock_queue WHERE name = ?1);
+WHERE tag IS NOT NULL;
 
 -- name: ready_tags_among
 SELECT json_group_array(tag) FROM (
     SELECT value AS tag FROM json_each(?3)
     WHERE EXISTS (SELECT 1 FROM penstock_ready_tag AS t WHERE t.queue = ?1 AND t.tag = value)
-    AND NOT (SELECT paused FROM penstock_queue WHERE name = ?1)
     ORDER BY value LIMIT ?2
 );
 
@@ -673,15 +672,15 @@ SELECT count(*), max(id) FROM (
 );
 
 -- name: queues
-SELECT name, paused, max_pending, concurrency, rate, rate_window, promote_after
+SELECT name, paused_until, max_pending, concurrency, rate, rate_window, promote_after
 FROM penstock_queue ORDER BY name;
 
 -- name: configure
 INSERT INTO penstock_queue (
-    name, paused, max_pending, concurrency, rate, rate_window, promote_after
+    name, paused_until, max_pending, concurrency, rate, rate_window, promote_after
 ) VALUES (?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT DO UPDATE SET
-    paused = excluded.paused,
+    paused_until = excluded.paused_until,
     max_pending = excluded.max_pending,
     concurrency = excluded.concurrency,
     rate = excluded.rate,
@@ -927,13 +926,18 @@ GROUP BY 1, 2, 3, 4;
 SELECT 0, queue, event, bucket, n, micros FROM penstock_counter;
 
 -- name: next_due
-SELECT min(run_at) FROM penstock_job WHERE stage = 1 AND run_at > ?;
+SELECT min(at) FROM (
+    SELECT min(run_at) AS at FROM penstock_job WHERE stage = 1 AND run_at > ?1
+    UNION ALL
+    SELECT min(paused_until) FROM penstock_queue
+    WHERE paused_until > ?1 AND paused_until < 9223372036854775807
+);
 
 -- name: rates_in_force
 SELECT q.rate, q.rate_window, r.starts FROM penstock_queue AS q
 JOIN penstock_rate AS r ON r.queue = q.name
 JOIN penstock_total AS t ON t.queue = q.name AND t.stage = 0
-WHERE q.rate IS NOT NULL AND t.n > 0 AND NOT q.paused;
+WHERE q.rate IS NOT NULL AND t.n > 0 AND q.paused_until <= ?;
 
 -- The parts of a search; the store joins those that are asked for.
 -- name: find
@@ -1074,7 +1078,7 @@ SELECT
         (SELECT value FROM penstock_meta WHERE name = 'last_schedule'),
         (
             SELECT json_group_array(json_array(
-                name, paused, max_pending, concurrency, rate, rate_window, promote_after
+                name, paused_until, max_pending, concurrency, rate, rate_window, promote_after
             )) FROM penstock_queue
         ),
         (SELECT json_group_array(json_array(kind, name, concurrency)) FROM penstock_limit),

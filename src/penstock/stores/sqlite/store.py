@@ -71,9 +71,9 @@ class SqliteStore(SqlStore):
         return await self._bell.wait(seen, timeout)
 
     def _next_change(self, reading: Reading) -> int | None:
-        """When the next job falls due, or may start by its queue's rate."""
+        """When the next job falls due, a pause ends, or a rate lets a job start."""
         (due,) = reading.execute("next_due", (self._announced,)).fetchone()
-        start = next_start(reading.execute, self._announced)
+        start = next_start(reading.execute, self._announced, reading.now())
         return min((at for at in (due, start) if at is not None), default=None)
 
     async def close(self) -> None:

@@ -1,0 +1,101 @@
+"""Entries in text with columns: CSV, also with semicolons or tabs between the cells."""
+
+import csv
+import io
+from collections.abc import Iterator, Sequence
+from typing import IO, Any
+
+from penstock.apps.entries.cells import Columns, header_of, row_of
+from penstock.apps.entries.entrytypes import DATA_LIMIT, EntryType
+from penstock.apps.entries.formats import BadRecord, Exported, Record, Types, UnreadableFile
+from penstock.apps.entries.lines import LONGEST_LINE, lines_of
+
+_WIDE = (b"\xff\xfe", b"\xfe\xff")
+
+
+def read_delimited(
+    file: IO[bytes], types: Types, entity_type: str | None
+) -> Iterator[Record | BadRecord]:
+    """The records of a file, numbered by the line on which each begins; empty ones left out."""
+    lines = _Lines(file)
+    first = next(lines, "")
+    delimiter = max(",;\t", key=first.count)
+    csv.field_size_limit(max(DATA_LIMIT, csv.field_size_limit()))  # of the whole process
+    (header,) = csv.reader([first], delimiter=delimiter)
+    columns = Columns(header, types, entity_type)
+    reader = csv.reader(lines, delimiter=delimiter, strict=True)
+    while True:
+        start = lines.number + 1
+        try:
+            cells = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            yield BadRecord(start, f"is no row of cells: {error}")
+            reader = csv.reader(lines, delimiter=delimiter, strict=True)
+            continue
+        except _BadLine as error:
+            yield BadRecord(lines.number, str(error))
+            reader = csv.reader(lines, delimiter=delimiter, strict=True)
+            continue
+        if (found := columns.record(start, cells)) is not None:
+            yield found
+
+
+class _BadLine(Exception):
+    """A line that is no text."""
+
+
+class _Lines:
+    """The lines of a file as text."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self.number = 0
+        self._lines = lines_of(file)
+
+    def __iter__(self) -> "_Lines":
+        return self
+
+    def __next__(self) -> str:
+        self.number, line = next(self._lines)
+        if line is None:
+            raise _BadLine(f"has more than {LONGEST_LINE:,} bytes")
+        if self.number == 1 and line.startswith(_WIDE):
+            raise UnreadableFile("is text in UTF-16; save it as UTF-8", 1)
+        try:
+            return line.decode()
+        except UnicodeDecodeError as error:
+            where = f"{error.reason} at byte {error.start + 1}"
+            if self.number == 1:
+                raise UnreadableFile(f"is no UTF-8 text: {where}", 1) from error
+            raise _BadLine(f"is no UTF-8 text: {where}") from error
+
+
+class DelimitedWriter:
+    """Writes entries as CSV."""
+
+    def __init__(self, file: IO[bytes], types: Sequence[EntryType]) -> None:
+        self._file = file
+        self._header = header_of(types)
+        self._fields = {one.name: one.fields for one in types}
+        self._put(self._header)
+
+    def write(self, entry: Exported) -> None:
+        """Add an entry."""
+        cells = row_of(entry, self._header, self._fields[entry.entity_type])
+        self._put([_written(cell) for cell in cells])
+
+    def close(self) -> None:
+        """Every line is written already."""
+
+    def discard(self) -> None:
+        """There is nothing else."""
+
+    def _put(self, cells: Sequence[Any]) -> None:
+        text = io.StringIO(newline="")
+        csv.writer(text).writerow(cells)
+        self._file.write(text.getvalue().encode())
+
+
+def _written(cell: Any) -> Any:
+    return str(cell).lower() if isinstance(cell, bool) else cell

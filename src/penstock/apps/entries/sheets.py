@@ -1,0 +1,129 @@
+"""Entries in the first sheet of a workbook (XLSX), read and written row by row."""
+
+import contextlib
+import re
+import zipfile
+from collections.abc import Iterator, Sequence
+from typing import IO, Any
+
+from penstock.apps.entries.cells import Columns, header_of, row_of
+from penstock.apps.entries.entrytypes import EntryType
+from penstock.apps.entries.formats import (
+    BadRecord,
+    Exported,
+    Record,
+    Types,
+    UnreadableFile,
+    Unwritable,
+)
+
+UNPACKED_LIMIT = 4_000_000_000
+"""Bytes that a workbook may unpack to: a small file can claim to be an endless one."""
+CELL_LIMIT = 32_767
+"""Characters that a cell may have, by the format."""
+# What XML has no place for is written in the format's own way, as _x000D_ is; and so is what looks
+# like that.
+_ODD = re.compile("[\\x00-\\x08\\x0b-\\x1f\\ufffe\\uffff]|_(?=x[0-9A-Fa-f]{4}_)")
+_ESCAPED = re.compile("_x([0-9A-Fa-f]{4})_")
+_MISSING = "workbooks need the package openpyxl: pip install 'penstock[entries]'"
+
+
+def read_sheet(
+    file: IO[bytes], types: Types, entity_type: str | None
+) -> Iterator[Record | BadRecord]:
+    """The records of the first sheet, numbered by their rows; empty ones left out."""
+    try:
+        from openpyxl import load_workbook
+    except ImportError as error:
+        raise UnreadableFile(_MISSING) from error
+    _check_size(file)
+    try:
+        book = load_workbook(file, read_only=True, data_only=True, keep_links=False)
+        sheet = book.worksheets[0]
+        rows = sheet.iter_rows(values_only=True)
+        header = next(rows, ())
+    except Exception as error:  # whatever a broken workbook makes of the library
+        raise UnreadableFile(f"is no workbook that can be read: {error}") from error
+    with contextlib.closing(book):
+        columns = Columns(header, types, entity_type)
+        for line, cells in _numbered(rows):
+            if (found := columns.record(line, cells)) is not None:
+                yield found
+
+
+def _numbered(rows: Iterator[Sequence[Any]]) -> Iterator[tuple[int, Sequence[Any]]]:
+    line = 2
+    while True:
+        try:
+            cells = next(rows)
+        except StopIteration:
+            return
+        except Exception as error:  # as above
+            raise UnreadableFile(f"cannot be read any further: {error}", line) from error
+        yield line, [_unescaped(cell) for cell in cells]
+        line += 1
+
+
+def _check_size(file: IO[bytes]) -> None:
+    try:
+        with zipfile.ZipFile(file) as archive:
+            size = sum(part.file_size for part in archive.infolist())
+    except (zipfile.BadZipFile, OSError, ValueError) as error:
+        raise UnreadableFile(f"is no workbook that can be read: {error}") from error
+    if size > UNPACKED_LIMIT:
+        raise UnreadableFile(f"unpacks to {size:,} bytes; the limit is {UNPACKED_LIMIT:,}")
+    file.seek(0)
+
+
+class SheetWriter:
+    """Writes entries as a workbook with one sheet."""
+
+    def __init__(self, file: IO[bytes], types: Sequence[EntryType]) -> None:
+        try:
+            from openpyxl import Workbook
+            from openpyxl.cell import WriteOnlyCell
+        except ImportError as error:
+            raise Unwritable(_MISSING) from error
+        self._file = file
+        self._cell = WriteOnlyCell
+        self._book = Workbook(write_only=True)
+        self._sheet = self._book.create_sheet("entries")
+        self._header = header_of(types)
+        self._fields = {one.name: one.fields for one in types}
+        self._sheet.append(self._header)
+
+    def write(self, entry: Exported) -> None:
+        """Add an entry; raises `Unwritable` for what a cell has no place for."""
+        cells = row_of(entry, self._header, self._fields[entry.entity_type])
+        self._sheet.append([self._filled(entry.id, value) for value in cells])
+
+    def close(self) -> None:
+        """Write the file."""
+        self._book.save(self._file)
+
+    def discard(self) -> None:
+        """Leave no file behind in which rows were collected."""
+        self._sheet.close()
+        self._sheet._writer.cleanup()  # noqa: SLF001 - it has no other way
+
+    def _filled(self, entry_id: str, value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        if len(value) + 6 * len(_ODD.findall(value)) > CELL_LIMIT:
+            raise Unwritable(
+                f"entry {entry_id}: a cell of a workbook holds {CELL_LIMIT:,} characters, not "
+                f"{len(value):,}; export as csv or jsonl"
+            )
+        cell = self._cell(self._sheet, _ODD.sub(_escaped, value))
+        cell.data_type = "s"  # text, also where it begins like a formula
+        return cell
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return f"_x{ord(found[0]):04X}_"
+
+
+def _unescaped(cell: Any) -> Any:
+    if not isinstance(cell, str) or "_x" not in cell:
+        return cell
+    return _ESCAPED.sub(lambda found: chr(int(found[1], 16)), cell)

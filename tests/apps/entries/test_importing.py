@@ -1,0 +1,317 @@
+"""Imports and exports: all of a file or nothing, whoever writes, works or is killed meanwhile."""
+
+import asyncio
+import io
+import json
+import random
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock import Done
+from penstock.apps.entries import Entries, EntryExists, holding
+from penstock.apps.entries.checking import index_items
+from penstock.apps.entries.exporting import export_entries
+from penstock.apps.entries.formats import FORMATS, UnreadableFile
+from penstock.apps.entries.holding import StillEmbedding, held
+from penstock.apps.entries.importing import ImportRefused, Options, import_records
+from penstock.apps.entries.rows import QUEUE, Chosen
+from tests.apps.entries.transfers import (
+    assert_index_equals_rows,
+    contents,
+    embedded,
+    imported,
+    is_paused,
+    lines,
+    opened,
+    records,
+    until,
+    working,
+)
+from tests.contract.support import SHARED, STORES
+
+
+@pytest.fixture(params=SHARED)
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return STORES[request.param](tmp_path)
+
+
+@pytest.fixture
+async def entries(url: str, tmp_path: Path) -> AsyncIterator[Entries]:
+    async with opened(url, tmp_path / "entries") as opened_entries:
+        yield opened_entries
+
+
+async def test_file_is_stored_and_embedded(entries: Entries) -> None:
+    report = await imported(entries, lines(range(450), embedding_status="embedded"))
+    assert (report.stored, report.read, report.bad) == (True, 450, 0)
+    assert (report.added, report.replaced, report.removed) == (450, 0, 0)
+    assert await entries.counts() == {("manual", "pending"): 450}
+    assert not await is_paused(entries)
+    await embedded(entries)
+    assert (await entries.counts())["manual", "embedded"] == 450
+    await assert_index_equals_rows(entries)
+
+
+async def test_merge_replaces_what_has_the_same_id_and_leaves_the_rest(entries: Entries) -> None:
+    await imported(entries, lines(range(10)))
+    await embedded(entries)
+    report = await imported(entries, lines(range(5, 15), "other"), "2")
+    assert (report.added, report.replaced, report.removed) == (5, 5, 0)
+    counts = await entries.counts()
+    assert (counts["manual", "embedded"], counts["manual", "pending"]) == (5, 10)
+    await embedded(entries)
+    assert await contents(entries) == {
+        **{f"m-{n}": f"text {n}" for n in range(5)},
+        **{f"m-{n}": f"other {n}" for n in range(5, 15)},
+    }
+    await assert_index_equals_rows(entries)
+
+
+async def test_replace_removes_what_is_not_in_the_file(entries: Entries) -> None:
+    await imported(entries, lines(range(10)))
+    await imported(entries, lines(range(100, 103), category_code="B"), "2")
+    await embedded(entries)
+    report = await imported(entries, lines(range(5, 15)), "3", mode="replace", category_code="A")
+    assert (report.added, report.replaced, report.removed) == (5, 5, 5)
+    await embedded(entries)
+    assert {*await contents(entries)} == {f"m-{n}" for n in (*range(5, 15), *range(100, 103))}
+    await assert_index_equals_rows(entries)
+    report = await imported(entries, lines([7]), "4", mode="replace")
+    assert report.removed == 12
+    await embedded(entries)
+    await assert_index_equals_rows(entries)
+
+
+async def test_bad_records_are_told_by_line_and_nothing_is_stored(entries: Entries) -> None:
+    content = b"\n".join(
+        [
+            lines([1]),
+            b'{"entity_type": "manual", "category_code": "A", "data": {"title": "no content"}}',
+            b"{",
+            lines([2]),
+            lines([1]),
+            b'{"entity_type": "manual", "data": {}}',
+        ]
+    )
+    with pytest.raises(
+        ImportRefused, match=r"4 of 6 records are wrong: line 2: data.content"
+    ) as no:
+        await imported(entries, content)
+    assert [one.line for one in no.value.report.errors] == [2, 3, 5, 6]
+    assert "m-1 is that of line 1, too" in no.value.report.errors[2].error
+    assert await contents(entries) == {}
+    report = await imported(entries, content, skip_bad=True)
+    assert (report.read, report.bad, report.added) == (6, 4, 2)
+    assert {*await contents(entries)} == {"m-1", "m-2"}
+
+
+async def test_only_the_first_errors_are_told_one_by_one(entries: Entries) -> None:
+    with pytest.raises(ImportRefused) as refused:
+        await imported(entries, b"{\n" * 500)
+    assert (refused.value.report.bad, len(refused.value.report.errors)) == (500, 100)
+
+
+async def test_dry_run_changes_nothing(entries: Entries) -> None:
+    await imported(entries, lines(range(10)))
+    await embedded(entries)
+    before = await entries.page(Chosen())
+    jobs = await entries.penstock.count()
+    content = lines(range(5, 25)) + b"\n{"
+    report = await imported(entries, content, "2", mode="replace", dry_run=True)
+    assert (report.stored, report.read, report.bad) == (False, 21, 1)
+    assert (report.added, report.replaced, report.removed) == (15, 5, 5)
+    assert report.errors[0].line == 21
+    assert await entries.page(Chosen()) == before
+    assert await entries.penstock.count() == jobs
+
+
+async def test_same_import_again_stores_nothing_twice(entries: Entries) -> None:
+    """Its process was killed behind the commit, and the job runs again."""
+    content = json.dumps(
+        {"entity_type": "manual", "category_code": "A", "title": "t", "content": "c"}
+    )
+    first = await imported(entries, content.encode())
+    assert await imported(entries, content.encode()) == first
+    assert len(await contents(entries)) == 1
+
+
+async def test_unreadable_file_leaves_the_queue_alone(entries: Entries) -> None:
+    found = records(entries, b"titel\n1\n", "csv")
+    with pytest.raises(UnreadableFile, match="no column 'titel'"):
+        await import_records(entries, found, Options(), name="1")
+    assert not any(queue.paused for queue in await entries.penstock.queues())
+
+
+# The hold
+
+
+async def test_queue_is_held_while_rows_are_stored_and_rows_in_flight_are_waited_for(
+    entries: Entries,
+) -> None:
+    await entries.write("manual", "A", {"title": "t", "content": "before"})
+    (job,) = await entries.penstock.claim(queues=[QUEUE], worker="slow")
+    importing = asyncio.create_task(imported(entries, lines(range(3))))
+    await until(entries, lambda: is_paused(entries))
+    await entries.write("manual", "A", {"title": "t", "content": "meanwhile"})
+    assert await entries.penstock.claim(queues=[QUEUE], worker="quick") == []
+    assert len(await contents(entries)) == 2
+    assert not importing.done()
+    await entries.penstock.settle([(job.lease, Done())])
+    report = await importing
+    assert report.added == 3
+    assert not await is_paused(entries)
+    await embedded(entries)
+    assert len(await contents(entries)) == 5
+
+
+async def test_rows_that_never_end_are_not_waited_for_for_ever(entries: Entries) -> None:
+    await entries.write("manual", "A", {"title": "t", "content": "before"})
+    await entries.penstock.claim(queues=[QUEUE], worker="slow")
+    with pytest.raises(StillEmbedding, match="1 jobs"):
+        async with held(entries.penstock, patience=timedelta(0)):
+            pytest.fail("rows are in flight")
+    assert not await is_paused(entries)
+
+
+async def test_queue_that_was_paused_before_stays_paused(entries: Entries) -> None:
+    """Pause, drain, import, resume: as administrators do by hand."""
+    await imported(entries, lines(range(5)))
+    await embedded(entries)
+    await entries.penstock.pause(QUEUE)
+    await imported(entries, lines(range(10)), "2")
+    assert await is_paused(entries)
+    assert (await entries.counts())["manual", "pending"] == 10
+    await entries.penstock.resume(QUEUE)
+    await embedded(entries)
+    await assert_index_equals_rows(entries)
+
+
+async def test_hold_is_renewed_and_ends_when_it_fails(
+    entries: Entries, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(holding, "HOLD", timedelta(seconds=0.4))
+
+    ends: set[Any] = set()
+
+    async def was_renewed() -> bool:
+        [queue] = [one for one in await entries.penstock.queues() if one.name == QUEUE]
+        ends.add(queue.paused_until)
+        return len(ends) > 2
+
+    async def hold() -> None:
+        async with held(entries.penstock):
+            await until(entries, was_renewed)
+            raise ValueError("whatever")
+
+    with pytest.raises(ValueError, match="whatever"):
+        await hold()
+    assert not await is_paused(entries)
+
+
+# Others
+
+
+async def test_producers_that_write_meanwhile_lose_nothing(entries: Entries) -> None:
+    written: list[str] = []
+    over = asyncio.Event()
+
+    async def produce(place: int) -> None:
+        while not over.is_set():
+            name = f"p-{place}-{len(written)}"
+            await entries.write("manual", "B", {"title": "t", "content": name}, entry_id=name)
+            written.append(name)
+
+    async with working(entries):
+        producers = [asyncio.create_task(produce(place)) for place in range(3)]
+        for n in range(5):
+            await imported(entries, lines(range(n * 100, n * 100 + 150)), str(n))
+            replacing = lines(range(1_000, 1_050), category_code="C")
+            await imported(entries, replacing, f"r{n}", mode="replace", category_code="C")
+        over.set()
+        await asyncio.gather(*producers)
+    await embedded(entries)
+    wanted = {*written, *(f"m-{n}" for n in (*range(550), *range(1_000, 1_050)))}
+    assert {*await contents(entries)} == wanted
+    assert written
+    assert (await entries.counts())["manual", "embedded"] == len(wanted)
+    await assert_index_equals_rows(entries)
+
+
+@pytest.mark.parametrize("seed", range(2))
+async def test_import_that_is_killed_has_stored_all_or_nothing(
+    url: str, tmp_path: Path, seed: int
+) -> None:
+    """Killed at a random moment of a random step; the queue goes on by itself."""
+    chance = random.Random(seed)
+    folder, file = tmp_path / "entries", tmp_path / "new.jsonl"
+    file.write_bytes(lines(range(500, 3_500), "new"))
+    async with opened(url, folder) as entries:
+        await imported(entries, lines(range(1_000), "old"), "0")
+        await embedded(entries)
+        command = [sys.executable, "-m", "tests.apps.entries.transfers"]
+        command += [url, str(folder), str(file)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:  # noqa: ASYNC220 - ours
+            step = chance.choice(["reading", "waiting for rows in flight", "storing"])
+            assert process.stdout is not None
+            while process.stdout.readline().strip() != step:
+                assert process.poll() is None
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(chance.uniform(0, 0.15))
+            process.kill()
+        found = await contents(entries)
+        old = {f"m-{n}": f"old {n}" for n in range(1_000)}
+        new = {f"m-{n}": f"new {n}" for n in range(500, 3_500)}
+        assert found in (old, new)
+        [queue] = [one for one in await entries.penstock.queues() if one.name == QUEUE]
+        assert not queue.paused or queue.paused_until is not None
+        await entries.penstock.resume(QUEUE)  # as the end of the hold does
+        report = await imported(entries, file.read_bytes(), mode="replace")
+        assert (report.added, report.replaced, report.removed) == (2_500, 500, 500)
+        await embedded(entries)
+        assert await contents(entries) == new
+        assert (await entries.counts())["manual", "embedded"] == 3_000
+        assert {one for one, _ in index_items(await entries.shelf())} == {*new}
+
+
+# Exports
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+async def test_what_is_exported_can_be_imported(
+    entries: Entries, tmp_path: Path, kind: str
+) -> None:
+    await imported(entries, lines(range(20)))
+    data = {"title": "ünï", "playbook": "1\n2", "context": {"a": [1]}, "tags": ["x", "y"]}
+    await entries.write("experience", "HOME", data)
+    await embedded(entries)
+    with io.BytesIO() as file:
+        assert await export_entries(entries, file, kind, Chosen()) == 21
+        content = file.getvalue()
+    before = await entries.page(Chosen(), newest=False)
+    async with opened(f"sqlite:///{tmp_path}/other.db", tmp_path / "other") as other:
+        found = records(other, content, kind)
+        report = await import_records(other, found, Options(), name="1")
+        assert (report.added, report.bad) == (21, 0)
+        after = await other.page(Chosen(), newest=False)
+    for one, again in zip(before, after, strict=True):
+        assert (one.id, one.type, one.category) == (again.id, again.type, again.category)
+        assert one.data == again.data
+        assert (again.embedding_status, again.version) == ("pending", 1)
+
+
+async def test_export_has_what_is_asked_for(entries: Entries) -> None:
+    await imported(entries, lines(range(3)))
+    await imported(entries, lines(range(3, 5), category_code="B"), "2")
+    with io.BytesIO() as file:
+        assert await export_entries(entries, file, "jsonl", Chosen("manual", "B")) == 2
+        found = [json.loads(line) for line in file.getvalue().splitlines()]
+    assert [one["id"] for one in found] == ["m-3", "m-4"]
+    with pytest.raises(EntryExists):
+        await entries.write("manual", "B", {"title": "t", "content": "c"}, entry_id="m-3")
