@@ -129,7 +129,8 @@ async def test_rebuild_that_is_killed_leaves_one_whole_index_in_use(
         command = [sys.executable, "-m", "tests.apps.entries.transfers", url, str(folder)]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:  # noqa: ASYNC220 - ours
             assert process.stdout is not None
-            while process.stdout.readline().strip() != chance.choice(["embedding", "switching"]):
+            step = chance.choice(["embedding", "switching"])
+            while process.stdout.readline().strip() != step:
                 assert process.poll() is None
             with suppress(subprocess.TimeoutExpired):
                 process.wait(chance.uniform(0, 0.1))

@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import io
 import json
+import os
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from penstock import Penstock, Worker
-from penstock.apps.entries import Entries, Settings, embedding, operations, rows
+from penstock.apps.entries import Entries, Settings, embedding, holding, operations, rows
 from penstock.apps.entries.checking import index_items
 from penstock.apps.entries.formats import BadRecord, Record, read
 from penstock.apps.entries.importing import Options, Report, import_records
@@ -150,6 +151,7 @@ async def main(url: str, folder: str, content: bytes | None) -> None:
         sys.stdout.write(f"{note}\n")
         sys.stdout.flush()
 
+    holding.HOLD = timedelta(seconds=float(os.environ.get("HOLD", "30")))
     async with opened(url, Path(folder)) as entries:
         if content is None:
             await rebuild(entries, "others", progress=tell)

@@ -69,7 +69,7 @@ class Embedding:
     def __init__(self, entries: Entries) -> None:
         self._entries = entries
         self._waiting: deque[Request] = deque()
-        self._turns: asyncio.Semaphore | None = None
+        self._turns = asyncio.Semaphore(_AT_ONCE)
 
     async def embed(self, ids: list[str]) -> None:
         """Embed the rows that name this job, and forget the vectors of those that are gone.
@@ -84,27 +84,35 @@ class Embedding:
             return
         request = Request(run.job.id, ids)
         self._waiting.append(request)
-        if self._turns is None:
-            self._turns = asyncio.Semaphore(_AT_ONCE)
-        async with self._turns:
-            if not request.is_taken:
-                await asyncio.sleep(0)  # those who were claimed with it come first
-                await self._work_off(self._take())
-        await request.ended.wait()
-        if not request.is_done:
-            raise asyncio.CancelledError  # as who had taken it
+        while not request.is_done:
+            async with self._turns:
+                await self._gather(request)
+                if not request.is_taken:
+                    await self._work_off(self._take())
+            if request.is_taken:
+                await request.ended.wait()
         if request.error is not None:
             if run.attempt >= self._entries.settings.attempts:
                 why = f"{type(request.error).__name__}: {request.error}"
                 raise EmbeddingFailed(why) from request.error
             raise request.error
 
+    async def _gather(self, request: Request) -> None:
+        """Let those come who were claimed with it: they arrive one by one."""
+        seen = 0
+        while not request.is_taken and seen < len(self._waiting):
+            seen = len(self._waiting)
+            await asyncio.sleep(0)
+
     async def _work_off(self, requests: Sequence[Request]) -> None:
         try:
             await asyncio.to_thread(self._work, requests)
         finally:
-            for request in requests:
-                request.ended.set()
+            # If this run is told to end, the others are not: one of them begins again.
+            self._waiting.extendleft(one for one in reversed(requests) if not one.is_done)
+            for one in requests:
+                one.is_taken = one.is_done
+                one.ended.set()
 
     def _take(self) -> list[Request]:
         """The oldest requests, up to the size of a batch, but one at least."""
@@ -115,6 +123,7 @@ class Embedding:
         ):
             taken.append(self._waiting.popleft())
             taken[-1].is_taken = True
+            taken[-1].ended.clear()
             size += len(taken[-1].ids)
         return taken
 
@@ -154,7 +163,9 @@ class Embedding:
         )
         if configuration != batch.shelf.configuration:
             return False
-        current = [row for row in batch.due if now.get(row.id) == (row.job, row.version)]
+        current = [
+            row for row in batch.due if now.get(row.id) == (row.job, row.version, "processing")
+        ]
         gone = {one for one in ids if one not in now}
         gone.update(row.id for row in current if isinstance(vectors[row.id], Exception))
         if gone:

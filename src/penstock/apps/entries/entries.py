@@ -22,7 +22,7 @@ T = TypeVar("T")
 EMBED = "entries.embed"
 EMBEDDER = "embedder"
 """The fact that names the embedder in use."""
-TOGETHER = 200
+TOGETHER = 100
 """Rows that one job embeds where many are queued at once."""
 _CRASHES = 4
 """How often the rows of a process that was killed are taken up again: one may kill them all."""

@@ -33,7 +33,7 @@ UPDATE entries_entry SET
         WHEN NEW.stage = 4 THEN 'embedded' ELSE 'failed' END,
     embedding_error = CASE
         WHEN NEW.stage = 4 THEN NULL WHEN NEW.stage > 5 THEN 'its job was cancelled'
-        ELSE {headline} END,
+        ELSE replace({headline}, 'penstock.apps.entries.embedding.EmbeddingFailed: ', '') END,
     embedding_attempts = NEW.attempt
 WHERE job = NEW.id AND (
     NEW.stage <> 3 OR embedding_status <> 'processing' OR embedding_attempts <> NEW.attempt
@@ -267,13 +267,14 @@ def due(tx: Statements, jobs: Sequence[int]) -> list[Due]:
     return [Due(*one) for one in found.fetchall()]
 
 
-def versions(tx: Statements, ids: Sequence[str]) -> dict[str, tuple[int, int]]:
-    """By whom each of these rows is embedded, and its version, as far as they are there."""
+def versions(tx: Statements, ids: Sequence[str]) -> dict[str, tuple[int, int, str]]:
+    """Job, version and status of each of these rows, as far as they are there."""
     found = tx.execute(
-        f"SELECT id, job, version FROM entries_entry WHERE id IN {_TEXTS[tx.dialect]}",
+        "SELECT id, job, version, embedding_status FROM entries_entry "
+        f"WHERE id IN {_TEXTS[tx.dialect]}",
         (json.dumps(list(ids)),),
     )
-    return {one: (job, version) for one, job, version in found.fetchall()}
+    return {one: (job, version, status) for one, job, version, status in found.fetchall()}
 
 
 def digests(tx: Statements, ids: Sequence[str]) -> dict[str, tuple[str, str]]:
