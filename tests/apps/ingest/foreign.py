@@ -10,6 +10,7 @@ import json
 import random
 import sqlite3
 import sys
+import time
 import uuid
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -20,18 +21,20 @@ import psycopg
 LEASE = timedelta(seconds=3)
 PATHS = 1_000
 AHEAD = 300
+PAUSE = 0.005
+"""Seconds: a program does something between two looks."""
 
 
 class Database:
     """The statements of the program, on whichever database."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, patience: float = 5.0) -> None:
         self.connection: Any
         self.is_sqlite = url.startswith("sqlite")
         if self.is_sqlite:
             path = url.removeprefix("sqlite:///")
             # As most programs have it: five seconds of patience, and transactions by themselves.
-            self.connection = sqlite3.connect(path)
+            self.connection = sqlite3.connect(path, timeout=patience)
         else:
             base, _, schema = url.partition("?schema=")
             self.connection = psycopg.connect(base)
@@ -51,8 +54,9 @@ def stamp(at: datetime) -> str:
 def produce(database: Database, name: str, acknowledged: Path) -> None:
     with acknowledged.open("a") as file:
         for number in itertools.count():
+            time.sleep(PAUSE)
             while waiting(database) > AHEAD:
-                pass
+                time.sleep(PAUSE)
             now, item = stamp(datetime.now(UTC)), str(uuid.uuid4())
             path = f"/{random.randrange(PATHS)}"
             database.run(
@@ -84,6 +88,7 @@ def consume(database: Database, name: str, finished: Path) -> None:
     )
     with finished.open("a") as file:
         for turn in itertools.count():
+            time.sleep(PAUSE)
             now = datetime.now(UTC)
             if turn % 20 == 0:
                 database.run(recover, stamp(now))

@@ -92,7 +92,7 @@ def standing(database: Database) -> object:
 
 def end_leases_of_the_dead(app: Penstock, url: str) -> None:
     """Ours keep an item for five minutes; nobody waits so long here."""
-    database = Database(url)
+    database = Database(url, PATIENCE)
     table = "penstock_job" if database.is_sqlite else "job_active"
     database.run(
         f"UPDATE {table} SET expires_at = started_at WHERE stage = 3 AND worker LIKE 'worker-%'"  # noqa: S608
@@ -134,7 +134,7 @@ def test_nothing_is_lost_and_nothing_taken_twice(
     app = Penstock(url)
     run_sync(relation.prepare(app))
     family = Family(url, tmp_path)
-    database = Database(url)
+    database = Database(url, PATIENCE)
     try:
         for name in ROLES:
             family.start(name)
