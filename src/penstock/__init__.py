@@ -52,6 +52,7 @@ from penstock.core.lifecycle import (
     Waiting,
 )
 from penstock.core.limits import Limit
+from penstock.core.mirror import Mirror
 from penstock.core.note import Line, Note, Progress
 from penstock.core.retry import RetryPolicy
 from penstock.core.schedule import Missed, Schedule
@@ -93,6 +94,7 @@ __all__ = [
     "Line",
     "LogEntry",
     "MigrationRefused",
+    "Mirror",
     "Missed",
     "NewJob",
     "NotAuthorised",

@@ -27,6 +27,7 @@ _SHORTEST = timedelta(milliseconds=1)
 # Far from where the calendar ends, in whatever time zone.
 _FIRST = datetime(1900, 1, 1, tzinfo=UTC)
 _LAST = datetime(9000, 1, 1, tzinfo=UTC)
+_IDENTIFIER = re.compile(r"[a-z_][a-z0-9_]{0,30}")
 _TRACE = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 
 
@@ -147,6 +148,14 @@ def check_name(field: str, name: object) -> None:
     """A name that people read."""
     if not (isinstance(name, str) and 0 < len(name) <= NAME_LIMIT and name.isprintable()):
         raise InvalidJob(f"{field} is 1 to {NAME_LIMIT} printable characters, not {name!r:.80}")
+
+
+def check_identifier(field: str, name: object) -> None:
+    """A name that stands in SQL."""
+    if not (isinstance(name, str) and _IDENTIFIER.fullmatch(name)):
+        raise ConfigurationError(
+            f"{field} is a name of small letters, digits and underscores, not {name!r:.80}"
+        )
 
 
 def check_key(field: str, key: object) -> None:

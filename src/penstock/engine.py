@@ -22,6 +22,7 @@ from penstock.checks import (
     PAYLOAD_LIMIT,
     JobChecker,
     check_concurrency,
+    check_identifier,
     check_jobs,
     check_key,
     check_kind,
@@ -66,6 +67,7 @@ from penstock.core.job import (
 )
 from penstock.core.lifecycle import Done, Event, Move, Outcome, State, Waiting
 from penstock.core.limits import Held, Limit
+from penstock.core.mirror import Mirror
 from penstock.core.note import Line, Note, Progress
 from penstock.core.schedule import Schedule
 from penstock.core.store import Clock, Store
@@ -891,6 +893,17 @@ class Penstock(AccessTokens, Administration, History, OwnTables, Periodic):
         if limit.concurrency is not None:
             check_concurrency(limit.concurrency)
         await self.store.limit(limit)
+
+    async def mirror(self, mirror: Mirror) -> None:
+        """Let rows of your own follow the jobs of a queue, in the transactions that change them.
+
+        It stays in the database, for every program that changes a job there; one of the same name
+        takes its place. Jobs that are there already are mirrored with their next change.
+        Raises `ConfigurationError` where there is no database.
+        """
+        check_identifier("mirror", mirror.name)
+        check_name("queue", mirror.queue)
+        await self.store.mirror(mirror)
 
     async def workers(self) -> list[WorkerInfo]:
         """Every worker on this store, by name, with how many jobs it runs; idle ones as well.

@@ -27,6 +27,7 @@ from penstock.core.job import (
 )
 from penstock.core.lifecycle import Done
 from penstock.core.limits import Held, Limit
+from penstock.core.mirror import Mirror
 from penstock.core.note import Line, Note, Notes, Progress
 from penstock.core.schedule import Due, Firing, Schedule
 from penstock.core.seal import Seal
@@ -451,6 +452,14 @@ class Store(Protocol):
 
         Each with the leases that it holds now, past their deadlines or not. A claim or a renewal
         counts as being seen.
+        """
+        ...
+
+    async def mirror(self, mirror: Mirror) -> None:
+        """Let rows of an application follow the jobs of a queue; see `Mirror`.
+
+        It lasts until another of the same name takes its place, for every process and program.
+        Raises `ConfigurationError` where there is no database.
         """
         ...
 

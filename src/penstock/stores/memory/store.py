@@ -39,6 +39,7 @@ from penstock.core.job import (
 )
 from penstock.core.lifecycle import FINAL, Done, Event, State, Waiting
 from penstock.core.limits import Held, Limit
+from penstock.core.mirror import Mirror
 from penstock.core.note import Line as LoggedLine
 from penstock.core.note import Note, Progress
 from penstock.core.note import Notes as KeptNotes
@@ -131,6 +132,9 @@ class MemoryStore:
         refused = ConfigurationError(f"{self._name} has no tables for an application")
         refused.add_note("a store that has: sqlite:///FILE or postgresql://…")
         return refused
+
+    async def mirror(self, mirror: Mirror) -> None:
+        raise ConfigurationError(f"{mirror.name} needs a SQLite or PostgreSQL store")
 
     @verb
     def claim(self, wanted: Claim) -> list[Job]:

@@ -1365,6 +1365,14 @@ edge AS (DELETE FROM penstock.edge AS d USING {_edges_of} WHERE d.ctid = t.tid),
 tagged AS (DELETE FROM penstock.tag AS d USING {_tags_of} WHERE d.ctid = t.tid)
 SELECT count(*) FROM p;
 
+-- The jobs of a shelf that a mirror follows: their rows have to go with them.
+-- name: clear_mirrored
+DELETE FROM penstock.job WHERE shelf = $1
+AND encode(convert_to(queue, 'UTF8') || '\x00'::bytea, 'escape') IN (
+    SELECT encode(tgargs, 'escape') FROM pg_trigger
+    WHERE tgrelid = 'penstock.job'::regclass AND tgname ~ '^mirror_.*_removed$'
+);
+
 -- Entries of jobs that are still there move to a day that stays.
 -- name: keep_entries
 UPDATE penstock.log AS l SET day = $2
@@ -1591,3 +1599,7 @@ SELECT
     worker, count(*), min(started_at), min(expires_at),
     max(greatest(started_at, expires_at - lease_time))
 FROM penstock.job_active WHERE stage = 3 GROUP BY worker;
+
+-- What a mirror does, as it stands in the database.
+-- name: mirror
+SELECT prosrc FROM pg_proc WHERE oid = to_regprocedure($1);

@@ -34,6 +34,7 @@ def _is_over(tx: PostgresTransaction, day: int, retention: Retention, state: Sta
 
 def _drop_shelf(tx: PostgresTransaction, day: int, *, failed: bool) -> int:
     (removed,) = tx.execute("clear_shelf", (2 * day + failed,)).fetchone()
+    tx.execute("clear_mirrored", (2 * day + failed,))
     tx.drop(f"job_{day}_{'failed' if failed else 'ended'}")
     return int(removed)
 

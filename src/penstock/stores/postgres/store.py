@@ -27,9 +27,11 @@ from penstock.core.job import (
     moved_fields,
 )
 from penstock.core.lifecycle import Done, Event, State
+from penstock.core.mirror import Mirror
 from penstock.core.seal import Seal
 from penstock.core.store import Clock
 from penstock.core.times import from_micros, span_to_micros, to_micros
+from penstock.stores.postgres import mirrors
 from penstock.stores.postgres.arrays import Int8s, Texts
 from penstock.stores.postgres.bell import Bell
 from penstock.stores.postgres.connection import address, connect, prepare, queries, translated
@@ -119,6 +121,10 @@ class PostgresStore(SqlStore):
         self._threads.shutdown()
         while self._readers:
             self._readers.pop().close()
+
+    async def mirror(self, mirror: Mirror) -> None:
+        """See `Store.mirror`."""
+        await self._write(mirrors.install, mirror)
 
     # How verbs reach the database
 

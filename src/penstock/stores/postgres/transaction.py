@@ -125,6 +125,11 @@ class PostgresTransaction(PostgresReading, Transaction):
         self._connection.execute(statement, prepare=False)
         self.written = True
 
+    @property
+    def schema(self) -> str:
+        """Where the tables of the store are."""
+        return self._where.schema
+
     def drop(self, table: str) -> None:
         """Remove a table of the schema, with all that is in it."""
         self.run(f"DROP TABLE {self._where.schema}.{table}".encode())

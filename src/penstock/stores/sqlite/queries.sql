@@ -1080,3 +1080,6 @@ SELECT
         (SELECT json_group_array(json_array(kind, name, concurrency)) FROM penstock_limit),
         (SELECT json_group_array(digest) FROM penstock_token)
     );
+
+-- name: triggers
+SELECT name, sql FROM sqlite_schema WHERE type = 'trigger' AND substr(name, 1, length(?1)) = ?1;

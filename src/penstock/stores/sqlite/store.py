@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from penstock.core.errors import ConfigurationError, StoreError
 from penstock.core.job import Job
 from penstock.core.lifecycle import Done
+from penstock.core.mirror import Mirror
 from penstock.core.store import Clock
 from penstock.stores.sql.adding import Addition
 from penstock.stores.sql.claiming import next_start
@@ -20,6 +21,7 @@ from penstock.stores.sql.store import SqlStore, answered
 from penstock.stores.sql.tables import Joined
 from penstock.stores.sql.transaction import Reading, Transaction
 from penstock.stores.sql.writer import Verb
+from penstock.stores.sqlite import mirrors
 from penstock.stores.sqlite.bell import Bell
 from penstock.stores.sqlite.connection import connect, prepared, translated
 from penstock.stores.sqlite.forks import note_closed, note_opened, refuse_inherited
@@ -86,6 +88,10 @@ class SqliteStore(SqlStore):
         while self._readers:
             self._readers.pop().close()
         note_closed(self._opened)
+
+    async def mirror(self, mirror: Mirror) -> None:
+        """See `Store.mirror`."""
+        await self._write(mirrors.install, mirror)
 
     # How verbs reach the file
 
