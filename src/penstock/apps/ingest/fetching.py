@@ -54,7 +54,7 @@ def fetch(
         finally:
             connection.close()
     except (OSError, http.client.HTTPException) as error:
-        raise FetchFailed(f"{url}: {error or type(error).__name__}") from error
+        raise FetchFailed(f"{url}: {type(error).__name__} {error}") from error
 
 
 def _allowed(url: str, settings: Settings) -> SplitResult:

@@ -7,11 +7,13 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from penstock.apps.ingest.payloads import PAYLOADS, Payload
+
+Named = TypeVar("Named", bound=StrEnum)
 
 
 class ItemType(StrEnum):
@@ -239,8 +241,8 @@ def is_name(value: object) -> bool:
     return isinstance(value, str) and 0 < len(value) <= _NAME_LIMIT and value.isprintable()
 
 
-def _one_of(kind: type[Any], value: object) -> Any:
-    return kind(value) if isinstance(value, str) and value in list(kind) else None
+def _one_of(kind: type[Named], value: object) -> Named | None:
+    return next((one for one in kind if one == value), None)
 
 
 def _is_whole(value: object, most: int) -> bool:

@@ -109,10 +109,10 @@ def _members(archive: Path) -> Iterator[tuple[str, IO[bytes]]]:
             return
         with tarfile.open(archive) as tar:
             for member in tar:
-                content = tar.extractfile(member) if member.isreg() else None
-                if content is not None:
-                    with content:
-                        yield member.name, content
+                packed = tar.extractfile(member) if member.isreg() else None
+                if packed is not None:
+                    with packed:
+                        yield member.name, packed
     except (zipfile.BadZipFile, tarfile.TarError, EOFError, RuntimeError, OSError) as error:
         raise Rejected(f"{archive.name} cannot be unpacked: {error}") from error
 

@@ -13,17 +13,17 @@ class Roots:
 
     def __init__(self, roots: Sequence[str], besides: Path) -> None:
         """`besides` is the folder of what the server keeps; it is never read from."""
-        self._roots = [os.path.realpath(root) for root in roots or (str(Path.cwd()),)]
+        self.roots = tuple(os.path.realpath(root) for root in roots or (str(Path.cwd()),))
         self.besides = os.path.realpath(besides)
 
     def admit(self, path: str) -> None:
         """Raise `Rejected` for a path that may not be read."""
         real = os.path.realpath(path)
-        if any(real == root or is_under(real, root) for root in self._roots):
+        if any(real == root or is_under(real, root) for root in self.roots):
             if real != self.besides and not is_under(real, self.besides):
                 return
             raise Rejected(f"{path} lies in the server's own folder")
         raise Rejected(
-            f"{path} lies in none of the folders that may be read: {', '.join(self._roots)}; "
+            f"{path} lies in none of the folders that may be read: {', '.join(self.roots)}; "
             "PENSTOCK_INGEST_ROOTS names others"
         )
