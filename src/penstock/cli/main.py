@@ -12,7 +12,9 @@ from penstock.cli import (
     cron,
     enqueue,
     indexing,
+    ingest,
     jobs,
+    legacy,
     log,
     migrate,
     queues,
@@ -79,6 +81,8 @@ for _command in (
     *token.COMMANDS,
     *serve.COMMANDS,
     *indexing.COMMANDS,
+    *ingest.COMMANDS,
+    *legacy.COMMANDS,
     *completion.COMMANDS,
 ):
     cli.add_command(_command)

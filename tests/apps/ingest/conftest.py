@@ -1,8 +1,9 @@
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.apps.indexing.support import Embeddings
 from tests.apps.ingest.support import Bench, bench
 
 
@@ -10,3 +11,9 @@ from tests.apps.ingest.support import Bench, bench
 async def table(tmp_path: Path) -> AsyncIterator[Bench]:
     async with bench(tmp_path) as made:
         yield made
+
+
+@pytest.fixture
+def embeddings() -> Iterator[Embeddings]:
+    with Embeddings() as service:
+        yield service

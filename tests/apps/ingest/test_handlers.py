@@ -223,7 +223,7 @@ async def test_what_was_not_ordered_at_its_insert_waits_when_it_runs(table: Benc
             "priority": 9,
         }
     )
-    row = table.service._row(item, "from-elsewhere", (), None, None)  # without edges
+    row = table.service._row(item, "from-elsewhere", ())  # without edges
     [added] = await table.app.transact(lambda tx: relation.add(tx, [row]))
     await table.work()
     assert table.chunks() == {"/b": "A"}

@@ -14,12 +14,6 @@ from tests.apps.indexing.support import SOON, Embeddings, Server, serving, write
 
 
 @pytest.fixture
-def embeddings() -> Iterator[Embeddings]:
-    with Embeddings() as service:
-        yield service
-
-
-@pytest.fixture
 def server(tmp_path: Path, embeddings: Embeddings) -> Iterator[Server]:
     project = tmp_path / "project"
     project.mkdir()

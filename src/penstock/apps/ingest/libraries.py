@@ -38,8 +38,10 @@ class Libraries:
                 with tempfile.TemporaryDirectory(prefix="penstock-library-") as folder:
                     self._unpack(path, Path(folder))
                     yield from self._of_folder(Path(folder), place)
-            else:
+            elif path.suffix.lower() in _TEXTS:
                 yield [self._single(path, f"{place}/{path.name}")]
+            else:
+                raise Rejected(f"{path.name} is neither an archive nor a document")
 
     @contextmanager
     def _local(self, source: str) -> Iterator[Path]:
@@ -102,8 +104,8 @@ def _members(archive: Path) -> Iterator[tuple[str, IO[bytes]]]:
         if zipfile.is_zipfile(archive):
             with zipfile.ZipFile(archive) as opened:
                 for info in opened.infolist():
-                    mode = info.external_attr >> 16
-                    if not info.is_dir() and (not mode or stat.S_ISREG(mode)):
+                    kind = stat.S_IFMT(info.external_attr >> 16)
+                    if not info.is_dir() and kind in (0, stat.S_IFREG):
                         with opened.open(info) as content:
                             yield info.filename, content
             return

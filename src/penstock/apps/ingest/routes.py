@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from penstock import Access, ConfigurationError, JobId, JobQuery, State
+from penstock import Access, ConfigurationError, Job, JobId, JobQuery, State
 from penstock.apps.ingest import shapes
 from penstock.apps.ingest.listing import FILTERS, QueueItem
 from penstock.apps.ingest.order import NEWEST
@@ -22,6 +22,7 @@ from penstock.http.routes import Answer, route
 
 QueueId = Annotated[str, Meta(min_length=1, max_length=200)]
 _FAILURES = 20
+_FAILED = frozenset({State.FAILED, State.CANCELLED, State.SUPERSEDED})
 _EXAMPLE = {
     "item_type": "file",
     "op": "ingest",
@@ -108,7 +109,7 @@ class IngestRoutes:
     async def item(self, queue_id: QueueId) -> shapes.ItemDetail:
         """An item with what it waits for, its progress, its result and its children."""
         await self._check_store()
-        return await self._detail(await self._service.get(queue_id))
+        return await detail(self._service, queue_id)
 
     @route(
         "POST",
@@ -163,46 +164,41 @@ class IngestRoutes:
         except ConfigurationError as error:
             raise Problem(503, f"ingest needs a SQLite or PostgreSQL store: {error}") from error
 
-    async def _detail(self, found: QueueItem) -> shapes.ItemDetail:
-        app = self._service.penstock
-        job = await app.get(found.job_id)
-        progress = await app.progress(found.job_id)
-        return shapes.ItemDetail(
-            **msgspec.structs.asdict(found),
-            explanation=(await app.explain(found.job_id)).text,
-            progress=None
-            if progress is None
-            else {"done": progress.done, "total": progress.total, "note": progress.note},
-            result=job.returned,
-            children=await self._children(found.job_id),
-        )
 
-    async def _children(self, job_id: int) -> shapes.ItemChildren:
-        app = self._service.penstock
-        tally = await app.children(job_id)
-        failed = sum(n for state, n in tally.items() if state in _FAILED)
-        failures = (
-            await app.find(
-                JobQuery(queue=QUEUE, parent=JobId(job_id), states=_FAILED, limit=_FAILURES)
-            )
-            if failed
-            else []
-        )
-        return shapes.ItemChildren(
-            total=sum(tally.values()),
-            pending=tally.get(State.PENDING, 0),
-            in_progress=tally.get(State.RUNNING, 0),
-            done=tally.get(State.DONE, 0),
-            failed=failed,
-            failures=[
-                {
-                    "queue_id": job.args["queue_id"],
-                    "payload": job.args["payload"],
-                    "error": job.error,
-                }
-                for job in failures
-            ],
-        )
+async def detail(service: Service, queue_id: str) -> shapes.ItemDetail:
+    """An item in full; raises `Problem`."""
+    app = service.penstock
+    found = await service.get(queue_id)
+    job = await app.get(found.job_id)
+    progress = await app.progress(found.job_id)
+    told = None
+    if progress is not None:
+        told = {"done": progress.done, "total": progress.total, "note": progress.note}
+    return shapes.ItemDetail(
+        **msgspec.structs.asdict(found),
+        explanation=(await app.explain(found.job_id)).text,
+        progress=told,
+        result=job.returned,
+        children=await _children(service, found.job_id),
+    )
 
 
-_FAILED = frozenset({State.FAILED, State.CANCELLED, State.SUPERSEDED})
+async def _children(service: Service, job_id: int) -> shapes.ItemChildren:
+    app = service.penstock
+    tally = await app.children(job_id)
+    failed = sum(n for state, n in tally.items() if state in _FAILED)
+    failures: list[Job] = []
+    if failed:
+        query = JobQuery(queue=QUEUE, parent=JobId(job_id), states=_FAILED, limit=_FAILURES)
+        failures = await app.find(query)
+    return shapes.ItemChildren(
+        total=sum(tally.values()),
+        pending=tally.get(State.PENDING, 0),
+        in_progress=tally.get(State.RUNNING, 0),
+        done=tally.get(State.DONE, 0),
+        failed=failed,
+        failures=[
+            {"queue_id": job.args["queue_id"], "payload": job.args["payload"], "error": job.error}
+            for job in failures
+        ],
+    )

@@ -67,11 +67,22 @@ class Service:
         *,
         parent: int | None = None,
         run_at: datetime | None = None,
+        retries: int = 0,
     ) -> list[Added]:
-        """As `add`, inside a transaction; `ids` are those of new items."""
+        """As `add`, inside a transaction; `ids` are those of new items.
+
+        `retries` were used up elsewhere.
+        """
         waits = before(tx, [(NEWEST, _reach(item)) for item in items])
         rows = [
-            self._row(item, queue_id, () if _purges(item) else after, parent, run_at)
+            self._row(
+                item,
+                queue_id,
+                () if _purges(item) else after,
+                parent=parent,
+                run_at=run_at,
+                retries=retries,
+            )
             for item, queue_id, after in zip(items, ids, waits, strict=True)
         ]
         return [Added(one.queue_id, one.job_id, one.duplicate) for one in relation.add(tx, rows)]
@@ -81,8 +92,10 @@ class Service:
         item: Item,
         queue_id: str,
         after: Sequence[int],
-        parent: int | None,
-        run_at: datetime | None,
+        *,
+        parent: int | None = None,
+        run_at: datetime | None = None,
+        retries: int = 0,
     ) -> relation.Row:
         lease = self._leases.get(item.item_type.value, self._settings.lease)
         delay = timedelta(seconds=self._settings.retry_delay)
@@ -103,7 +116,7 @@ class Service:
             parent=parent,
             run_at=run_at,
             lease=timedelta(seconds=lease),
-            retry=RetryPolicy(attempts=item.max_retries + 1, delay=delay),
+            retry=RetryPolicy(attempts=max(1, item.max_retries + 1 - retries), delay=delay),
         )
 
     async def before(self, asked: Sequence[tuple[int, Reach]]) -> list[list[int]]:
