@@ -62,8 +62,8 @@ def statements_of_a_claim(store: SqliteStore) -> list[str]:
 
 def test_claim_without_limits_runs_no_statement_more(store: SqliteStore) -> None:
     drive(store.add([new()] * 3, actor="p"))
-    plain = ["seal", "any_due", "queues_with_ready", "pick", "last_ids", "log_claimed", "start"]
-    plain += ["jobs", *["add_totals"] * 2]
+    plain = ["arrived", "seal", "any_due", "queues_with_ready", "pick", "last_ids", "log_claimed"]
+    plain += ["start", "jobs", *["add_totals"] * 2]
     assert statements_of_a_claim(store) == plain
     drive(store.limit(Limit(kind="throttle", name="x", concurrency=2)))
     drive(store.add([new(queue="other")], actor="p"))

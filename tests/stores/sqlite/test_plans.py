@@ -142,6 +142,7 @@ def test_pick_begins_where_its_queue_does(connection: sqlite3.Connection) -> Non
 
 
 ALL_BUT = {
+    "arrived": "what programs have ended since the last claim",
     "find": "built from its parts: see below",
     "find_tagged": "as find",
     "holding": "asks for any row at all",

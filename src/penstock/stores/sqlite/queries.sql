@@ -1083,3 +1083,7 @@ SELECT
 
 -- name: triggers
 SELECT name, sql FROM sqlite_schema WHERE type = 'trigger' AND substr(name, 1, length(?1)) = ?1;
+
+-- What programs ended with SQL alone, and others wait for.
+-- name: arrived
+DELETE FROM penstock_arrival RETURNING job_id, state, actor;

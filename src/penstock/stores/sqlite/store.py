@@ -5,18 +5,19 @@ import contextlib
 import os
 import sqlite3
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
 from penstock.core.errors import ConfigurationError, StoreError
-from penstock.core.job import Job
-from penstock.core.lifecycle import Done
+from penstock.core.job import Claim, Job
+from penstock.core.lifecycle import Done, State
 from penstock.core.mirror import Mirror
 from penstock.core.store import Clock
 from penstock.stores.sql.adding import Addition
 from penstock.stores.sql.claiming import next_start
+from penstock.stores.sql.moving import Moving
 from penstock.stores.sql.store import SqlStore, answered
 from penstock.stores.sql.tables import Joined
 from penstock.stores.sql.transaction import Reading, Transaction
@@ -92,6 +93,23 @@ class SqliteStore(SqlStore):
     async def mirror(self, mirror: Mirror) -> None:
         """See `Store.mirror`."""
         await self._write(mirrors.install, mirror)
+
+    def _claim(self, tx: Transaction, calls: Sequence[Claim]) -> list[list[Job]]:
+        self._link(tx)
+        return super()._claim(tx, calls)
+
+    def _remove(self, tx: Transaction, found: str) -> int:
+        self._link(tx)  # who waits for a job must hear of its end before it is gone
+        return super()._remove(tx, found)
+
+    def _link(self, tx: Transaction) -> None:
+        """Tell those who wait for jobs that programs have ended with SQL alone."""
+        ended = tx.execute("arrived").fetchall()
+        if ended:
+            moving = Moving(tx, tx.now())
+            moving.arrive((), {job_id: (State(state), actor) for job_id, state, actor in ended}, ())
+            moving.write([])
+            tx.written = True
 
     # How verbs reach the file
 

@@ -1,0 +1,397 @@
+-- The relation `unified_queue` in SQLite. `{millis(x)}` stands for a timestamp as milliseconds since
+-- 1970, in whatever format it came; `{stamp(x)}` for microseconds as our own format.
+--
+-- A row and its job say the same at every moment. Whoever changes a row with SQL calls a verb of the
+-- queue by it, or the row stays as it is; whoever changes a job changes its row, by a mirror. Each of
+-- the two looks first whether the other is already so, and then does nothing.
+-- No statement in a trigger may meet a conflict: INSERT OR REPLACE of another program would be
+-- imposed on it.
+
+CREATE TABLE unified_queue (
+    queue_id TEXT NOT NULL PRIMARY KEY DEFAULT (lower(hex(randomblob(16)))),
+    item_type TEXT NOT NULL CHECK (item_type IN (
+        'content', 'file', 'folder', 'project', 'library', 'delete_tenant', 'delete_document', 'rename'
+    )),
+    op TEXT NOT NULL CHECK (op IN ('ingest', 'update', 'delete', 'scan')),
+    tenant_id TEXT NOT NULL,
+    collection TEXT NOT NULL,
+    priority INTEGER NOT NULL DEFAULT 5 CHECK (priority BETWEEN 0 AND 10),
+    status TEXT NOT NULL DEFAULT 'pending'
+        CHECK (status IN ('pending', 'in_progress', 'done', 'failed')),
+    created_at TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ', 'now')),
+    updated_at TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ', 'now')),
+    lease_until TEXT,
+    worker_id TEXT,
+    idempotency_key TEXT NOT NULL,
+    payload_json TEXT NOT NULL DEFAULT '{}',
+    retry_count INTEGER NOT NULL DEFAULT 0,
+    max_retries INTEGER NOT NULL DEFAULT 3,
+    error_message TEXT,
+    last_error_at TEXT,
+    branch TEXT DEFAULT 'main',
+    metadata TEXT DEFAULT '{}',
+    CHECK (CASE
+        WHEN item_type IN ('content', 'file', 'library') THEN op IN ('ingest', 'update', 'delete')
+        WHEN item_type IN ('folder', 'project') THEN op IN ('ingest', 'delete', 'scan')
+        WHEN item_type = 'rename' THEN op = 'update'
+        ELSE op = 'delete'
+    END)
+);
+
+CREATE INDEX idx_unified_queue_dequeue ON unified_queue (status, priority DESC, created_at);
+CREATE UNIQUE INDEX idx_unified_queue_idempotency ON unified_queue (idempotency_key)
+WHERE status IN ('pending', 'in_progress');
+CREATE INDEX idx_unified_queue_lease_expiry ON unified_queue (lease_until)
+WHERE status = 'in_progress';
+CREATE INDEX idx_unified_queue_collection_tenant ON unified_queue (collection, tenant_id);
+CREATE INDEX idx_unified_queue_item_type ON unified_queue (item_type, status);
+CREATE INDEX idx_unified_queue_failed ON unified_queue (status, last_error_at)
+WHERE status = 'failed';
+CREATE INDEX idx_unified_queue_worker ON unified_queue (worker_id, status)
+WHERE status = 'in_progress';
+
+-- Which job a row has. `token` is that of the newest claim that was made in SQL; -1 while the row of
+-- a job is still to come.
+CREATE TABLE unified_queue_job (
+    job_id INTEGER PRIMARY KEY,
+    queue_id TEXT NOT NULL UNIQUE,
+    token INTEGER NOT NULL DEFAULT 0
+);
+
+-- Kept with every change of a row, so that nothing ever counts them.
+CREATE TABLE unified_queue_total (
+    tenant_id TEXT NOT NULL,
+    collection TEXT NOT NULL,
+    item_type TEXT NOT NULL,
+    status TEXT NOT NULL,
+    n INTEGER NOT NULL,
+    PRIMARY KEY (tenant_id, collection, item_type, status)
+) WITHOUT ROWID;
+
+CREATE VIEW unified_queue_count (tenant_id, collection, item_type, status, n) AS
+SELECT NULL, NULL, NULL, NULL, NULL WHERE false;
+
+CREATE TRIGGER unified_queue_counted INSTEAD OF INSERT ON unified_queue_count
+BEGIN
+    INSERT INTO unified_queue_total (tenant_id, collection, item_type, status, n)
+    VALUES (NEW.tenant_id, NEW.collection, NEW.item_type, NEW.status, NEW.n)
+    ON CONFLICT DO UPDATE SET n = n + excluded.n;
+END;
+
+-- What the job of a row says. `outside`: a program that has SQL alone holds it. `over`: its lease has
+-- run out. `spent`: there is no further attempt.
+CREATE VIEW unified_queue_state AS
+SELECT
+    k.queue_id, j.id AS job_id, j.stage, j.worker, j.priority,
+    CASE WHEN j.stage < 3 THEN 'pending' WHEN j.stage = 3 THEN 'in_progress'
+    WHEN j.stage = 4 THEN 'done' ELSE 'failed' END AS status,
+    (j.expires_at + 500) / 1000 AS lease,
+    k.token = j.token AS outside,
+    j.expires_at <= (SELECT at FROM penstock_now) AS over,
+    j.cancel_requested OR j.attempt >= ifnull(j.retry ->> 'attempts', 3) AS spent
+FROM unified_queue_job AS k CROSS JOIN penstock_job AS j ON j.id = k.job_id;
+
+-- Makes the job of a row that has none which is unfinished. Nothing is selected that is inserted:
+-- SQLite would make a table in memory for it, each time.
+CREATE VIEW unified_queue_adopt (
+    queue_id, item_type, op, tenant_id, collection, branch, priority, status, lease_until,
+    idempotency_key, retry_count, max_retries, payload, metadata
+) AS SELECT
+    NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+WHERE false;
+
+CREATE TRIGGER unified_queue_adopted INSTEAD OF INSERT ON unified_queue_adopt
+WHEN NEW.status IN ('pending', 'in_progress') AND NOT EXISTS (
+    SELECT 1 FROM unified_queue_job AS k CROSS JOIN penstock_job AS j ON j.id = k.job_id
+    WHERE k.queue_id = NEW.queue_id AND j.stage <> 4
+)
+BEGIN
+    DELETE FROM unified_queue_job WHERE queue_id = NEW.queue_id;
+    INSERT INTO penstock_add (
+        queue, task, priority, run_at, lease_time, key, dedupe, tenant, retry, attempt, body
+    )
+    VALUES (
+        'ingest', 'ingest.item', NEW.priority,
+        CASE WHEN NEW.status = 'pending' THEN {millis(NEW.lease_until)} * 1000 END,
+        300000000,
+        substr(
+            NEW.tenant_id || char(31) || NEW.collection || char(31) || ifnull(NEW.branch, 'main')
+            || char(31) || CASE NEW.item_type
+                WHEN 'file' THEN NEW.payload ->> '$.file_path'
+                WHEN 'folder' THEN NEW.payload ->> '$.folder_path'
+                WHEN 'project' THEN NEW.payload ->> '$.project_root'
+                WHEN 'library' THEN 'library:' || (NEW.payload ->> '$.library_name') || ':'
+                    || ifnull(NEW.payload ->> '$.library_version', '')
+                WHEN 'content' THEN
+                    ifnull(NEW.payload ->> '$.document_id', 'content:' || NEW.idempotency_key)
+                WHEN 'delete_document' THEN NEW.payload ->> '$.document_id'
+            END,
+            -1000
+        ),
+        'ingest:' || NEW.idempotency_key, nullif(NEW.tenant_id, ''),
+        json_object('attempts', max(NEW.max_retries, 0) + 1), max(NEW.retry_count, 0),
+        json_object(
+            'queue_id', NEW.queue_id, 'item_type', NEW.item_type, 'op', NEW.op,
+            'tenant_id', NEW.tenant_id, 'collection', NEW.collection,
+            'branch', ifnull(NEW.branch, 'main'), 'payload', json(NEW.payload),
+            'metadata', json(CASE WHEN json_valid(NEW.metadata) THEN NEW.metadata
+                WHEN NEW.metadata IS NULL THEN '{}' END)
+        )
+    );
+    INSERT INTO unified_queue_job (job_id, queue_id)
+    VALUES ((SELECT max(id) FROM penstock_job), NEW.queue_id);
+END;
+
+-- Takes a row's job for a program that has SQL alone.
+CREATE VIEW unified_queue_take (queue_id, worker_id, lease_until) AS
+SELECT NULL, NULL, NULL WHERE false;
+
+CREATE TRIGGER unified_queue_taken INSTEAD OF INSERT ON unified_queue_take
+BEGIN
+    SELECT RAISE(ABORT, 'unified_queue: lease_until is no timestamp')
+    WHERE NEW.lease_until IS NOT NULL AND {millis(NEW.lease_until)} IS NULL;
+    INSERT INTO penstock_call (verb, job_id, worker, expires_at)
+    SELECT 'claim', job_id, NEW.worker_id, {millis(NEW.lease_until)} * 1000
+    FROM unified_queue_job WHERE queue_id = NEW.queue_id;
+    UPDATE unified_queue_job SET token = (SELECT token FROM penstock_job WHERE id = job_id)
+    WHERE queue_id = NEW.queue_id;
+END;
+
+-- INSERT OR REPLACE has taken rows away, and no trigger was told.
+CREATE VIEW unified_queue_replace (queue_id, idempotency_key) AS SELECT NULL, NULL WHERE false;
+
+CREATE TRIGGER unified_queue_replaced INSTEAD OF INSERT ON unified_queue_replace
+WHEN EXISTS (SELECT 1 FROM unified_queue_job WHERE queue_id = NEW.queue_id AND token <> -1)
+OR EXISTS (
+    SELECT 1 FROM penstock_job AS j CROSS JOIN unified_queue_job AS k ON k.job_id = j.id
+    WHERE j.dedupe = 'ingest:' || NEW.idempotency_key AND j.dedupe IS NOT NULL AND j.stage < 3
+    AND k.queue_id <> NEW.queue_id
+)
+OR EXISTS (
+    SELECT 1 FROM penstock_job AS j CROSS JOIN unified_queue_job AS k ON k.job_id = j.id
+    WHERE j.dedupe = 'ingest:' || NEW.idempotency_key AND j.dedupe IS NOT NULL AND j.stage = 3
+    AND k.queue_id <> NEW.queue_id
+)
+BEGIN
+    SELECT RAISE(ABORT, 'unified_queue: the item is in progress') FROM unified_queue_state AS s
+    WHERE s.stage = 3 AND (
+        s.queue_id = NEW.queue_id
+        OR s.job_id IN (
+            SELECT id FROM penstock_job
+            WHERE dedupe = 'ingest:' || NEW.idempotency_key AND dedupe IS NOT NULL AND stage = 3
+        )
+    );
+    INSERT INTO unified_queue_count
+    SELECT p.body ->> 'tenant_id', p.body ->> 'collection', p.body ->> 'item_type', s.status, -1
+    FROM unified_queue_state AS s CROSS JOIN penstock_payload AS p ON p.job_id = s.job_id
+    WHERE s.queue_id = NEW.queue_id OR s.job_id IN (
+        SELECT id FROM penstock_job
+        WHERE dedupe = 'ingest:' || NEW.idempotency_key AND dedupe IS NOT NULL AND stage < 3
+    );
+    INSERT INTO penstock_call (verb, job_id, reason)
+    SELECT 'cancel', s.job_id, 'its row was replaced' FROM unified_queue_state AS s
+    WHERE s.stage < 3 AND (s.queue_id = NEW.queue_id OR s.job_id IN (
+        SELECT id FROM penstock_job
+        WHERE dedupe = 'ingest:' || NEW.idempotency_key AND dedupe IS NOT NULL AND stage < 3
+    ));
+    DELETE FROM unified_queue_job WHERE queue_id = NEW.queue_id;
+END;
+
+CREATE TRIGGER unified_queue_added AFTER INSERT ON unified_queue
+BEGIN
+    INSERT INTO unified_queue_replace VALUES (NEW.queue_id, NEW.idempotency_key);
+    INSERT INTO unified_queue_total (tenant_id, collection, item_type, status, n)
+    VALUES (NEW.tenant_id, NEW.collection, NEW.item_type, NEW.status, 1)
+    ON CONFLICT DO UPDATE SET n = n + 1;
+    INSERT INTO unified_queue_adopt VALUES (
+        NEW.queue_id, NEW.item_type, NEW.op, NEW.tenant_id, NEW.collection, NEW.branch,
+        NEW.priority, NEW.status, NEW.lease_until, NEW.idempotency_key, NEW.retry_count,
+        NEW.max_retries, CASE WHEN json_valid(NEW.payload_json) THEN NEW.payload_json END,
+        NEW.metadata
+    );
+    UPDATE unified_queue_job SET token = 0 WHERE queue_id = NEW.queue_id AND token = -1;
+END;
+
+CREATE TRIGGER unified_queue_added_taken AFTER INSERT ON unified_queue
+WHEN NEW.status = 'in_progress'
+BEGIN
+    INSERT INTO unified_queue_adopt VALUES (
+        NEW.queue_id, NEW.item_type, NEW.op, NEW.tenant_id, NEW.collection, NEW.branch,
+        NEW.priority, NEW.status, NEW.lease_until, NEW.idempotency_key, NEW.retry_count,
+        NEW.max_retries, CASE WHEN json_valid(NEW.payload_json) THEN NEW.payload_json END,
+        NEW.metadata
+    );
+    INSERT INTO unified_queue_take VALUES (NEW.queue_id, NEW.worker_id, NEW.lease_until);
+END;
+
+-- What may not be: the row stays as it is, as if the statement had not matched it. A late worker is
+-- told apart by its job, which somebody else holds now, and leaves an entry in the log.
+CREATE TRIGGER unified_queue_refused BEFORE UPDATE OF status, lease_until, worker_id ON unified_queue
+WHEN (
+    SELECT CASE s.status
+        WHEN 'pending' THEN NEW.status IN ('in_progress', 'done')
+            AND NOT EXISTS (SELECT 1 FROM penstock_claimable WHERE id = s.job_id)
+        WHEN 'in_progress' THEN CASE
+            WHEN NEW.status = 'pending' THEN NOT (s.outside OR s.over)
+            WHEN NEW.status <> 'in_progress' THEN NOT s.outside
+            WHEN NEW.worker_id IS NOT s.worker
+            THEN NOT (s.over AND NOT s.spent OR s.outside AND s.worker = 'sql')
+            ELSE NOT s.outside AND abs(ifnull({millis(NEW.lease_until)}, 0) - s.lease) > 1
+        END
+        WHEN 'done' THEN NEW.status IN ('in_progress', 'failed')
+        ELSE NEW.status IN ('in_progress', 'done')
+    END
+    FROM unified_queue_state AS s WHERE s.queue_id = OLD.queue_id
+)
+BEGIN
+    INSERT INTO penstock_call (verb, job_id, actor, reason)
+    SELECT 'refuse', job_id, ifnull(NEW.worker_id, 'sql'), 'the row cannot become ' || NEW.status
+    FROM unified_queue_state WHERE queue_id = OLD.queue_id AND stage = 3;
+    SELECT RAISE(IGNORE);
+END;
+
+CREATE TRIGGER unified_queue_changed
+AFTER UPDATE OF status, lease_until, worker_id, priority ON unified_queue
+WHEN NOT EXISTS (
+    SELECT 1 FROM unified_queue_state AS s
+    WHERE s.queue_id = NEW.queue_id AND s.status = NEW.status AND s.priority = NEW.priority
+    AND (
+        s.status <> 'in_progress'
+        OR NEW.worker_id IS s.worker AND abs(ifnull({millis(NEW.lease_until)}, 0) - s.lease) <= 1
+    )
+)
+BEGIN
+    SELECT RAISE(ABORT, 'unified_queue: lease_until is no timestamp')
+    WHERE NEW.lease_until IS NOT NULL AND {millis(NEW.lease_until)} IS NULL;
+    INSERT INTO penstock_call (verb, job_id, reason)
+    SELECT 'reset', job_id, 'its row became pending' FROM unified_queue_state
+    WHERE queue_id = NEW.queue_id AND status = 'failed' AND NEW.status = 'pending';
+    INSERT INTO unified_queue_adopt VALUES (
+        NEW.queue_id, NEW.item_type, NEW.op, NEW.tenant_id, NEW.collection, NEW.branch,
+        NEW.priority, NEW.status, NEW.lease_until, NEW.idempotency_key, 0,
+        NEW.max_retries, CASE WHEN json_valid(NEW.payload_json) THEN NEW.payload_json END,
+        NEW.metadata
+    );
+    -- A lease that has run out: the item is taken back, or over. Its own worker may be late with an
+    -- error, as long as nobody else has it.
+    INSERT INTO penstock_call (verb, job_id)
+    SELECT 'expire', job_id FROM unified_queue_state
+    WHERE queue_id = NEW.queue_id AND status = 'in_progress' AND over AND (
+        NEW.status = 'in_progress' AND NEW.worker_id IS NOT worker
+        OR NEW.status = 'pending' AND NOT (
+            outside AND NEW.error_message IS NOT NULL AND NEW.error_message IS NOT OLD.error_message
+        )
+    );
+    INSERT INTO unified_queue_take
+    SELECT queue_id, NEW.worker_id, CASE WHEN NEW.status = 'in_progress' THEN NEW.lease_until END
+    FROM unified_queue_state
+    WHERE queue_id = NEW.queue_id AND status = 'pending' AND (
+        NEW.status = 'in_progress'
+        OR NEW.status = 'done'
+    );
+    UPDATE penstock_job SET worker = NEW.worker_id
+    WHERE NEW.status = 'in_progress' AND NEW.worker_id IS NOT NULL AND id = (
+        SELECT job_id FROM unified_queue_state
+        WHERE queue_id = NEW.queue_id AND status = 'in_progress' AND outside AND worker = 'sql'
+    );
+    INSERT INTO penstock_call (verb, job_id, expires_at)
+    SELECT 'renew', job_id, {millis(NEW.lease_until)} * 1000 FROM unified_queue_state
+    WHERE queue_id = NEW.queue_id AND status = 'in_progress' AND outside
+    AND NEW.status = 'in_progress' AND abs(ifnull({millis(NEW.lease_until)}, 0) - lease) > 1;
+    INSERT INTO penstock_call (verb, job_id)
+    SELECT 'done', job_id FROM unified_queue_state
+    WHERE queue_id = NEW.queue_id AND status = 'in_progress' AND NEW.status = 'done';
+    -- Another attempt, not before `lease_until` if that is given. What neither counts as a retry nor
+    -- brings an error along only gives the item back.
+    INSERT INTO penstock_call (verb, job_id, error, permanent, run_at)
+    SELECT
+        'fail', job_id, ifnull(NEW.error_message, 'failed'), NEW.status = 'failed' AND NOT spent,
+        {millis(NEW.lease_until)} * 1000
+    FROM unified_queue_state
+    WHERE queue_id = NEW.queue_id AND status = 'in_progress' AND (
+        NEW.status = 'failed'
+        OR NEW.status = 'pending' AND (
+            NEW.retry_count > OLD.retry_count
+            OR NEW.error_message IS NOT NULL AND NEW.error_message IS NOT OLD.error_message
+        )
+    );
+    INSERT INTO penstock_call (verb, job_id, run_at)
+    SELECT 'release', job_id, {millis(NEW.lease_until)} * 1000 FROM unified_queue_state
+    WHERE queue_id = NEW.queue_id AND status = 'in_progress' AND NEW.status = 'pending';
+    INSERT INTO penstock_call (verb, job_id, reason)
+    SELECT 'cancel', job_id, ifnull(NEW.error_message, 'its row became failed')
+    FROM unified_queue_state
+    WHERE queue_id = NEW.queue_id AND status = 'pending' AND NEW.status = 'failed';
+    INSERT INTO penstock_call (verb, job_id, priority)
+    SELECT 'reprioritise', job_id, NEW.priority FROM unified_queue_state
+    WHERE queue_id = NEW.queue_id AND status = 'pending' AND priority <> NEW.priority;
+END;
+
+CREATE TRIGGER unified_queue_recounted
+AFTER UPDATE OF tenant_id, collection, item_type, status ON unified_queue
+WHEN (OLD.tenant_id, OLD.collection, OLD.item_type, OLD.status)
+<> (NEW.tenant_id, NEW.collection, NEW.item_type, NEW.status)
+BEGIN
+    INSERT INTO unified_queue_count
+    VALUES (OLD.tenant_id, OLD.collection, OLD.item_type, OLD.status, -1);
+    INSERT INTO unified_queue_count
+    VALUES (NEW.tenant_id, NEW.collection, NEW.item_type, NEW.status, 1);
+END;
+
+-- What a waiting item is about may still be changed, and what it is called by.
+CREATE TRIGGER unified_queue_rewritten
+AFTER UPDATE OF queue_id, item_type, op, tenant_id, collection, branch, idempotency_key,
+payload_json, metadata ON unified_queue
+BEGIN
+    UPDATE unified_queue_job SET queue_id = NEW.queue_id
+    WHERE queue_id = OLD.queue_id AND OLD.queue_id <> NEW.queue_id;
+    UPDATE penstock_job SET dedupe = 'ingest:' || NEW.idempotency_key
+    WHERE id = (SELECT job_id FROM unified_queue_job WHERE queue_id = NEW.queue_id)
+    AND dedupe <> 'ingest:' || NEW.idempotency_key;
+    UPDATE penstock_payload SET body = json_object(
+        'queue_id', NEW.queue_id, 'item_type', NEW.item_type, 'op', NEW.op,
+        'tenant_id', NEW.tenant_id, 'collection', NEW.collection,
+        'branch', ifnull(NEW.branch, 'main'),
+        'payload', json(CASE WHEN json_valid(NEW.payload_json) THEN NEW.payload_json END),
+        'metadata', json(CASE WHEN json_valid(NEW.metadata) THEN NEW.metadata
+            WHEN NEW.metadata IS NULL THEN '{}' END)
+    )
+    WHERE job_id = (SELECT job_id FROM unified_queue_state WHERE queue_id = NEW.queue_id AND stage < 3);
+END;
+
+CREATE TRIGGER unified_queue_deleted AFTER DELETE ON unified_queue
+BEGIN
+    INSERT INTO penstock_call (verb, job_id)
+    SELECT 'done', job_id FROM unified_queue_state
+    WHERE queue_id = OLD.queue_id AND stage = 3 AND outside;
+    INSERT INTO penstock_call (verb, job_id, reason)
+    SELECT 'cancel', job_id, 'its row was deleted' FROM unified_queue_state
+    WHERE queue_id = OLD.queue_id AND stage < 4;
+    INSERT INTO unified_queue_count
+    VALUES (OLD.tenant_id, OLD.collection, OLD.item_type, OLD.status, -1);
+    DELETE FROM unified_queue_job WHERE queue_id = OLD.queue_id;
+END;
+
+-- mirror
+UPDATE unified_queue SET
+    status = CASE WHEN NEW.stage < 3 THEN 'pending' WHEN NEW.stage = 3 THEN 'in_progress'
+        WHEN NEW.stage = 4 THEN 'done' ELSE 'failed' END,
+    lease_until = CASE
+        WHEN NEW.stage = 3 AND abs(ifnull({millis(lease_until)}, 0) - (NEW.expires_at + 500) / 1000) <= 1
+        THEN lease_until
+        WHEN NEW.stage = 3 THEN {stamp(NEW.expires_at)}
+        WHEN NEW.stage = 1 THEN {stamp(NEW.run_at)}
+    END,
+    worker_id = NEW.worker,
+    retry_count = max(0, NEW.attempt - (NEW.stage >= 3)),
+    priority = NEW.priority,
+    error_message = coalesce(
+        NEW.error, error_message,
+        CASE NEW.stage WHEN 6 THEN 'cancelled' WHEN 7 THEN 'superseded' END
+    ),
+    last_error_at = CASE
+        WHEN NEW.stage = 5 OR NEW.error IS NOT NULL AND NEW.error IS NOT error_message
+        THEN strftime('%Y-%m-%dT%H:%M:%fZ', 'now') ELSE last_error_at
+    END,
+    updated_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now')
+WHERE queue_id = (SELECT queue_id FROM unified_queue_job WHERE job_id = NEW.id AND token <> -1)

@@ -1,0 +1,465 @@
+"""Programs that have SQL alone work on `unified_queue` beside ours: the row and its job agree."""
+
+import itertools
+import json
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from penstock import Cancelled, Done, Failed, Job, Penstock, RetryPolicy, State, run_sync
+from penstock.apps.ingest import relation
+from penstock.stores.postgres.connection import address
+
+STATUS = {"pending": "pending", "running": "in_progress", "done": "done"}
+ACTIVE = "2099-01-01T00:00:00.000Z"
+LONG_AGO = "2001-01-01T00:00:00.000Z"
+
+
+class Program:
+    """A program that knows the table, and nothing of Penstock."""
+
+    def __init__(self, url: str) -> None:
+        self.connection: Any
+        self.is_sqlite = url.startswith("sqlite")
+        if self.is_sqlite:
+            path = url.removeprefix("sqlite:///")
+            self.connection = sqlite3.connect(path, isolation_level=None)
+        else:
+            where = address(url)
+            self.connection = psycopg.connect(where.conninfo, autocommit=True)
+            self.connection.execute(f"SET search_path = {where.schema}, public".encode())
+        self.numbers = itertools.count(1)
+
+    def run(self, sql: str, *parameters: object) -> int:
+        sql = sql if self.is_sqlite else sql.replace("?", "%s")
+        return int(self.connection.execute(sql, parameters).rowcount)
+
+    def ask(self, sql: str, *parameters: object) -> list[tuple[Any, ...]]:
+        sql = sql if self.is_sqlite else sql.replace("?", "%s")
+        return list(self.connection.execute(sql, parameters).fetchall())
+
+    def insert(self, path: str = "", how: str = "INSERT", **columns: object) -> str:
+        number = next(self.numbers)
+        row: dict[str, object] = {
+            "queue_id": f"q{number}",
+            "item_type": "file",
+            "op": "ingest",
+            "tenant_id": "t",
+            "collection": "c",
+            "priority": 5,
+            "status": "pending",
+            "created_at": "2026-01-01T00:00:00.000Z",
+            "updated_at": "2026-01-01T00:00:00.000Z",
+            "idempotency_key": f"key {number}",
+            "payload_json": json.dumps({"file_path": path or f"/f{number}"}),
+            **columns,
+        }
+        marks = ", ".join("?" * len(row))
+        self.run(f"{how} INTO unified_queue ({', '.join(row)}) VALUES ({marks})", *row.values())
+        return str(row["queue_id"])
+
+    def lease(self, queue_id: str, until: str | None = ACTIVE, worker: str = "me") -> bool:
+        return bool(
+            self.run(
+                "UPDATE unified_queue SET status = 'in_progress', lease_until = ?, worker_id = ? "
+                "WHERE queue_id = ? AND status = 'pending'",
+                until,
+                worker,
+                queue_id,
+            )
+        )
+
+    def change(self, queue_id: str, sql: str, *parameters: object) -> int:
+        return self.run(f"UPDATE unified_queue SET {sql} WHERE queue_id = ?", *parameters, queue_id)  # noqa: S608
+
+    def row(self, queue_id: str) -> dict[str, Any]:
+        names = ("status", "lease_until", "worker_id", "retry_count", "error_message", "priority")
+        sql = f"SELECT {', '.join(names)} FROM unified_queue WHERE queue_id = ?"  # noqa: S608
+        return dict(zip(names, self.ask(sql, queue_id)[0], strict=True))
+
+
+class Both:
+    """The store, and the program beside it."""
+
+    def __init__(self, url: str) -> None:
+        self.app = Penstock(url)
+        run_sync(relation.prepare(self.app))
+        self.program = Program(url)
+
+    def job(self, queue_id: str) -> Job:
+        [(job_id,)] = self.program.ask(
+            "SELECT job_id FROM unified_queue_job WHERE queue_id = ?", queue_id
+        )
+        return run_sync(self.app.get(job_id))
+
+    def events(self, queue_id: str) -> list[str]:
+        return [entry.event.value for entry in run_sync(self.app.log(self.job(queue_id).id))]
+
+    def claim(self, limit: int = 10) -> list[Job]:
+        return run_sync(self.app.claim(worker="ours", queues=("ingest",), limit=limit))
+
+    def settle(self, job: Job, outcome: Any) -> None:
+        run_sync(self.app.settle([(job, outcome)]))
+
+    def check(self) -> None:
+        """Rows, jobs, totals and the log say the same."""
+        ask = self.program.ask
+        for queue_id, status, worker, retries, priority in ask(
+            "SELECT queue_id, status, worker_id, retry_count, priority FROM unified_queue"
+        ):
+            job = self.job(queue_id)
+            assert status == STATUS.get(job.state, "failed"), queue_id
+            assert (worker, priority) == (job.worker, job.priority), queue_id
+            assert retries == max(0, job.attempt - (job.state is not State.PENDING)), queue_id
+            log = run_sync(self.app.log(job.id))
+            assert log[-1].state is job.state
+            assert log[-1].id == job.version
+        kept = {tuple(row[:4]): row[4] for row in run_sync(self.app.read(relation.stats))}
+        counted = ask(
+            "SELECT tenant_id, collection, item_type, status, count(*) FROM unified_queue "
+            "GROUP BY tenant_id, collection, item_type, status"
+        )
+        assert kept == {tuple(row[:4]): row[4] for row in counted}
+        totals: dict[str, int] = {}
+        for (queue, state, _), n in run_sync(self.app.count()).items():
+            if queue == "ingest" and n:
+                totals[state] = totals.get(state, 0) + n
+        states: dict[str, int] = {}
+        for job in run_sync(self.app.find()):
+            states[job.state] = states.get(job.state, 0) + 1
+        assert totals == states
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def both(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Both]:
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    if request.param == "postgres":
+        url = request.getfixturevalue("postgres_url")
+    opened = Both(url)
+    yield opened
+    opened.check()
+    opened.program.connection.close()
+    run_sync(opened.app.close())
+
+
+def linked(both: Both) -> None:
+    """Let what came with other transactions find its place, as any claim does."""
+    run_sync(both.app.claim(worker="nobody", queues=("none",), limit=1))
+
+
+def test_an_inserted_row_is_a_job(both: Both) -> None:
+    item = both.program.insert("/src/ä.py", priority=7, branch=None, max_retries=1)
+    linked(both)
+    job = both.job(item)
+    assert json.loads(job.payload) == {
+        "queue_id": item,
+        "item_type": "file",
+        "op": "ingest",
+        "tenant_id": "t",
+        "collection": "c",
+        "branch": "main",
+        "payload": {"file_path": "/src/ä.py"},
+        "metadata": {},
+    }
+    assert (job.task, job.queue, job.tenant, job.priority) == ("ingest.item", "ingest", "t", 7)
+    assert job.retry == RetryPolicy(attempts=2)
+    assert job.lease_time == timedelta(minutes=5)
+    assert job.key == "t\x1fc\x1fmain\x1f/src/ä.py"
+    assert both.events(item) == ["enqueued"]
+
+
+def test_our_worker_takes_what_a_program_has_inserted(both: Both) -> None:
+    item = both.program.insert()
+    [job] = both.claim()
+    both.check()
+    row = both.program.row(item)
+    assert (row["status"], row["worker_id"]) == ("in_progress", "ours")
+    assert datetime.fromisoformat(row["lease_until"]) > datetime.now(UTC)
+    assert not both.program.lease(item)
+    both.settle(job, Done())
+    assert both.program.row(item)["status"] == "done"
+
+
+def test_a_program_leases_renews_and_finishes(both: Both) -> None:
+    item = both.program.insert()
+    linked(both)
+    for until in ("2098-01-01T00:00:00.000Z", "2098-02-01T00:00:00+00:00", "2098-03-01 00:00:00"):
+        if both.program.row(item)["status"] == "pending":
+            assert both.program.lease(item, until)
+        else:
+            assert both.program.change(item, "lease_until = ?", until) == 1
+        expires = datetime.fromisoformat(until).replace(tzinfo=UTC)
+        assert both.job(item).expires_at == expires
+        both.check()
+    assert both.job(item).worker == "me"
+    assert both.claim() == []
+    assert both.program.change(item, "status = 'done', lease_until = NULL") == 1
+    assert both.job(item).state is State.DONE
+    assert both.events(item) == ["enqueued", "claimed", "done"]
+
+
+def test_a_lease_without_an_end_gets_one(both: Both) -> None:
+    item = both.program.insert()
+    linked(both)
+    assert both.program.lease(item, None)
+    assert both.program.row(item)["lease_until"] is not None
+
+
+def test_a_lease_that_is_no_time_is_refused(both: Both) -> None:
+    item = both.program.insert()
+    linked(both)
+    with pytest.raises((sqlite3.Error, psycopg.Error), match="lease_until"):
+        both.program.lease(item, "soon")
+
+
+def test_a_program_fails_until_the_attempts_are_used_up(both: Both) -> None:
+    item = both.program.insert(max_retries=1)
+    linked(both)
+    assert both.program.lease(item)
+    retry = "status = 'pending', retry_count = retry_count + 1, error_message = 'oh', "
+    retry += "lease_until = NULL, worker_id = NULL"
+    assert both.program.change(item, retry) == 1
+    both.check()
+    assert (both.job(item).state, both.job(item).error) == (State.PENDING, "oh")
+    linked(both)
+    assert both.program.lease(item)
+    assert both.program.change(item, retry.replace("'oh'", "'no'")) == 1
+    assert both.job(item).state is State.FAILED
+    assert both.program.row(item)["status"] == "failed"
+    assert both.program.row(item)["error_message"] == "no"
+
+
+def test_a_retry_with_a_time_is_not_claimed_before(both: Both) -> None:
+    item = both.program.insert()
+    linked(both)
+    assert both.program.lease(item)
+    both.program.change(
+        item, "status = 'pending', retry_count = 1, error_message = 'x', lease_until = ?", ACTIVE
+    )
+    linked(both)
+    both.check()
+    assert both.job(item).run_at == datetime.fromisoformat(ACTIVE)
+    assert both.claim() == []
+    assert not both.program.lease(item)
+    assert both.program.row(item)["lease_until"] == ACTIVE
+
+
+def test_what_is_given_back_has_not_used_an_attempt(both: Both) -> None:
+    item = both.program.insert()
+    linked(both)
+    assert both.program.lease(item)
+    both.program.change(item, "status = 'pending', lease_until = NULL, worker_id = NULL")
+    assert both.job(item).attempt == 0
+    assert both.events(item)[-1] == "snoozed"
+
+
+def test_a_program_fails_for_good(both: Both) -> None:
+    item = both.program.insert()
+    linked(both)
+    assert both.program.lease(item)
+    both.program.change(item, "status = 'failed', error_message = 'never'")
+    assert both.job(item).state is State.FAILED
+    both.check()
+    both.program.change(item, "status = 'pending'")
+    linked(both)
+    assert both.job(item).state is State.PENDING
+    [job] = both.claim()
+    assert json.loads(job.payload)["queue_id"] == item
+
+
+def test_programs_recover_what_has_expired(both: Both) -> None:
+    item = both.program.insert()
+    linked(both)
+    assert both.program.lease(item, LONG_AGO)
+    recovered = both.program.run(
+        "UPDATE unified_queue SET status = 'pending', lease_until = NULL, worker_id = NULL "
+        "WHERE status = 'in_progress' AND lease_until < '2026-01-01'"
+    )
+    assert recovered == 1
+    assert both.events(item)[-1] == "expired"
+    assert both.job(item).attempt == 1
+
+
+def test_we_recover_what_a_program_has_left(both: Both) -> None:
+    item = both.program.insert()
+    linked(both)
+    assert both.program.lease(item, LONG_AGO)
+    assert run_sync(both.app.reclaim()) == 1
+    assert both.program.row(item)["status"] == "pending"
+    [job] = both.claim()
+    # The program is late: somebody else has the item now, and it is told so by no row.
+    assert both.program.change(item, "status = 'done'") == 0
+    both.check()
+    assert both.events(item)[-1] == "refused"
+    both.settle(job, Done())
+    assert both.program.change(item, "status = 'failed'") == 0
+
+
+def test_what_cannot_start_is_not_leased(both: Both) -> None:
+    first, second = both.program.insert("/one"), both.program.insert("/one")
+    later = both.program.insert(lease_until=ACTIVE)
+    linked(both)
+    assert not both.program.lease(second)  # behind the first of its path
+    assert not both.program.lease(later)
+    run_sync(both.app.pause("ingest"))
+    assert not both.program.lease(first)
+    run_sync(both.app.resume("ingest"))
+    run_sync(both.app.limit("ingest", concurrency=1))
+    assert both.program.lease(first)
+    other = both.program.insert("/two")
+    linked(both)
+    assert not both.program.lease(other)
+    run_sync(both.app.limit("ingest", concurrency=None))
+    assert both.program.change(first, "status = 'done'") == 1
+    linked(both)
+    assert both.program.lease(second)
+
+
+def test_the_key_is_unique_among_unfinished_items(both: Both) -> None:
+    item = both.program.insert(idempotency_key="same")
+    with pytest.raises((sqlite3.IntegrityError, psycopg.errors.UniqueViolation)):
+        both.program.insert(idempotency_key="same")
+    linked(both)
+    assert both.program.lease(item)
+    with pytest.raises((sqlite3.IntegrityError, psycopg.errors.UniqueViolation)):
+        both.program.insert(idempotency_key="same")
+    both.program.change(item, "status = 'done'")
+    both.program.insert(idempotency_key="same")
+    assert len(run_sync(both.app.find())) == 2
+
+
+@pytest.mark.parametrize("kind", ["content", "file", "folder", "rename", "delete_tenant", "odd"])
+@pytest.mark.parametrize("op", ["ingest", "update", "delete", "scan", "odd"])
+def test_what_is_no_item_is_not_stored(tmp_path: Path, kind: str, op: str) -> None:
+    allowed = {"content": "iud", "file": "iud", "folder": "ids", "rename": "u"}
+    allowed["delete_tenant"] = "d"
+    app = Penstock(f"sqlite:///{tmp_path}/jobs.db")
+    run_sync(relation.prepare(app))
+    with closing(Program(app.url).connection):
+        program = Program(app.url)
+    if op != "odd" and op[0] in allowed.get(kind, ""):
+        program.insert(item_type=kind, op=op)
+    else:
+        with pytest.raises(sqlite3.IntegrityError, match="CHECK"):
+            program.insert(item_type=kind, op=op)
+        assert run_sync(app.find()) == []
+    program.connection.close()
+    run_sync(app.close())
+
+
+def test_rows_that_are_deleted(both: Both) -> None:
+    waiting, held, ours = (both.program.insert(priority=n) for n in (1, 2, 9))
+    linked(both)
+    jobs = {item: both.job(item).id for item in (waiting, held, ours)}
+    [job] = both.claim(1)
+    assert job.id == jobs[ours]
+    assert both.program.lease(held)
+    assert both.program.run("DELETE FROM unified_queue") == 3
+    assert run_sync(both.app.get(jobs[waiting])).state is State.CANCELLED
+    assert run_sync(both.app.get(jobs[held])).state is State.DONE
+    assert run_sync(both.app.get(jobs[ours])).cancel_requested
+    both.settle(job, Cancelled())
+
+
+def test_a_row_goes_with_its_job(both: Both) -> None:
+    item = both.program.insert()
+    [job] = both.claim()
+    both.settle(job, Done())
+    run_sync(both.app.delete(job.id))
+    assert both.program.ask("SELECT * FROM unified_queue WHERE queue_id = ?", item) == []
+    assert both.program.ask("SELECT * FROM unified_queue_job") == []
+
+
+def test_priorities_and_payloads_of_waiting_items_change(both: Both) -> None:
+    item = both.program.insert()
+    linked(both)
+    both.program.change(item, 'priority = 9, payload_json = \'{"file_path": "/new"}\'')
+    assert both.job(item).priority == 9
+    assert json.loads(both.job(item).payload)["payload"] == {"file_path": "/new"}
+    run_sync(both.app.set_priority(both.job(item).id, 2))
+    assert both.program.row(item)["priority"] == 2
+
+
+def test_done_without_a_lease_is_a_whole_run(both: Both) -> None:
+    item = both.program.insert()
+    linked(both)
+    assert both.program.change(item, "status = 'done'") == 1
+    assert both.events(item) == ["enqueued", "claimed", "done"]
+
+
+def test_a_done_item_that_is_pending_again_is_a_new_job(both: Both) -> None:
+    item = both.program.insert()
+    linked(both)
+    both.program.change(item, "status = 'done'")
+    before = both.job(item).id
+    both.program.change(item, "status = 'pending'")
+    assert both.job(item).id > before
+    [job] = both.claim()
+    both.settle(job, Failed("x", permanent=True))
+    assert both.program.row(item)["status"] == "failed"
+
+
+def test_our_own_items_are_the_same_rows(both: Both) -> None:
+    rows = [own(n, after=()) for n in range(3)]
+    added = run_sync(both.app.transact(lambda tx: relation.add(tx, rows)))
+    assert [one.duplicate for one in added] == [False] * 3
+    again = run_sync(both.app.transact(lambda tx: relation.add(tx, rows[:1])))
+    assert again == [(added[0].queue_id, added[0].job_id, True)]
+    linked(both)
+    both.check()
+    assert both.program.lease(added[1].queue_id)
+    both.program.change(added[1].queue_id, "status = 'done'")
+    assert {job.id for job in both.claim()} == {added[0].job_id, added[2].job_id}
+
+
+def test_who_waits_for_an_item_is_freed_when_a_program_ends_it(both: Both) -> None:
+    item = both.program.insert()
+    linked(both)
+    first = both.job(item).id
+    [after] = run_sync(both.app.transact(lambda tx: relation.add(tx, [own(1, after=(first,))])))
+    linked(both)
+    assert both.program.lease(item)
+    both.program.change(item, "status = 'failed', error_message = 'no'")
+    assert [job.id for job in both.claim()] == [after.job_id]
+
+
+def own(number: int, *, after: Sequence[int]) -> relation.Row:
+    return relation.Row(
+        queue_id=f"own {number}",
+        item_type="file",
+        op="ingest",
+        tenant_id="t",
+        collection="c",
+        priority=5,
+        idempotency_key=f"own {number}",
+        payload_json=json.dumps({"file_path": f"/own/{number}"}),
+        key=f"t\x1fc\x1fmain\x1f/own/{number}",
+        after=tuple(after),
+    )
+
+
+@pytest.mark.parametrize("how", ["INSERT OR IGNORE", "INSERT OR REPLACE"])
+def test_conflict_clauses_of_others_do_no_harm(tmp_path: Path, how: str) -> None:
+    both = Both(f"sqlite:///{tmp_path}/jobs.db")
+    run_sync(both.app.limit("ingest", concurrency=5))
+    for queue_id in ("a", "b", "a"):
+        both.program.insert("/p", how=how, queue_id=queue_id, idempotency_key="same")
+        both.check()
+    [queue] = [queue for queue in run_sync(both.app.queues()) if queue.name == "ingest"]
+    assert queue.concurrency == 5
+    assert len(both.program.ask("SELECT * FROM unified_queue")) == 1
+    pending = [job for job in run_sync(both.app.find()) if job.state is State.PENDING]
+    assert len(pending) == 1
+    [job] = both.claim()
+    assert job.id == pending[0].id
+    if how.endswith("REPLACE"):
+        with pytest.raises(sqlite3.IntegrityError, match="in progress"):
+            both.program.insert("/p", how=how, idempotency_key="same")
+    both.program.connection.close()
+    run_sync(both.app.close())
