@@ -113,8 +113,8 @@ def test_items_are_checked_cancelled_and_retried(server: Server, embeddings: Emb
     assert server.ask("GET", path)["status"] == "in_progress"
     server.ask("POST", f"{path}/retry", status=409)
     server.ask("POST", f"{path}/cancel")
-    embeddings.release()
     assert until(server, first["queue_id"], "failed", "done")["status"] == "failed"
+    embeddings.release()
     server.ask("POST", f"{path}/cancel", status=409)
     assert server.ask("POST", f"{path}/retry")["status"] == "pending"
     assert until(server, first["queue_id"], "failed", "done")["status"] == "done"

@@ -21,6 +21,7 @@ from penstock.apps.ingest.settings import Settings
 
 _log = logging.getLogger(__name__)
 
+_BEGIN = "from penstock.apps.ingest.process import main; main()"
 _GRACE = 30.0
 _LOOK_AGAIN = 5.0
 _PAUSE = 0.2
@@ -89,9 +90,7 @@ class Pool:
             await asyncio.sleep(rest)
 
     async def _one(self, place: int) -> int:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "penstock.apps.ingest.process", stdin=PIPE
-        )
+        process = await asyncio.create_subprocess_exec(sys.executable, "-c", _BEGIN, stdin=PIPE)
         self.processes[place] = process.pid
         try:
             await self._tell(process)

@@ -76,7 +76,3 @@ def _stop_at_the_end_of_input(worker: Worker) -> None:
 
     loop.add_reader(lifeline, look)
     loop.add_signal_handler(signal.SIGTERM, worker.stop)
-
-
-if __name__ == "__main__":
-    main()
