@@ -463,3 +463,15 @@ def test_conflict_clauses_of_others_do_no_harm(tmp_path: Path, how: str) -> None
             both.program.insert("/p", how=how, idempotency_key="same")
     both.program.connection.close()
     run_sync(both.app.close())
+
+
+def test_a_program_needs_no_worker_of_ours(both: Both) -> None:
+    first, second = both.program.insert("/one"), both.program.insert("/one")
+    for item in (first, second):
+        assert [both.program.lease(one) for one in (first, second)].count(True) == 1
+        both.check()
+        assert both.program.change(item, "status = 'pending', retry_count = 1") == 1
+        assert both.program.lease(item)
+        assert both.program.change(item, "status = 'done'") == 1
+    linked(both)
+    assert both.claim() == []

@@ -26,6 +26,7 @@ class Arrival(NamedTuple):
     key: str | None
     needed: str | None
     on_failure: str | None
+    state: str | None
 
 
 def link(tx: Transaction) -> None:
@@ -97,15 +98,16 @@ class _Linking:
             tx.execute("add_edges", (encoded(self._edges),))
             open_ends = {needed for needed, _, _, resolved in self._edges if not resolved}
             tx.execute("await", (encoded(open_ends),))
-        if ended:
-            tx.execute("clear_checkpoints", (encoded([one.job_id for one in ended]),))
+        done = [one.job_id for one in ended if one.state is None]
+        if done:
+            tx.execute("clear_checkpoints", (encoded(done),))
         moving = Moving(tx, tx.now())
         moving.look_up([change.job.id for change, _ in self._changes])
         for change, actor in self._changes:
             moving.call([change], actor)
         moving.arrive(
             self._linked,
-            {one.job_id: (State.DONE, one.actor) for one in ended},
+            {one.job_id: (State(one.state or State.DONE), one.actor) for one in ended},
             {one.key for one in ended if one.key is not None},
         )
         moving.write([])

@@ -828,7 +828,7 @@ SELECT EXISTS (SELECT 1 FROM penstock.arrival);
 -- What came and ended inside transactions of somebody else, and has committed.
 -- name: arrived
 WITH arrived AS (DELETE FROM penstock.arrival RETURNING *)
-SELECT job_id, ended, actor, key, needed, on_failure FROM arrived ORDER BY job_id;
+SELECT job_id, ended, actor, key, needed, on_failure, state FROM arrived ORDER BY job_id;
 
 -- Jobs that came so, with the number of others that they wait for.
 -- name: link
