@@ -85,7 +85,7 @@ class Legacy:
         async with Penstock(f"sqlite:///{self.file}") as app:
             service = Service(app, Settings())
             report = await migrate(service, self.file, drop=drop)
-            items = await service.page({}, None, 2**62, 1_000)
+            items, _ = await service.page({}, limit=1_000)
             self.jobs = {item.queue_id: await app.get(item.job_id) for item in items}
             return report, items[::-1]
 

@@ -74,6 +74,7 @@ def test_a_folder_is_ingested_by_a_process_that_may_be_killed(
 
     page = server.ask("GET", "/api/v1/queue/items?item_type=file&limit=20")
     rest = server.ask("GET", f"/api/v1/queue/items?item_type=file&limit=20&before={page['next']}")
+    assert server.ask("GET", "/api/v1/queue/items?status=failed") == {"items": [], "next": None}
     names = {one["payload"]["file_path"] for one in page["items"] + rest["items"]}
     assert (len(names), rest["next"]) == (30, None)
     listed = server.ask("GET", f"/api/v1/queue/items?parent={accepted['queue_id']}&limit=100")

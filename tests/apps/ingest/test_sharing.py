@@ -3,8 +3,11 @@
 import os
 from collections.abc import Sequence
 
+import pytest
+from msgspec import structs
+
 from penstock import JobQuery, State
-from penstock.apps.ingest import Item, ItemType, Operation
+from penstock.apps.ingest import Item, ItemType, Operation, service
 from tests.apps.ingest.support import Bench
 
 BACKLOG = int(os.environ.get("PENSTOCK_TEST_BACKLOG", "2000"))
@@ -52,3 +55,32 @@ async def test_an_item_has_four_attempts_and_the_lease_of_its_type(table: Bench)
     folder, content = await table.app.find(JobQuery(queue="ingest"))
     assert (content.retry.attempts, content.lease_time.total_seconds()) == (4, 300)
     assert folder.retry.attempts == 1
+
+
+async def test_pages_of_what_fits_rarely_end_and_miss_nothing(
+    table: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "_LOOKED_AT", 5)
+    monkeypatch.setattr(service, "_STEPS", 2)
+    for n in range(60):
+        [one] = items(f"tenant {n % 2}", [n])
+        collection = "rare" if n % 20 == 0 else "docs"
+        await table.service.add([structs.replace(one, collection=collection)])
+    for wanted, status, expected in (
+        ({}, None, 60),
+        ({"collection": "rare"}, None, 3),
+        ({"collection": "rare", "tenant_id": "tenant 0"}, "pending", 3),
+        ({"tenant_id": "tenant 1"}, None, 30),
+        ({"collection": "missing"}, None, 0),
+        ({}, "failed", 0),
+    ):
+        seen: list[int] = []
+        before: int | None = 2**62
+        for _ in range(100):
+            assert before is not None
+            page, before = await table.service.page(wanted, status=status, before=before, limit=2)
+            assert len(page) <= 2
+            seen += [one.job_id for one in page]
+            if before is None:
+                break
+        assert len(set(seen)) == len(seen) == expected

@@ -1,7 +1,7 @@
 """Items as rows of `unified_queue`: the SQL that looks at them, all columns named here."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -21,7 +21,8 @@ _TOTALS = (
     "SELECT tenant_id, collection, item_type, status, n FROM unified_queue_total "
     "WHERE n > 0 AND (? = '' OR tenant_id = ?) AND (? = '' OR collection = ?)"
 )
-FILTERS = ("item_type", "op", "tenant_id", "collection", "branch", "status")
+FILTERS = ("item_type", "op", "tenant_id", "collection", "branch")
+"""Columns that items are listed by; by their status, their jobs are found."""
 
 
 class QueueItem(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,17 +56,14 @@ def get(tx: Statements, queue_id: str) -> QueueItem | None:
     return None if row is None else _listed(row)
 
 
-def page(
-    tx: Statements, wanted: dict[str, str], parent: Sequence[int], before: int, limit: int
-) -> list[QueueItem]:
-    """Items that fit, newest first, behind a job; `parent` are the jobs that they may be of."""
-    text = "".join(f" AND q.{name} = ?" for name in FILTERS if name in wanted)
-    values = [wanted[name] for name in FILTERS if name in wanted]
-    if parent:
-        text += f" AND j.job_id IN ({', '.join('?' * len(parent))})"
+def among(tx: Statements, jobs: Sequence[int], wanted: Mapping[str, str]) -> list[QueueItem]:
+    """The items of these jobs that fit, newest first."""
+    names = [name for name in FILTERS if name in wanted]
+    text = "".join(f" AND q.{name} = ?" for name in names)
+    marks = ", ".join("?" * len(jobs))
     rows = tx.execute(
-        f"{_SELECT} WHERE j.job_id < ?{text} ORDER BY j.job_id DESC LIMIT ?",
-        (before, *values, *parent, limit),
+        f"{_SELECT} WHERE j.job_id IN ({marks}){text} ORDER BY j.job_id DESC",
+        (*jobs, *(wanted[name] for name in names)),
     )
     return [_listed(row) for row in rows]
 

@@ -14,7 +14,7 @@ from penstock.apps.ingest.order import NEWEST
 from penstock.apps.ingest.requests import common_case, items_of, raw_items
 from penstock.apps.ingest.roots import Roots
 from penstock.apps.ingest.searching import search as find
-from penstock.apps.ingest.service import QUEUE, Service
+from penstock.apps.ingest.service import QUEUE, STATES, Service
 from penstock.apps.ingest.settings import Settings
 from penstock.apps.ingest.shelves import Shelves
 from penstock.http.problems import Problem
@@ -22,7 +22,6 @@ from penstock.http.routes import Answer, route
 
 QueueId = Annotated[str, Meta(min_length=1, max_length=200)]
 _FAILURES = 20
-_FAILED = frozenset({State.FAILED, State.CANCELLED, State.SUPERSEDED})
 _EXAMPLE = {
     "item_type": "file",
     "op": "ingest",
@@ -79,13 +78,17 @@ class IngestRoutes:
         answers={200: shapes.ItemList},
     )
     async def listed(self, query: shapes.ItemFilter) -> shapes.ItemList:
-        """Items that fit, newest first, a page at a time."""
+        """Items that fit, newest first, a page at a time: go on while `next` is not null."""
         await self._check_store()
         wanted = {name: value for name in FILTERS if (value := getattr(query, name)) is not None}
-        before = NEWEST if query.before is None else query.before
-        found = await self._service.page(wanted, query.parent, before, query.limit)
-        more = len(found) == query.limit
-        return shapes.ItemList(items=found, next=found[-1].job_id if more else None)
+        found, behind = await self._service.page(
+            wanted,
+            status=query.status,
+            parent=query.parent,
+            before=query.before or NEWEST,
+            limit=query.limit,
+        )
+        return shapes.ItemList(items=found, next=behind)
 
     @route(
         "GET",
@@ -186,10 +189,12 @@ async def detail(service: Service, queue_id: str) -> shapes.ItemDetail:
 async def _children(service: Service, job_id: int) -> shapes.ItemChildren:
     app = service.penstock
     tally = await app.children(job_id)
-    failed = sum(n for state, n in tally.items() if state in _FAILED)
+    failed = sum(n for state, n in tally.items() if state in STATES["failed"])
     failures: list[Job] = []
     if failed:
-        query = JobQuery(queue=QUEUE, parent=JobId(job_id), states=_FAILED, limit=_FAILURES)
+        query = JobQuery(
+            queue=QUEUE, parent=JobId(job_id), states=STATES["failed"], limit=_FAILURES
+        )
         failures = await app.find(query)
     return shapes.ItemChildren(
         total=sum(tally.values()),

@@ -2,11 +2,14 @@
 
 import json
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from typing import NamedTuple
 
-from penstock import Job, JobId, JobQuery, Penstock, RetryPolicy, Transaction
+from msgspec.structs import replace
+
+from penstock import Job, JobId, JobQuery, Penstock, RetryPolicy, State, Transaction
 from penstock.apps.ingest import listing, relation
 from penstock.apps.ingest.items import InvalidItem, Item, ItemType
 from penstock.apps.ingest.order import NEWEST, Reach, before, key_of, reach_of
@@ -17,6 +20,15 @@ from penstock.http.problems import Problem
 QUEUE = relation.QUEUE
 TASK = relation.TASK
 _MOST_EDGES = 1_000
+_LOOKED_AT = 500
+_STEPS = 10
+STATES = {
+    "pending": frozenset({State.PENDING}),
+    "in_progress": frozenset({State.RUNNING}),
+    "done": frozenset({State.DONE}),
+    "failed": frozenset({State.FAILED, State.CANCELLED, State.SUPERSEDED}),
+}
+"""The states of jobs that a status stands for."""
 
 
 class Added(NamedTuple):
@@ -134,18 +146,40 @@ class Service:
         return found
 
     async def page(
-        self, wanted: dict[str, str], parent: str | None, before: int, limit: int
-    ) -> list[listing.QueueItem]:
-        """Items, newest first."""
+        self,
+        wanted: Mapping[str, str],
+        *,
+        status: str | None = None,
+        parent: str | None = None,
+        before: int = NEWEST,
+        limit: int = 50,
+    ) -> tuple[list[listing.QueueItem], int | None]:
+        """Items that fit, newest first, and where the next page begins; None at the end.
+
+        A page costs the same however many items there are: what fits rarely is spread over
+        several, which may have less than `limit` items.
+        """
         await self.prepare()
-        ids: Sequence[int] = ()
-        if parent is not None:
-            job = (await self.get(parent)).job_id
-            query = JobQuery(queue=QUEUE, parent=JobId(job), after=JobId(before), limit=limit)
+        of = None if parent is None else JobId((await self.get(parent)).job_id)
+        query = JobQuery(
+            queue=QUEUE,
+            states=None if status is None else STATES[status],
+            tenant=wanted.get("tenant_id"),
+            parent=of,
+            after=JobId(before),
+            limit=limit if wanted.keys() <= {"tenant_id"} else max(limit, _LOOKED_AT),
+        )
+        found: list[listing.QueueItem] = []
+        for _ in range(_STEPS):
             ids = await self.penstock.find_ids(query)
-            if not ids:
-                return []
-        return await self.penstock.read(lambda tx: listing.page(tx, wanted, ids, before, limit))
+            if ids:
+                found += await self.penstock.read(partial(listing.among, jobs=ids, wanted=wanted))
+            if len(found) > limit or (len(found) == limit and ids):
+                return found[:limit], found[limit - 1].job_id
+            if len(ids) < query.limit:
+                return found, None
+            query = replace(query, after=ids[-1])
+        return found, query.after
 
     async def job(self, queue_id: str) -> Job:
         """The job of an item; raises `Problem`."""

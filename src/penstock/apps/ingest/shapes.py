@@ -85,7 +85,10 @@ class ItemFilter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class ItemList(msgspec.Struct, frozen=True, kw_only=True):
-    """A page of items, newest first; `next` is null on the last one."""
+    """A page of items, newest first; `next` is null on the last one.
+
+    With filters that fit rarely, a page may have few items or none, and a `next`.
+    """
 
     items: list[QueueItem]
     next: int | None
