@@ -17,3 +17,11 @@ async def table(tmp_path: Path) -> AsyncIterator[Bench]:
 def embeddings() -> Iterator[Embeddings]:
     with Embeddings() as service:
         yield service
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+async def either(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Bench]:
+    """A table on each of the databases."""
+    url = request.getfixturevalue("postgres_url") if request.param == "postgres" else None
+    async with bench(tmp_path, url) as made:
+        yield made

@@ -11,18 +11,18 @@ from penstock.vectors.embedding import Vectors
 from tests.apps.ingest.support import Bench
 
 
-async def test_a_file_is_ingested_updated_and_deleted(table: Bench) -> None:
-    path = table.write("a.md", "the first text")
-    assert (await table.run("file", "ingest", {"file_path": path})).returned["changed"] is True
-    assert table.chunks() == {path: "the first text"}
-    table.embedder.texts.clear()
-    assert (await table.run("file", "update", {"file_path": path})).returned["changed"] is False
-    assert table.embedder.texts == []
-    table.write("a.md", "the second text")
-    await table.run("file", "update", {"file_path": path})
-    assert table.chunks() == {path: "the second text"}
-    await table.run("file", "delete", {"file_path": path})
-    assert table.chunks() == {}
+async def test_a_file_is_ingested_updated_and_deleted(either: Bench) -> None:
+    path = either.write("a.md", "the first text")
+    assert (await either.run("file", "ingest", {"file_path": path})).returned["changed"] is True
+    assert either.chunks() == {path: "the first text"}
+    either.embedder.texts.clear()
+    assert (await either.run("file", "update", {"file_path": path})).returned["changed"] is False
+    assert either.embedder.texts == []
+    either.write("a.md", "the second text")
+    await either.run("file", "update", {"file_path": path})
+    assert either.chunks() == {path: "the second text"}
+    await either.run("file", "delete", {"file_path": path})
+    assert either.chunks() == {}
 
 
 async def test_content_is_found_under_its_name_or_its_digest(table: Bench) -> None:
@@ -87,18 +87,18 @@ async def test_a_file_that_changes_while_it_is_ingested_is_ingested_again(table:
     assert table.chunks() == {path: "after"}
 
 
-async def test_a_changed_file_that_arrives_while_it_runs_runs_again(table: Bench) -> None:
-    path = table.write("a.md", "one")
-    first = await table.add("file", "ingest", {"file_path": path})
-    [running] = await table.app.claim(worker="w", queues=["ingest"])
-    assert await table.add("file", "ingest", {"file_path": path}) == first  # the same content
-    table.write("a.md", "two")
-    second = await table.add("file", "ingest", {"file_path": path})
+async def test_a_changed_file_that_arrives_while_it_runs_runs_again(either: Bench) -> None:
+    path = either.write("a.md", "one")
+    first = await either.add("file", "ingest", {"file_path": path})
+    [running] = await either.app.claim(worker="w", queues=["ingest"])
+    assert await either.add("file", "ingest", {"file_path": path}) == first  # the same content
+    either.write("a.md", "two")
+    second = await either.add("file", "ingest", {"file_path": path})
     assert second != first
-    assert await table.app.claim(worker="w", queues=["ingest"]) == []  # it waits for its turn
-    await table.app.settle([(running, Done())])
-    await table.work()
-    assert table.chunks() == {path: "two"}
+    assert await either.app.claim(worker="w", queues=["ingest"]) == []  # it waits for its turn
+    await either.app.settle([(running, Done())])
+    await either.work()
+    assert either.chunks() == {path: "two"}
 
 
 async def test_a_poison_file_fails_alone(table: Bench) -> None:
@@ -141,16 +141,16 @@ async def test_a_folder_becomes_items_with_patterns_depth_and_ignore_rules(table
     assert await table.app.children(job.id) == {State.DONE: 3}
 
 
-async def test_a_folder_takes_away_what_is_gone(table: Bench) -> None:
-    kept, gone = table.write("p/a.md", "kept"), table.write("p/b.md", "gone")
-    folder = {"folder_path": str(table.folder / "p")}
-    await table.run("folder", "ingest", folder)
-    assert set(table.chunks()) == {kept, gone}
+async def test_a_folder_takes_away_what_is_gone(either: Bench) -> None:
+    kept, gone = either.write("p/a.md", "kept"), either.write("p/b.md", "gone")
+    folder = {"folder_path": str(either.folder / "p")}
+    await either.run("folder", "ingest", folder)
+    assert set(either.chunks()) == {kept, gone}
     await asyncio.to_thread(Path(gone).unlink)
-    assert (await table.run("folder", "scan", folder)).returned["files_removed"] == 1
-    assert set(table.chunks()) == {kept}
-    await table.run("folder", "delete", folder)
-    assert table.chunks() == {}
+    assert (await either.run("folder", "scan", folder)).returned["files_removed"] == 1
+    assert set(either.chunks()) == {kept}
+    await either.run("folder", "delete", folder)
+    assert either.chunks() == {}
 
 
 async def test_a_scan_leaves_its_files_for_later(table: Bench) -> None:
@@ -193,25 +193,25 @@ async def test_a_rename_keeps_vectors_and_changes_paths(table: Bench) -> None:
     assert not set(old) & set(table.chunks())
 
 
-async def test_chains_and_swaps_of_renames_happen_in_their_order(table: Bench) -> None:
-    a, b, c = (str(table.folder / name) for name in ("a.md", "b.md", "c.md"))
-    table.write("a.md", "A")
-    table.write("b.md", "B")
+async def test_chains_and_swaps_of_renames_happen_in_their_order(either: Bench) -> None:
+    a, b, c = (str(either.folder / name) for name in ("a.md", "b.md", "c.md"))
+    either.write("a.md", "A")
+    either.write("b.md", "B")
     # All at once, most urgent last: the order is that of enqueueing all the same.
     for place, path in enumerate((a, b)):
-        await table.add("file", "ingest", {"file_path": path}, priority=place)
+        await either.add("file", "ingest", {"file_path": path}, priority=place)
     steps = ((a, c), (b, a), (c, b))  # a swap of a and b
     for priority, (old, new) in enumerate(steps, 2):
-        await table.add("rename", "update", {"old_path": old, "new_path": new}, priority=priority)
-    await table.add("rename", "update", {"old_path": b, "new_path": f"{c}/x"}, priority=9)
-    await table.add("rename", "update", {"old_path": f"{c}/x", "new_path": "/z"}, priority=10)
-    await table.work()
-    assert table.chunks() == {a: "B", "/z": "A"}
+        await either.add("rename", "update", {"old_path": old, "new_path": new}, priority=priority)
+    await either.add("rename", "update", {"old_path": b, "new_path": f"{c}/x"}, priority=9)
+    await either.add("rename", "update", {"old_path": f"{c}/x", "new_path": "/z"}, priority=10)
+    await either.work()
+    assert either.chunks() == {a: "B", "/z": "A"}
 
 
-async def test_what_was_not_ordered_at_its_insert_waits_when_it_runs(table: Bench) -> None:
-    path = table.write("a.md", "A")
-    first = await table.add("file", "ingest", {"file_path": path}, priority=0)
+async def test_what_was_not_ordered_at_its_insert_waits_when_it_runs(either: Bench) -> None:
+    path = either.write("a.md", "A")
+    first = await either.add("file", "ingest", {"file_path": path}, priority=0)
     given = {"old_path": path, "new_path": "/b"}
     item = checked(
         {
@@ -223,45 +223,47 @@ async def test_what_was_not_ordered_at_its_insert_waits_when_it_runs(table: Benc
             "priority": 9,
         }
     )
-    row = table.service._row(item, "from-elsewhere", ())  # without edges
-    [added] = await table.app.transact(lambda tx: relation.add(tx, [row]))
-    await table.work()
-    assert table.chunks() == {"/b": "A"}
-    assert (await table.app.get(first)).state is State.DONE
-    [record] = await table.app.records([added.job_id])
+    row = either.service._row(item, "from-elsewhere", ())  # without edges
+    [added] = await either.app.transact(lambda tx: relation.add(tx, [row]))
+    await either.work()
+    assert either.chunks() == {"/b": "A"}
+    assert (await either.app.get(first)).state is State.DONE
+    [record] = await either.app.records([added.job_id])
     assert any("came first" in str(entry.reason) for entry in record.log)
 
 
-async def test_deleting_a_tenant_leaves_nothing_of_what_came_before(table: Bench) -> None:
-    others = await table.run("content", "ingest", {"content": "other"}, tenant_id="other")
-    await table.run("content", "ingest", {"content": "old"}, branch="dev")
+async def test_deleting_a_tenant_leaves_nothing_of_what_came_before(either: Bench) -> None:
+    others = await either.run("content", "ingest", {"content": "other"}, tenant_id="other")
+    await either.run("content", "ingest", {"content": "old"}, branch="dev")
     waiting = [
-        await table.add("content", "ingest", {"content": f"text {n}"}, priority=0)
+        await either.add("content", "ingest", {"content": f"text {n}"}, priority=0)
         for n in range(20)
     ]
-    running = await table.add("content", "ingest", {"content": "running"}, priority=10)
-    [job] = await table.app.claim(worker="elsewhere", queues=["ingest"])
+    running = await either.add("content", "ingest", {"content": "running"}, priority=10)
+    [job] = await either.app.claim(worker="elsewhere", queues=["ingest"])
     assert job.id == running
-    delete = await table.add(
+    delete = await either.add(
         "delete_tenant", "delete", {"tenant_id_to_delete": "shop"}, tenant_id="admin", priority=9
     )
-    later = await table.add("content", "ingest", {"content": "later"}, priority=10)
-    work = asyncio.create_task(table.work(concurrency=1))
+    later = await either.add("content", "ingest", {"content": "later"}, priority=10)
+    work = asyncio.create_task(either.work(concurrency=1))
     async with asyncio.timeout(30):
-        while not (await table.app.get(running)).cancel_requested:
-            await table.app.wait(0, 0.05)
-        assert (await table.app.get(delete)).state is not State.DONE  # it waits for the running one
-        await table.app.settle([(job, Cancelled("asked to stop"))])
+        while not (await either.app.get(running)).cancel_requested:
+            await either.app.wait(0, 0.05)
+        assert (
+            await either.app.get(delete)
+        ).state is not State.DONE  # it waits for the running one
+        await either.app.settle([(job, Cancelled("asked to stop"))])
         await work
-    states = [(await table.app.get(one)).state for one in waiting]
+    states = [(await either.app.get(one)).state for one in waiting]
     assert states.count(State.CANCELLED) >= 18  # tenants take turns: one or two were quicker
-    done = await table.app.get(delete)
+    done = await either.app.get(delete)
     assert done.returned["collections_removed"] >= 1
     assert done.returned["items_cancelled"] == states.count(State.CANCELLED) + 1
-    assert (await table.app.get(later)).state is State.DONE
-    assert list(table.chunks().values()) == ["later"]
-    assert table.chunks(Place("shop", "docs", "dev")) == {}
-    assert list(table.chunks(Place("other", "docs", "main")).values()) == ["other"]
+    assert (await either.app.get(later)).state is State.DONE
+    assert list(either.chunks().values()) == ["later"]
+    assert either.chunks(Place("shop", "docs", "dev")) == {}
+    assert list(either.chunks(Place("other", "docs", "main")).values()) == ["other"]
     assert others.state is State.DONE
 
 

@@ -58,14 +58,14 @@ async def test_an_item_has_four_attempts_and_the_lease_of_its_type(table: Bench)
 
 
 async def test_pages_of_what_fits_rarely_end_and_miss_nothing(
-    table: Bench, monkeypatch: pytest.MonkeyPatch
+    either: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(service, "_LOOKED_AT", 5)
     monkeypatch.setattr(service, "_STEPS", 2)
     for n in range(60):
         [one] = items(f"tenant {n % 2}", [n])
         collection = "rare" if n % 20 == 0 else "docs"
-        await table.service.add([structs.replace(one, collection=collection)])
+        await either.service.add([structs.replace(one, collection=collection)])
     for wanted, status, expected in (
         ({}, None, 60),
         ({"collection": "rare"}, None, 3),
@@ -78,7 +78,7 @@ async def test_pages_of_what_fits_rarely_end_and_miss_nothing(
         before: int | None = 2**62
         for _ in range(100):
             assert before is not None
-            page, before = await table.service.page(wanted, status=status, before=before, limit=2)
+            page, before = await either.service.page(wanted, status=status, before=before, limit=2)
             assert len(page) <= 2
             seen += [one.job_id for one in page]
             if before is None:
