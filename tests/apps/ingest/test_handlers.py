@@ -1,5 +1,8 @@
 import asyncio
+import json
+import sqlite3
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -297,3 +300,33 @@ async def test_items_held_for_missing_tools_wait_for_them(table: Bench) -> None:
     assert found.state is State.PENDING
     [record] = await table.app.records([job])
     assert "no-such-tool is not installed" in str(record.log[-1].reason)
+
+
+async def test_rows_of_other_programs_are_worked_on(table: Bench) -> None:
+    await table.service.prepare()
+    path = table.write("a.md", "text")
+    rows = {
+        "good": ("file", "ingest", json.dumps({"file_path": path, "their_own": 1})),
+        "broken": ("file", "ingest", "{no json"),
+        "relative": ("file", "ingest", json.dumps({"file_path": "a.md"})),
+        "moved": ("rename", "update", json.dumps({"old_path": path, "new_path": "/moved"})),
+    }
+    with closing(sqlite3.connect(table.folder / "queue.db")) as db, db:
+        db.executemany(
+            "INSERT INTO unified_queue (queue_id, idempotency_key, item_type, op, payload_json, "
+            "tenant_id, collection, priority, status, created_at, updated_at) "
+            "VALUES (?, ?, ?, ?, ?, 'shop', 'docs', 5, 'pending', '2026-01-01 00:00:00', "
+            "'2026-01-01 00:00:00')",
+            [(name, name, *row) for name, row in rows.items()],
+        )
+    await table.work()
+    found = {name: await table.service.get(name) for name in rows}
+    assert {name: one.status for name, one in found.items()} == {
+        "good": "done",
+        "broken": "failed",
+        "relative": "failed",
+        "moved": "done",
+    }
+    assert "expected an absolute path" in str(found["relative"].error_message)
+    assert found["broken"].retry_count == 0
+    assert table.chunks() == {"/moved": "text"}
