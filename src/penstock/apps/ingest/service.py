@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from penstock import Job, JobId, JobQuery, Penstock, RetryPolicy, State, Transaction
+from penstock import JobId, JobQuery, Penstock, RetryPolicy, State, Transaction
 from penstock.apps.ingest import listing, relation
 from penstock.apps.ingest.items import InvalidItem, Item, ItemType
 from penstock.apps.ingest.order import NEWEST, Reach, before, key_of, reach_of
@@ -180,10 +180,6 @@ class Service:
                 return found, None
             query = replace(query, after=ids[-1])
         return found, query.after
-
-    async def job(self, queue_id: str) -> Job:
-        """The job of an item; raises `Problem`."""
-        return await self.penstock.get((await self.get(queue_id)).job_id)
 
     async def stats(self, tenant_id: str | None, collection: str | None) -> ItemStatistics:
         """How many items there are in each status; from kept totals."""
