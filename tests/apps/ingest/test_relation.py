@@ -18,6 +18,7 @@ from penstock.stores.postgres.connection import address
 
 STATUS = {"pending": "pending", "running": "in_progress", "done": "done"}
 ACTIVE = "2099-01-01T00:00:00.000Z"
+LATER = "2099-02-01T00:00:00.000Z"
 LONG_AGO = "2001-01-01T00:00:00.000Z"
 
 
@@ -240,14 +241,14 @@ def test_a_retry_with_a_time_is_not_claimed_before(both: Both) -> None:
     linked(both)
     assert both.program.lease(item)
     both.program.change(
-        item, "status = 'pending', retry_count = 1, error_message = 'x', lease_until = ?", ACTIVE
+        item, "status = 'pending', retry_count = 1, error_message = 'x', lease_until = ?", LATER
     )
     linked(both)
     both.check()
-    assert both.job(item).run_at == datetime.fromisoformat(ACTIVE)
+    assert both.job(item).run_at == datetime.fromisoformat(LATER)
     assert both.claim() == []
     assert not both.program.lease(item)
-    assert both.program.row(item)["lease_until"] == ACTIVE
+    assert both.program.row(item)["lease_until"] == LATER
 
 
 def test_what_is_given_back_has_not_used_an_attempt(both: Both) -> None:

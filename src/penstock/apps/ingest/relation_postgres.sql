@@ -227,8 +227,19 @@ DECLARE
     refused boolean;
 BEGIN
     SELECT * INTO s FROM unified_queue_state(OLD.queue_id);
-    IF s.job_id IS NULL THEN
+    IF s.job_id IS NULL OR s.status = NEW.status AND (
+        s.status <> 'in_progress'
+        OR NEW.worker_id IS NOT DISTINCT FROM s.worker
+        AND abs(coalesce(until, 0) - s.lease) <= 1000
+    ) THEN
         RETURN NEW;
+    END IF;
+    IF s.status = 'in_progress' THEN
+        -- Who takes back what is over does not wait for another who does.
+        IF NOT call_lock(s.job_id) AND s.over THEN
+            RETURN NULL;
+        END IF;
+        SELECT * INTO s FROM unified_queue_state(OLD.queue_id);
     END IF;
     refused := CASE s.status
         WHEN 'pending' THEN NEW.status IN ('in_progress', 'done')
@@ -308,10 +319,16 @@ BEGIN
         END IF;
     ELSIF s.status = 'in_progress' AND NEW.status = 'done' THEN
         PERFORM call_settle('done', s.job_id, NULL, NULL, false, NULL);
+    ELSIF s.status = 'in_progress' AND NEW.status = 'pending'
+    AND NEW.lease_until IS NOT DISTINCT FROM OLD.lease_until THEN
+        until := NULL;
+    END IF;
+    IF s.status = 'in_progress' AND NEW.status IN ('done', 'in_progress') THEN
+        RETURN NULL;
     ELSIF s.status = 'in_progress' AND (
         NEW.status = 'failed' OR NEW.retry_count > OLD.retry_count OR has_error
     ) THEN
-        -- Another attempt, not before `lease_until` if that is given.
+        -- Another attempt, not before `lease_until` if that was changed.
         PERFORM call_settle(
             'fail', s.job_id, until, coalesce(NEW.error_message, 'failed'),
             NEW.status = 'failed' AND NOT s.spent, NULL
@@ -404,8 +421,9 @@ CROSS JOIN LATERAL (
             THEN o.lease_until
             WHEN NEW.stage = 3 THEN unified_queue_stamp(NEW.expires_at)
             WHEN NEW.stage = 1 THEN unified_queue_stamp(NEW.run_at)
-            -- It finds its place with the next claim.
-            WHEN NEW.stage = 2 AND NEW.arriving AND o.status = 'pending' THEN o.lease_until
+            WHEN NEW.stage = 2
+            AND NEW.run_at > (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
+            THEN unified_queue_stamp(NEW.run_at)
         END AS lease_until,
         NEW.worker AS worker_id,
         greatest(0, NEW.attempt - (NEW.stage >= 3)::integer) AS retry_count,

@@ -301,12 +301,12 @@ BEGIN
     INSERT INTO penstock_call (verb, job_id)
     SELECT 'done', job_id FROM unified_queue_state
     WHERE queue_id = NEW.queue_id AND status = 'in_progress' AND NEW.status = 'done';
-    -- Another attempt, not before `lease_until` if that is given. What neither counts as a retry nor
+    -- Another attempt, not before `lease_until` if that was changed. What neither counts as a retry nor
     -- brings an error along only gives the item back.
     INSERT INTO penstock_call (verb, job_id, error, permanent, run_at)
     SELECT
         'fail', job_id, ifnull(NEW.error_message, 'failed'), NEW.status = 'failed' AND NOT spent,
-        {millis(NEW.lease_until)} * 1000
+        CASE WHEN NEW.lease_until IS NOT OLD.lease_until THEN {millis(NEW.lease_until)} * 1000 END
     FROM unified_queue_state
     WHERE queue_id = NEW.queue_id AND status = 'in_progress' AND (
         NEW.status = 'failed'
@@ -316,7 +316,10 @@ BEGIN
         )
     );
     INSERT INTO penstock_call (verb, job_id, run_at)
-    SELECT 'release', job_id, {millis(NEW.lease_until)} * 1000 FROM unified_queue_state
+    SELECT
+        'release', job_id,
+        CASE WHEN NEW.lease_until IS NOT OLD.lease_until THEN {millis(NEW.lease_until)} * 1000 END
+    FROM unified_queue_state
     WHERE queue_id = NEW.queue_id AND status = 'in_progress' AND NEW.status = 'pending';
     INSERT INTO penstock_call (verb, job_id, reason)
     SELECT 'cancel', job_id, ifnull(NEW.error_message, 'its row became failed')

@@ -71,6 +71,32 @@ BEGIN
     RETURN this;
 END $$;
 
+-- Waits a moment for a job that others are at; whether it is ours until the end. Whoever is at it
+-- may wait for what this transaction holds, so that nobody waits for long.
+CREATE FUNCTION penstock.call_lock(this bigint) RETURNS boolean LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    FOR n IN 1..20 LOOP
+        PERFORM 1 FROM penstock.job_active WHERE id = this FOR UPDATE SKIP LOCKED;
+        IF FOUND THEN
+            RETURN true;
+        END IF;
+        PERFORM pg_sleep(0.002);
+    END LOOP;
+    RETURN false;
+END $$;
+
+-- The same for the queue: what is waiting may change only while nobody has the queue alone.
+CREATE FUNCTION penstock.call_share() RETURNS boolean LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    FOR n IN 1..20 LOOP
+        IF pg_try_advisory_xact_lock_shared('penstock.job'::regclass::oid::integer, 0) THEN
+            RETURN true;
+        END IF;
+        PERFORM pg_sleep(0.002);
+    END LOOP;
+    RETURN false;
+END $$;
+
 -- Locks a job that may start now, if nobody else is at it; one that has just come, or whose
 -- predecessor has just ended, finds its place first, for which the queue must be free of others.
 CREATE FUNCTION penstock.call_ready(this bigint) RETURNS boolean LANGUAGE plpgsql VOLATILE
@@ -81,6 +107,9 @@ DECLARE
     q penstock.queue%ROWTYPE;
     entry bigint;
 BEGIN
+    IF NOT penstock.call_share() THEN
+        RETURN false;
+    END IF;
     SELECT * INTO j FROM penstock.job_active WHERE id = this AND stage < 3 FOR UPDATE SKIP LOCKED;
     IF NOT FOUND OR j.held IS NOT NULL OR j.throttle IS NOT NULL OR j.run_at > at
     OR EXISTS (SELECT 1 FROM penstock.seal) THEN
@@ -290,6 +319,9 @@ DECLARE
     at bigint := penstock.call_enter();
     j penstock.job%ROWTYPE;
 BEGIN
+    IF verb <> 'refuse' AND NOT penstock.call_share() THEN
+        RAISE EXCEPTION 'penstock: others are at the queue; try again' USING ERRCODE = '55P03';
+    END IF;
     SELECT * INTO j FROM penstock.job WHERE id = this FOR UPDATE;
     IF NOT FOUND THEN
         RETURN false;

@@ -40,7 +40,7 @@ AND NOT EXISTS (
 )
 AND NOT EXISTS (SELECT 1 FROM penstock_seal);
 
--- A new job; its id is the highest there is. `lease_time` is 60 seconds if it is not said. This is
+-- A new job; its id is the highest there is. `lease_time` is 30 seconds if it is not said. This is
 -- where much comes at once, so that no statement selects what it inserts: for that, SQLite makes a
 -- table in memory each time, where triggers follow, at 10 to 20 microseconds.
 CREATE VIEW penstock_add (
@@ -88,7 +88,7 @@ BEGIN
             ELSE NEW.run_at > ifnull(NEW.at, (SELECT at FROM penstock_now))
         END,
         coalesce(NEW.run_at, NEW.at, (SELECT at FROM penstock_now)), NEW.queue, NEW.task,
-        ifnull(NEW.priority, 5), ifnull(NEW.lease_time, 60000000), NEW.key, NEW.dedupe,
+        ifnull(NEW.priority, 5), ifnull(NEW.lease_time, 30000000), NEW.key, NEW.dedupe,
         CASE WHEN NEW.dedupe IS NOT NULL THEN 'unfinished' END, NEW.tenant, NEW.retry,
         ifnull(NEW.attempt, 0)
     );
