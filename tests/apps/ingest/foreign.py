@@ -18,7 +18,7 @@ from typing import Any
 import psycopg
 
 LEASE = timedelta(seconds=3)
-PATHS = 200
+PATHS = 1_000
 AHEAD = 300
 
 
@@ -90,7 +90,7 @@ def consume(database: Database, name: str, finished: Path) -> None:
                 database.connection.commit()
             found = database.run(
                 "SELECT queue_id FROM unified_queue WHERE status = 'pending' "
-                "ORDER BY priority DESC, created_at LIMIT 20"
+                "ORDER BY priority DESC, created_at LIMIT 100"
             ).fetchall()
             database.connection.commit()
             random.shuffle(found)

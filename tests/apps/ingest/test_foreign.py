@@ -48,6 +48,9 @@ class Family:
     def lines(self, name: str) -> list[str]:
         return self.file(name).read_text().splitlines() if self.file(name).exists() else []
 
+    def standing(self) -> dict[str, int]:
+        return {name: len(self.lines(name)) for name in ROLES}
+
     def kill(self, name: str) -> None:
         process = self.running.pop(name)
         assert process.poll() is None, (self.folder / f"{name}.err").read_text()
@@ -60,12 +63,31 @@ class Family:
             process.wait()
 
 
-def until(condition: Callable[[], bool], what: str) -> None:
+def until(
+    condition: Callable[[], bool], what: str, more: Callable[[], object] = lambda: ""
+) -> None:
     deadline = time.monotonic() + PATIENCE
     pause = threading.Event()
     while not condition():
-        assert time.monotonic() < deadline, what
+        assert time.monotonic() < deadline, f"{what}; {more()}"
         pause.wait(0.02)
+
+
+def standing(database: Database) -> object:
+    rows = database.run(
+        "SELECT status, worker_id, count(*), min(lease_until) FROM unified_queue "
+        "GROUP BY status, worker_id"
+    ).fetchall()
+    locks = (
+        []
+        if database.is_sqlite
+        else database.run(
+            "SELECT pid, state, wait_event, left(query, 80), pg_blocking_pids(pid) "
+            "FROM pg_stat_activity WHERE datname IS NOT NULL"
+        ).fetchall()
+    )
+    database.connection.commit()
+    return rows, locks
 
 
 def end_leases_of_the_dead(app: Penstock, url: str) -> None:
@@ -101,6 +123,7 @@ def check_history(app: Penstock) -> int:
     return done
 
 
+@pytest.mark.timeout(SECONDS + 120)
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
 def test_nothing_is_lost_and_nothing_taken_twice(
     kind: str, tmp_path: Path, request: pytest.FixtureRequest
@@ -123,6 +146,7 @@ def test_nothing_is_lost_and_nothing_taken_twice(
                     len(family.lines(name)) > n + 2 for name, n in seen.items()
                 ),
                 f"not all went on: {seen}",
+                lambda: f"{family.standing()}, {standing(database)}",
             )
             victim = random.choice([*ROLES]) if kills >= KILLS else [*ROLES][kills % 4]
             family.kill(victim)

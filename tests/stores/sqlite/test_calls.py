@@ -1,7 +1,8 @@
-"""Verbs in SQL do what those in Python do: the same random steps through both, and nothing differs."""
+"""Verbs in SQL do what those in Python do: random steps through both, and nothing differs."""
 
 import sqlite3
 import tempfile
+from collections.abc import Callable
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
@@ -123,7 +124,7 @@ class Twins:
             self.steer(what, job, priority)
 
     def steer(self, what: str, job: Job, priority: int) -> None:
-        moves = {
+        moves: dict[str, tuple[Callable[[], Move], str, dict[str, object]]] = {
             "cancel": (lambda: cancel(job, "no"), "cancel", {"reason": "no"}),
             "reset": (lambda: reset(job, "again"), "reset", {"reason": "again"}),
             "prefer": (lambda: reprioritise(job, priority), "reprioritise", {"priority": priority}),

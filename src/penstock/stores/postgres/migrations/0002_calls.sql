@@ -107,7 +107,12 @@ DECLARE
     q penstock.queue%ROWTYPE;
     entry bigint;
 BEGIN
-    IF NOT penstock.call_share() THEN
+    -- Most that cannot start are seen to at a glance.
+    SELECT * INTO j FROM penstock.job_active WHERE id = this AND stage < 3;
+    IF NOT FOUND OR j.needs > 0 OR j.run_at > at OR EXISTS (
+        SELECT 1 FROM penstock.job_active
+        WHERE key = j.key AND key IS NOT NULL AND id <> this AND (stage <> 2 OR id < this)
+    ) OR NOT penstock.call_share() THEN
         RETURN false;
     END IF;
     SELECT * INTO j FROM penstock.job_active WHERE id = this AND stage < 3 FOR UPDATE SKIP LOCKED;
