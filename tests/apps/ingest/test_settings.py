@@ -2,7 +2,8 @@ import pytest
 
 from penstock import ConfigurationError
 from penstock.apps.ingest import Settings
-from penstock.config import Sources
+from penstock.config import Server, Sources
+from penstock.server.installed import obeying
 
 
 def test_lists_are_separated_by_commas() -> None:
@@ -15,6 +16,11 @@ def test_lists_are_separated_by_commas() -> None:
     settings.check()
     assert settings.roots == ("/a", "/b")
     assert settings.leases_by_type() == {"folder": 900.0, "library": 1800.0}
+
+
+def test_a_server_that_runs_no_jobs_has_no_processes_for_items() -> None:
+    assert obeying(Server(workers=0), Settings(workers=3)).workers == 0
+    assert obeying(Server(workers=1), Settings(workers=3)).workers == 3
 
 
 @pytest.mark.parametrize(
