@@ -16,6 +16,7 @@ NAMES: Mapping[str, str] = {
     "entries": "benchmarks.suites.entries",
     "http": "benchmarks.suites.http",
     "indexing": "benchmarks.suites.indexing",
+    "ingest": "benchmarks.suites.ingest",
     "postgres": "benchmarks.suites.postgres",
 }
 """The module of each suite; it defines SUITE."""

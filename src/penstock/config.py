@@ -159,8 +159,13 @@ def _read_file(environment: Mapping[str, str], file: Path | None) -> tuple[Path,
         raise ConfigurationError(f"{path} cannot be read: {error}") from error
 
 
+def _is_list(kind: Any) -> bool:
+    """Whether it holds several values, which one text separates by commas."""
+    return any(get_origin(part) is tuple for part in (kind, *get_args(kind)))
+
+
 def _converted(value: Any, field: Any, title: str, source: str) -> Any:
-    if isinstance(value, str) and field.name in ("apps", "cors_origins"):
+    if isinstance(value, str) and _is_list(field.type):
         value = [part.strip() for part in value.split(",") if part.strip()]
     try:
         return msgspec.convert(value, field.type, strict=False)

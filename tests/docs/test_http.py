@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from penstock import Penstock
-from penstock.apps import entries, events, indexing
+from penstock.apps import entries, events, indexing, ingest
 from penstock.http.routes import Route
 from penstock.server.app import Service
 
@@ -25,7 +25,10 @@ def served() -> list[Route]:
     installed = [
         events.install(app, events.Settings()),
         indexing.install(app, indexing.Settings()),
+        events.install(app, events.Settings()),
+        indexing.install(app, indexing.Settings()),
         entries.install(app, entries.Settings()),
+        ingest.install(app, ingest.Settings()),
     ]
     return Service(app, installed).routes
 

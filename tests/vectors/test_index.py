@@ -244,6 +244,31 @@ def test_filter_finds_what_is_far_from_the_question(
     assert len(near(index, "red fox", 20, paths=("near",))) == 20
 
 
+def _at(path: str, place: int = 0, text: str = "") -> Item:
+    text = text or f"words of {path}"
+    about = {"place": place}
+    return Item(f"{path}#{place}", vector(text), text, path, "text", "", about)
+
+
+def test_move_gives_another_path_and_keeps_vectors(index: Index) -> None:
+    index.upsert([_at("/a/x"), _at("/a/x", 1, "more"), _at("/a/sub/y"), _at("/ab"), _at("/b/x")])
+    near(index, "more")
+    assert index.move("/a", "/b", below=True) == 3
+    assert index.paths() == ["/ab", "/b/sub/y", "/b/x"]
+    assert near(index, "more")[0] == "/b/x#1"  # what was at /b/x is gone
+    assert index.count() == 4
+    assert index.move("/b/x", "/c") == 2
+    assert index.paths(Where(paths=("/c",))) == ["/c"]
+    assert worded(index, "more") == ["/c#1"]
+    assert index.move("/b/x", "/c") == 0  # done twice, it changes nothing
+    assert index.count() == 4
+
+
+def test_metadata_of_paths_are_those_of_their_first_items(index: Index) -> None:
+    index.upsert([_at("/a"), _at("/a", 1), _at("/b", 3)])
+    assert index.metadata_at(["/b", "/a", "/missing"]) == {"/a": {"place": 0}, "/b": {"place": 3}}
+
+
 def test_clear_removes_all_and_goes_on(index: Index) -> None:
     index.upsert([item("one", "red fox"), item("two", "blue sea")])
     assert near(index, "red fox", 1) == ["one"]

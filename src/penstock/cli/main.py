@@ -13,7 +13,9 @@ from penstock.cli import (
     enqueue,
     entries,
     indexing,
+    ingest,
     jobs,
+    legacy,
     log,
     migrate,
     queues,
@@ -81,6 +83,8 @@ for _command in (
     *serve.COMMANDS,
     *indexing.COMMANDS,
     *entries.COMMANDS,
+    *ingest.COMMANDS,
+    *legacy.COMMANDS,
     *completion.COMMANDS,
 ):
     cli.add_command(_command)

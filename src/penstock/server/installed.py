@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -17,9 +17,11 @@ from penstock.engine import Penstock
 from penstock.isolation import Origin
 from penstock.stores import is_private
 
+S = TypeVar("S", bound=msgspec.Struct)
+
 _log = logging.getLogger(__name__)
 
-APPS = ("events", "indexing", "entries")
+APPS = ("events", "indexing", "entries", "ingest")
 
 
 def store_url(settings: Server) -> str:
@@ -59,9 +61,18 @@ def sections(settings: Server, sources: Sources) -> list[Found[Any]]:
 def install(penstock: Penstock, settings: Server, sources: Sources) -> list[Application]:
     """The applications that are asked for, or all that are installed, on a Penstock."""
     return [
-        _module(found.section).install(penstock, found.settings, Path(settings.data).absolute())
+        _module(found.section).install(
+            penstock, obeying(settings, found.settings), Path(settings.data).absolute()
+        )
         for found in sections(settings, sources)
     ]
+
+
+def obeying(settings: Server, own: S) -> S:
+    """The settings of an application on a server: where that runs no jobs, neither do processes."""
+    if settings.workers == 0 and "workers" in own.__struct_fields__:
+        return msgspec.structs.replace(own, workers=0)
+    return own
 
 
 def origin_of(settings: Server, sources: Sources) -> Origin:

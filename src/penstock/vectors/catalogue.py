@@ -106,6 +106,48 @@ class Catalogue:
         self._db.executemany("DELETE FROM item WHERE number = ?", rows)
         self._db.executemany("INSERT INTO removed (number) VALUES (?)", rows)
 
+    def move(self, numbers: Sequence[int], old: str, new: str) -> None:
+        """Give items another path: `new` in place of `old`, which their paths begin with.
+
+        Rows never change, so each becomes a new one with the vector of the old.
+        """
+        rows = self._db.execute(
+            "SELECT id, path, type, metadata, title, text, vector FROM item JOIN body "
+            "USING (number) WHERE number IN (SELECT value FROM json_each(?)) ORDER BY number",
+            (json.dumps(list(numbers)),),
+        ).fetchall()
+        self.remove(numbers)
+        for each, path, kind, metadata, *body in rows:
+            moved = new + each[len(old) :] if each.startswith(old) else each
+            added = self._db.execute(
+                "INSERT INTO item (id, path, type, metadata) VALUES (?, ?, ?, ?)",
+                (moved, new + path[len(old) :], kind, metadata),
+            )
+            self._db.execute("INSERT INTO body VALUES (?, ?, ?, ?)", (added.lastrowid, *body))
+
+    def numbers_at(self, paths: Sequence[str]) -> list[int]:
+        """The numbers of the items of these paths."""
+        rows = self._db.execute(
+            "SELECT number FROM item WHERE path IN (SELECT value FROM json_each(?))",
+            (json.dumps(list(paths)),),
+        )
+        return [number for (number,) in rows]
+
+    def paths(self, where: Where) -> list[str]:
+        """The paths of the items that fit, in order, each once."""
+        text, values = condition(where)
+        rows = self._db.execute(f"SELECT DISTINCT path FROM item{text} ORDER BY path", values)
+        return [path for (path,) in rows]
+
+    def metadata_at(self, paths: Sequence[str]) -> dict[str, dict[str, Any]]:
+        """The metadata of the first item of each of these paths, as far as they are there."""
+        rows = self._db.execute(
+            "SELECT path, metadata FROM item WHERE number IN (SELECT min(number) FROM item "
+            "WHERE path IN (SELECT value FROM json_each(?)) GROUP BY path)",
+            (json.dumps(list(paths)),),
+        )
+        return {path: json.loads(metadata) for path, metadata in rows}
+
     def clear(self) -> None:
         """Remove all items; who has copies has to begin anew."""
         self._db.execute("DELETE FROM item")

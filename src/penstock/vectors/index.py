@@ -81,6 +81,22 @@ class Index:
         wanted = list(ids)
         return self._run(self._delete, wanted, where)
 
+    def move(self, old: str, new: str, *, below: bool = False) -> int:
+        """Give all items of a path another, in one transaction; returns how many.
+
+        With `below`, those of all paths below it as well. Their vectors stay what they are; what
+        had one of the new paths is removed.
+        """
+        return self._run(self._move, old, new, below)
+
+    def paths(self, where: Where = ALL) -> list[str]:
+        """The paths of all items that fit, in order, each once."""
+        return self._run(lambda: self._catalogue.paths(where))
+
+    def metadata_at(self, paths: Sequence[str]) -> dict[str, dict[str, Any]]:
+        """The metadata of one item of each of these paths; those without items are left out."""
+        return self._run(lambda: self._catalogue.metadata_at(paths))
+
     def search(
         self,
         vector: Vectors | None = None,
@@ -209,6 +225,20 @@ class Index:
             if ids is None:
                 return self._catalogue.metadata_after(after, limit)
             return self._catalogue.metadata_of(ids)
+
+    def _move(self, old: str, new: str, below: bool) -> int:  # noqa: FBT001 - by place
+        wheres = [Where(paths=(old,)), *([Where(under=old)] if below else [])]
+        with self._catalogue.writing():
+            moving = sorted(n for where in wheres for n in self._catalogue.numbers(where))
+            paths = [path for where in wheres for path in self._catalogue.paths(where)]
+            taken = [new + path[len(old) :] for path in paths]
+            if old == new or not moving:
+                return 0
+            gone = set(self._catalogue.numbers_at(taken)) - set(moving)
+            self._catalogue.remove(sorted(gone))
+            self._catalogue.move(moving, old, new)
+        self._vectors.after_write()
+        return len(moving)
 
     def _clear(self) -> None:
         with self._catalogue.writing():

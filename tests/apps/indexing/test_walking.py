@@ -8,7 +8,7 @@ import pytest
 
 from penstock.apps.indexing.choosing import Chooser, kind_of
 from penstock.apps.indexing.parameters import Choice
-from penstock.apps.indexing.walking import Walk
+from penstock.vectors.walking import Walk
 from tests.apps.indexing.support import write
 
 

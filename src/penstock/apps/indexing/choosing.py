@@ -1,14 +1,10 @@
 """Which files are indexed, by their names: documents, source code, presets, patterns."""
 
-from collections.abc import Sequence
 from pathlib import PurePath
-from typing import TYPE_CHECKING
 
 from penstock.apps.indexing.parameters import Choice
 from penstock.vectors.languages import BY_ENDING, LANGUAGES
-
-if TYPE_CHECKING:
-    from pathspec import GitIgnoreSpec
+from penstock.vectors.walking import spec
 
 DOCUMENTS = frozenset(
     {
@@ -64,13 +60,6 @@ class Chooser:
     def leaves_out(self, folder: str) -> bool:
         """Whether nothing below a folder is wanted."""
         return self._exclude.match_file(folder + "/")
-
-
-def spec(patterns: Sequence[str]) -> "GitIgnoreSpec":
-    """Patterns as `.gitignore` has them."""
-    from pathspec import GitIgnoreSpec
-
-    return GitIgnoreSpec.from_lines(patterns)
 
 
 def language_of(path: str) -> str:

@@ -19,10 +19,10 @@ from penstock import ConfigurationError
 from penstock.apps.indexing.choosing import Chooser, kind_of, language_of
 from penstock.apps.indexing.files import Files, Known
 from penstock.apps.indexing.parameters import Parameters
-from penstock.apps.indexing.reading import Unfit, content_of, text_of
 from penstock.apps.indexing.report import NothingIndexed, NotVerified, Observer, Report
-from penstock.apps.indexing.walking import Met, Walk
 from penstock.vectors import Chunk, Chunker, Embedder, Index, Item, TextChunker, Where, chunker_for
+from penstock.vectors.reading import Unfit, content_of, text_of
+from penstock.vectors.walking import Met, Walk
 
 CHUNKS_AT_ONCE = 1_000
 """After so many chunks, some files, or a second, what was done is made durable."""

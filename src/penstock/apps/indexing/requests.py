@@ -109,7 +109,7 @@ def _known(field: str, given: Sequence[str] | None, known: Sequence[str]) -> tup
 
 
 def _patterns(field: str, given: Sequence[str] | None) -> tuple[str, ...]:
-    from penstock.apps.indexing.choosing import spec
+    from penstock.vectors.walking import spec
 
     patterns = tuple(pattern for pattern in given or () if pattern.strip())
     try:

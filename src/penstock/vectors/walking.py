@@ -1,4 +1,4 @@
-"""Walks through a folder: what is there to be indexed, in a fixed order, and what is left out.
+"""Walks through a folder: which files are there, in a fixed order, and what is left out.
 
 What `.gitignore` files ignore is not looked at, as git would not; nor are folders of tools, and
 symbolic links: what they lead to inside the folder is met at its own place.
@@ -6,11 +6,9 @@ symbolic links: what they lead to inside the folder is met at its own place.
 
 import os
 import stat
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
-
-from penstock.apps.indexing.choosing import Chooser, spec
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec
@@ -34,6 +32,18 @@ class Met(NamedTuple):
     why_not: str | None = None
 
 
+class Chooser(Protocol):
+    """Says which files of a folder are wanted, by their paths below it."""
+
+    def wants(self, path: str) -> bool:
+        """Whether a file is wanted."""
+        ...
+
+    def leaves_out(self, folder: str) -> bool:
+        """Whether nothing below a folder is wanted."""
+        ...
+
+
 class Rules(NamedTuple):
     """What one `.gitignore` says about all that is below its folder."""
 
@@ -54,19 +64,23 @@ class Walk:
         chooser: Chooser,
         *,
         recursive: bool = True,
+        depth: int | None = None,
         largest: int,
         besides: Collection[str] = (),
     ) -> None:
-        """`besides` are folders that are left out, by their paths; `largest` is in bytes."""
+        """`besides` are folders that are left out, by their paths; `largest` is in bytes.
+
+        `depth` is how many folders down it goes; 0 stays in the folder itself.
+        """
         self._folder = folder
         self._chooser = chooser
-        self._recursive = recursive
+        self._depth = depth if recursive else 0
         self._largest = largest
         self._besides = frozenset(besides)
 
     def __iter__(self) -> Iterator[Met]:
         """All files that are wanted, and those that would be if they were not unfit."""
-        return self._below(self._folder, _rules_above(self._folder))
+        return self._below(self._folder, _rules_above(self._folder), self._depth)
 
     def wants(self, path: str) -> bool:
         """Whether a file at this path would be met; `.gitignore` is not asked."""
@@ -84,13 +98,16 @@ class Walk:
         """A path below the folder; None where nothing is met anyway."""
         inside = path[len(self._folder) + 1 :]
         parts = inside.split("/")
-        if not path.startswith(f"{self._folder}/") or (len(parts) > 1 and not self._recursive):
+        if not path.startswith(f"{self._folder}/") or self._is_too_deep(parts):
             return None
         if TOOLS.intersection(parts) or any(path.startswith(one) for one in self._besides):
             return None
         return inside
 
-    def _below(self, folder: str, rules: list[Rules]) -> Iterator[Met]:
+    def _is_too_deep(self, parts: Sequence[str]) -> bool:
+        return self._depth is not None and len(parts) > self._depth + 1
+
+    def _below(self, folder: str, rules: list[Rules], depth: int | None) -> Iterator[Met]:
         try:
             with os.scandir(folder) as found:
                 entries = sorted(found, key=lambda entry: entry.name)
@@ -99,15 +116,15 @@ class Walk:
         rules = [*_rules_in(folder), *rules]  # the nearest first: it has the last word
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):
-                if self._enters(entry, rules):
-                    yield from self._below(entry.path, rules)
+                if depth != 0 and self._enters(entry, rules):
+                    further = None if depth is None else depth - 1
+                    yield from self._below(entry.path, rules, further)
             elif self._is_wanted(entry, rules):
                 yield Met(entry.path, self._why_not(entry))
 
     def _enters(self, entry: "os.DirEntry[str]", rules: list[Rules]) -> bool:
         return (
-            self._recursive
-            and entry.name not in TOOLS
+            entry.name not in TOOLS
             and entry.path not in self._besides
             and not self._chooser.leaves_out(self._relative(entry.path))
             and not _is_ignored(entry.path + "/", rules)
@@ -135,6 +152,13 @@ class Walk:
 
     def _relative(self, path: str) -> str:
         return path[len(self._folder) + 1 :]
+
+
+def spec(patterns: Sequence[str]) -> "GitIgnoreSpec":
+    """Patterns as `.gitignore` has them."""
+    from pathspec import GitIgnoreSpec
+
+    return GitIgnoreSpec.from_lines(patterns)
 
 
 def unreadable(error: OSError) -> str:

@@ -4,7 +4,7 @@ import codecs
 import os
 import stat
 
-from penstock.apps.indexing.walking import too_large, unreadable
+from penstock.vectors.walking import too_large, unreadable
 
 _LOOKED_AT = 8_192
 _UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)

@@ -1,0 +1,151 @@
+"""What has to happen before what: items that touch the same place, in the order they came.
+
+Items of one place share a key, and so take turns. Some reach further: a rename touches two
+places, a folder's deletion all that is below it, a tenant's deletion everything. Such an item waits
+for all unfinished items that came before it and touch what it touches, and is waited for likewise.
+Those that delete a tenant or a document do not wait for what waits: they cancel it.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, islice
+from typing import Any, NamedTuple
+
+import msgspec
+
+from penstock import Statements
+from penstock.apps.ingest.payloads import PAYLOADS, Folder, Project, Rename, is_under, normal
+
+_UNFINISHED = "q.status IN ('pending', 'in_progress')"
+_COLUMNS = (
+    "j.job_id, q.item_type, q.op, q.tenant_id, q.collection, q.branch, q.payload_json "
+    "FROM unified_queue q JOIN unified_queue_job j ON j.queue_id = q.queue_id"
+)
+_FAR_TYPES = "'rename', 'delete_tenant', 'delete_document'"
+_FAR_REACHING = (
+    f"SELECT {_COLUMNS} WHERE {_UNFINISHED} AND j.job_id < ? AND (q.item_type IN ({_FAR_TYPES}) "
+    "OR (q.item_type IN ('folder', 'project') AND q.op = 'delete')) ORDER BY j.job_id"
+)
+_OF_TENANT = f"SELECT {_COLUMNS} WHERE {_UNFINISHED} AND j.job_id < ? AND q.tenant_id = ?"
+_FILE = "CASE WHEN json_valid(q.payload_json) THEN json_extract(q.payload_json, '$.file_path') END"
+_MOST = 1_000
+"""Conflicts that are looked for: who waits for so many looks again when they have ended."""
+_KEY_LIMIT = 1_000
+NEWEST = 2**62
+"""Behind every job that there is."""
+
+
+class Reach(NamedTuple):
+    """What an item touches: places, each alone or with all that is below it.
+
+    An empty collection or branch stands for all, and so does the empty place with all below it.
+    """
+
+    tenant_id: str
+    collection: str
+    branch: str
+    places: tuple[tuple[str, bool], ...]
+    is_far: bool
+    """Whether it is more than its own place, so that a key does not do."""
+
+    def meets(self, other: "Reach") -> bool:
+        """Whether the two touch something in common."""
+        return (
+            self.tenant_id == other.tenant_id
+            and _same(self.collection, other.collection)
+            and _same(self.branch, other.branch)
+            and any(_meet(one, another) for one in self.places for another in other.places)
+        )
+
+
+def reach_of(
+    item_type: str, op: str, whose: tuple[str, str, str], payload: Mapping[str, Any]
+) -> Reach | None:
+    """What an item touches; None if its payload does not say.
+
+    `whose` is its tenant, collection and branch.
+    """
+    tenant_id, collection, branch = whose
+    try:
+        typed = msgspec.convert(payload, PAYLOADS[item_type])
+    except (KeyError, msgspec.ValidationError):
+        return None
+    if item_type == "delete_tenant":
+        return Reach(str(payload["tenant_id_to_delete"]), "", "", (("", True),), is_far=True)
+    if isinstance(typed, Rename):
+        places = (
+            (normal(typed.old_path), typed.is_folder),
+            (normal(typed.new_path), typed.is_folder),
+        )
+        return Reach(tenant_id, collection, branch, places, is_far=True)
+    wide = isinstance(typed, Folder | Project)
+    far = item_type == "delete_document" or (wide and op == "delete")
+    return Reach(tenant_id, collection, branch, ((typed.place, wide),), is_far=far)
+
+
+def key_of(tenant_id: str, collection: str, branch: str, place: str) -> str:
+    """The key of items that touch one place: they run one at a time, in their order."""
+    return f"{tenant_id}\x1f{collection}\x1f{branch}\x1f{place}"[-_KEY_LIMIT:]
+
+
+def before(tx: Statements, reaches: Sequence[tuple[int, Reach]]) -> list[list[int]]:
+    """For each of these jobs, the unfinished ones that have to end before it, by their ids."""
+    if not reaches:
+        return []
+    newest = max(job_id for job_id, _ in reaches)
+    far = list(_read(tx.execute(_FAR_REACHING, (newest,))))
+    return [
+        sorted(set(_of_tenant(tx, job_id, reach)))
+        if reach.is_far
+        else [one for one, other in far if one < job_id and other.meets(reach)]
+        for job_id, reach in reaches
+    ]
+
+
+def _of_tenant(tx: Statements, job_id: int, reach: Reach) -> Iterator[int]:
+    """The newest unfinished items before a far-reaching one."""
+    text, values = _touching(tx, reach)
+    mine = tx.execute(
+        f"{_OF_TENANT}{text} ORDER BY j.job_id DESC", (job_id, reach.tenant_id, *values)
+    )
+    far = tx.execute(_FAR_REACHING, (job_id,))  # who deletes a tenant may belong to another
+    found = (one for one, other in chain(_read(far), _read(mine)) if other.meets(reach))
+    return islice(found, _MOST)
+
+
+def _touching(tx: Statements, reach: Reach) -> tuple[str, list[str]]:
+    """A condition that passes by most files that are elsewhere, before they are read."""
+    if tx.dialect != "sqlite" or any(not place for place, _ in reach.places):
+        return "", []
+    parts, values = [], []
+    for place, wide in reach.places:
+        parts.append(f"{_FILE} = ?")
+        values.append(place)
+        if wide:
+            folder = place.rstrip("/")
+            parts.append(f"({_FILE} > ? AND {_FILE} < ?)")
+            values += [f"{folder}/", f"{folder}0"]  # "0" comes after "/"
+    return f" AND (q.item_type <> 'file' OR {' OR '.join(parts)})", values
+
+
+def _read(rows: Iterable[Sequence[Any]]) -> Iterator[tuple[int, Reach]]:
+    for job_id, item_type, op, tenant_id, collection, branch, payload in rows:
+        try:
+            given = json.loads(payload)
+        except ValueError:
+            continue  # it will fail for that, and touches nothing
+        if isinstance(given, dict):
+            reach = reach_of(item_type, op, (tenant_id, collection, branch or "main"), given)
+            if reach is not None:
+                yield job_id, reach
+
+
+def _same(one: str, another: str) -> bool:
+    return not one or not another or one == another
+
+
+def _meet(one: tuple[str, bool], another: tuple[str, bool]) -> bool:
+    (place, wide), (other, other_wide) = one, another
+    if place == other or (wide and not place) or (other_wide and not other):
+        return True
+    return (wide and is_under(other, place)) or (other_wide and is_under(place, other))

@@ -1,0 +1,158 @@
+"""What goes over the wire."""
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from penstock.apps.ingest.listing import QueueItem
+
+Name = Annotated[str, Meta(min_length=1, max_length=200)]
+Text = Annotated[str, Meta(min_length=1, max_length=4_096)]
+Status = Literal["pending", "in_progress", "done", "failed"]
+
+
+class EnqueueItems(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One item, or up to 1,000 in `items`, which are stored all or none.
+
+    An item has `item_type`, `op`, `tenant_id`, `collection` and `payload`; `branch` (`main`),
+    `priority` (0 to 10, or a name), `metadata` and `max_retries` (3) may be left out.
+    """
+
+    items: Annotated[list[dict[str, Any]], Meta(min_length=1, max_length=1_000)] | UnsetType = UNSET
+    item_type: Any = UNSET
+    op: Any = UNSET
+    tenant_id: Any = UNSET
+    collection: Any = UNSET
+    branch: Any = UNSET
+    priority: Any = UNSET
+    payload: Any = UNSET
+    metadata: Any = UNSET
+    max_retries: Any = UNSET
+
+
+class IngestRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The common cases: name one of `path`, `project`, `content` and `library`.
+
+    A `path` is a file or a folder, whichever is there. `source` is where the documentation of a
+    library is. Without a priority, it is that of a user who waits.
+    """
+
+    path: Text | None = None
+    project: Text | None = None
+    content: Annotated[str, Meta(max_length=800_000)] | None = None
+    document_id: Text | None = None
+    library: Name | None = None
+    version: Name | None = None
+    source: Text | None = None
+    patterns: list[Text] = []
+    ignore_patterns: list[Text] = []
+    tenant_id: Name = "default"
+    collection: Name = "default"
+    branch: Name = "main"
+    priority: int | str = "immediate"
+
+
+class AcceptedItem(msgspec.Struct, frozen=True, kw_only=True):
+    """An item that was stored, or one that does the same and was there already."""
+
+    queue_id: str
+    job_id: int
+    duplicate: bool
+
+
+class AcceptedItems(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to a request to enqueue, in the order of the request."""
+
+    items: list[AcceptedItem]
+
+
+class ItemFilter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which items to list; `parent` is the id of a folder or project item.
+
+    `before` is the `next` of the page before it.
+    """
+
+    status: Status | None = None
+    item_type: Name | None = None
+    op: Name | None = None
+    tenant_id: Name | None = None
+    collection: Name | None = None
+    branch: Name | None = None
+    parent: Name | None = None
+    before: Annotated[int, Meta(ge=1)] | None = None
+    limit: Annotated[int, Meta(ge=1, le=1_000)] = 50
+
+
+class ItemList(msgspec.Struct, frozen=True, kw_only=True):
+    """A page of items, newest first; `next` is null on the last one.
+
+    With filters that fit rarely, a page may have few items or none, and a `next`.
+    """
+
+    items: list[QueueItem]
+    next: int | None
+
+
+class ItemChildren(msgspec.Struct, frozen=True, kw_only=True):
+    """How the items fare that a folder or project consists of; `failures` are some that failed."""
+
+    total: int
+    pending: int
+    in_progress: int
+    done: int
+    failed: int
+    failures: list[dict[str, Any]]
+
+
+class ItemDetail(QueueItem, frozen=True, kw_only=True):
+    """An item in full: what it waits for, how far it is, what it came to, and its children."""
+
+    explanation: str
+    progress: dict[str, Any] | None
+    result: Any
+    children: ItemChildren
+
+
+class ItemStatistics(msgspec.Struct, frozen=True, kw_only=True):
+    """How many items there are in each status: in all, by type, by tenant, by collection."""
+
+    total: dict[str, int]
+    by_type: dict[str, dict[str, int]]
+    by_tenant: dict[str, dict[str, int]]
+    by_collection: dict[str, dict[str, int]]
+
+
+class ItemStatisticsFilter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Whose items to count."""
+
+    tenant_id: Name | None = None
+    collection: Name | None = None
+
+
+class IngestQuestion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is looked for, and where."""
+
+    query: Annotated[str, Meta(min_length=1, max_length=10_000)]
+    tenant_id: Name = "default"
+    collection: Name = "default"
+    branch: Name = "main"
+    top_k: Annotated[int, Meta(ge=1, le=1_000)] = 5
+    mode: Literal["hybrid", "vector", "bm25"] = "hybrid"
+    under: Text | None = None
+
+
+class IngestResult(msgspec.Struct, frozen=True, kw_only=True):
+    """A chunk that was found."""
+
+    id: str
+    text: str
+    path: str
+    score: float
+    metadata: dict[str, Any]
+
+
+class IngestResults(msgspec.Struct, frozen=True, kw_only=True):
+    """What was found, best first."""
+
+    results: list[IngestResult]

@@ -1,0 +1,180 @@
+import io
+import stat
+import tarfile
+import threading
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from penstock import State
+from penstock.apps.ingest.fetching import FetchFailed, fetch, is_public
+from penstock.apps.ingest.settings import Settings
+from penstock.apps.ingest.writing import Rejected
+from tests.apps.ingest.support import Bench, bench
+
+Pack = Callable[[Path, dict[str, str]], Path]
+
+
+def zipped(path: Path, files: dict[str, str]) -> Path:
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, text in files.items():
+            archive.writestr(name, text)
+    return path
+
+
+def tarred(path: Path, files: dict[str, str]) -> Path:
+    with tarfile.open(path, "w:gz") as archive:
+        for name, text in files.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(text)
+            archive.addfile(info, io.BytesIO(text.encode()))
+    return path
+
+
+def library(source: Path | str, version: str = "1") -> dict[str, str]:
+    return {"library_name": "pump", "library_version": version, "source_url": str(source)}
+
+
+@pytest.mark.parametrize("pack", [zipped, tarred])
+async def test_an_archive_is_ingested_and_brought_up_to_date(table: Bench, pack: Pack) -> None:
+    files = {"docs/a.md": "A", "docs/b.rst": "B", "docs/c.png": "\0"}
+    archive = pack(table.folder / "docs.archive", files)
+    job = await table.run("library", "ingest", library(archive))
+    assert job.returned == {"documents": 2, "written": 2, "unchanged": 0, "failed": 0, "removed": 0}
+    place = "library:pump@1/docs"
+    assert table.chunks() == {f"{place}/a.md": "A", f"{place}/b.rst": "B"}
+    archive = pack(table.folder / "newer.archive", {"docs/a.md": "A", "docs/d.txt": "D"})
+    job = await table.run("library", "update", library(archive))
+    assert job.returned == {"documents": 2, "written": 1, "unchanged": 1, "failed": 0, "removed": 1}
+    await table.run("library", "ingest", library(archive, "2"))
+    await table.run("library", "delete", {"library_name": "pump", "library_version": "1"})
+    assert set(table.chunks()) == {"library:pump@2/docs/a.md", "library:pump@2/docs/d.txt"}
+
+
+@pytest.mark.parametrize("name", ["../out.md", "/etc/out.md", "a/../../out.md", "..\\out.md"])
+@pytest.mark.parametrize("pack", [zipped, tarred])
+async def test_nothing_leaves_an_archive(table: Bench, pack: Pack, name: str) -> None:
+    archive = pack(table.folder / "docs.archive", {"a.md": "A", name: "out"})
+    job = await table.run("library", "ingest", library(archive))
+    assert (job.state, job.attempt) == (State.FAILED, 1)
+    assert "outside of it" in str(job.error)
+    assert table.chunks() == {}
+
+
+async def test_links_in_archives_are_passed_by(table: Bench) -> None:
+    path = table.folder / "links.tar"
+    with tarfile.open(path, "w") as archive:
+        info = tarfile.TarInfo("link.md")
+        info.type, info.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        archive.addfile(info)
+        good = tarfile.TarInfo("a.md")
+        good.size = 1
+        archive.addfile(good, io.BytesIO(b"A"))
+    await table.run("library", "ingest", library(path))
+    assert table.chunks() == {"library:pump@1/a.md": "A"}
+    path = table.folder / "links.zip"
+    with zipfile.ZipFile(path, "w") as packed:
+        link = zipfile.ZipInfo("link.md")
+        link.external_attr = (stat.S_IFLNK | 0o777) << 16
+        packed.writestr(link, "/etc/passwd")
+        packed.writestr("b.md", "B")
+    await table.run("library", "update", library(path))
+    assert table.chunks() == {"library:pump@1/b.md": "B"}
+
+
+async def test_archives_have_limits(tmp_path: Path) -> None:
+    async with bench(tmp_path, max_archive_size=10_000, max_archive_files=3) as table:
+        bomb = zipfile.ZipFile(table.folder / "bomb.zip", "w", zipfile.ZIP_DEFLATED)
+        with bomb:
+            bomb.writestr("a.md", "a" * 1_000_000)
+        job = await table.run("library", "ingest", library(table.folder / "bomb.zip"))
+        assert "more bytes" in str(job.error)
+        many = zipped(table.folder / "many.zip", {f"{n}.md": "x" for n in range(4)})
+        job = await table.run("library", "ingest", library(many))
+        assert "more files" in str(job.error)
+        table.write("broken.zip", b"PK\x03\x04" + b"broken" * 10)
+        job = await table.run("library", "ingest", library(table.folder / "broken.zip"))
+        assert job.state is State.FAILED
+
+
+async def test_a_url_is_not_fetched_unless_it_is_allowed(table: Bench) -> None:
+    job = await table.run("library", "ingest", library("https://example.org/docs.zip"))
+    assert (job.state, job.attempt) == (State.FAILED, 1)
+    assert "PENSTOCK_INGEST_URLS" in str(job.error)
+
+
+@contextmanager
+def site(answers: dict[str, tuple[int, dict[str, str], bytes]]) -> Iterator[str]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            status, headers, body = answers[self.path]
+            self.send_response(status)
+            for name, value in headers.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+    thread.start()
+    try:
+        yield f"http://localhost:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def test_what_is_fetched_and_what_is_not(tmp_path: Path) -> None:
+    answers = {
+        "/a/docs.md": (200, {"Content-Type": "text/markdown"}, b"# Docs"),
+        "/a/page?x=1": (200, {"Content-Type": "text/html; charset=utf-8"}, b"<p>"),
+        "/a/moved": (302, {"Location": "/a/docs.md"}, b""),
+        "/a/large": (200, {}, b"x" * 2_000),
+        "/a/gone": (404, {}, b""),
+        "/a/busy": (503, {}, b""),
+    }
+    with site(answers) as url:
+        settings = Settings(urls=(f"{url}/a/",), max_archive_size=1_000)
+
+        def get(path: str) -> Path:
+            return fetch(f"{url}{path}", tmp_path, settings, admits=lambda _: True)
+
+        assert get("/a/docs.md").read_text() == "# Docs"
+        assert get("/a/docs.md").name == "docs.md"
+        assert get("/a/page?x=1").name == "page.html"
+        for path, why in (
+            ("/a/moved", "leads elsewhere"),
+            ("/a/large", "larger than"),
+            ("/a/gone", "404"),
+            ("/b/docs.md", "not allowed"),
+        ):
+            with pytest.raises(Rejected, match=why):
+                get(path)
+        with pytest.raises(FetchFailed, match="503"):
+            get("/a/busy")
+        with pytest.raises(Rejected, match="not on the open internet"):
+            fetch(f"{url}/a/docs.md", tmp_path, settings)
+    with pytest.raises(FetchFailed):
+        get("/a/docs.md")
+    with pytest.raises(Rejected):
+        fetch("http://me@localhost/", tmp_path, Settings(urls=("http://me@localhost/",)))
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        *("127.0.0.1", "10.1.2.3", "192.168.0.1", "172.16.0.1", "169.254.169.254", "0.0.0.0"),  # noqa: S104
+        *("::1", "fe80::1%eth0", "fc00::1", "::ffff:127.0.0.1", "224.0.0.1", "100.64.0.1"),
+    ],
+)
+def test_addresses_that_are_nobody_elses(address: str) -> None:
+    assert not is_public(address)
+    assert is_public("93.184.216.34")

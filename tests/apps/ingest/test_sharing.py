@@ -1,0 +1,86 @@
+"""One tenant's backlog and another tenant's single item."""
+
+import os
+from collections.abc import Sequence
+
+import pytest
+from msgspec import structs
+
+from penstock import JobQuery, State
+from penstock.apps.ingest import Item, ItemType, Operation, service
+from tests.apps.ingest.support import Bench
+
+BACKLOG = int(os.environ.get("PENSTOCK_TEST_BACKLOG", "2000"))
+SLOTS = 4
+
+
+def items(tenant: str, numbers: Sequence[int]) -> list[Item]:
+    return [
+        Item(
+            item_type=ItemType.CONTENT,
+            op=Operation.INGEST,
+            tenant_id=tenant,
+            collection="docs",
+            payload={"content": f"text {n}"},
+        )
+        for n in numbers
+    ]
+
+
+async def test_a_backlog_of_one_tenant_does_not_delay_another(table: Bench) -> None:
+    """Counted in claims, not in seconds: the machine may be as slow as it likes.
+
+    On an idle queue an item begins with the first claim; beside a backlog, within the second.
+    """
+    for start in range(0, BACKLOG, 500):
+        await table.service.add(items("large", range(start, min(start + 500, BACKLOG))))
+    [single] = await table.service.add(items("small", [0]))
+    claims = 0
+    while (await table.app.get(single.job_id)).state is State.PENDING:
+        claims += 1
+        assert await table.app.claim(worker="w", limit=SLOTS, queues=["ingest"])
+    assert claims <= 2
+
+
+async def test_age_promotes_items_unless_it_is_turned_off(table: Bench) -> None:
+    await table.service.prepare()
+    [queue] = [one for one in await table.app.queues() if one.name == "ingest"]
+    assert queue.promote_after is not None
+    assert queue.promote_after.total_seconds() == 300
+
+
+async def test_an_item_has_four_attempts_and_the_lease_of_its_type(table: Bench) -> None:
+    await table.add("content", "ingest", {"content": "a"})
+    await table.add("folder", "scan", {"folder_path": str(table.folder)}, max_retries=0)
+    folder, content = await table.app.find(JobQuery(queue="ingest"))
+    assert (content.retry.attempts, content.lease_time.total_seconds()) == (4, 300)
+    assert folder.retry.attempts == 1
+
+
+async def test_pages_of_what_fits_rarely_end_and_miss_nothing(
+    either: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "_LOOKED_AT", 5)
+    monkeypatch.setattr(service, "_STEPS", 2)
+    for n in range(60):
+        [one] = items(f"tenant {n % 2}", [n])
+        collection = "rare" if n % 20 == 0 else "docs"
+        await either.service.add([structs.replace(one, collection=collection)])
+    for wanted, status, expected in (
+        ({}, None, 60),
+        ({"collection": "rare"}, None, 3),
+        ({"collection": "rare", "tenant_id": "tenant 0"}, "pending", 3),
+        ({"tenant_id": "tenant 1"}, None, 30),
+        ({"collection": "missing"}, None, 0),
+        ({}, "failed", 0),
+    ):
+        seen: list[int] = []
+        before: int | None = 2**62
+        for _ in range(100):
+            assert before is not None
+            page, before = await either.service.page(wanted, status=status, before=before, limit=2)
+            assert len(page) <= 2
+            seen += [one.job_id for one in page]
+            if before is None:
+                break
+        assert len(set(seen)) == len(seen) == expected
