@@ -9,11 +9,13 @@ from penstock.apps import Application
 from penstock.apps.notebooks.events import OperationRoutes
 from penstock.apps.notebooks.library import Library
 from penstock.apps.notebooks.publishing import Publisher
+from penstock.apps.notebooks.reading_routes import ReadingRoutes
 from penstock.apps.notebooks.routes import NotebookRoutes
 from penstock.apps.notebooks.running import Runner
 from penstock.apps.notebooks.service import Notebooks
 from penstock.apps.notebooks.settings import Settings
 from penstock.apps.notebooks.tasks import register
+from penstock.apps.notebooks.tending import Tender
 from penstock.http.routes import routes_of
 
 __all__ = ["Settings", "install"]
@@ -25,7 +27,9 @@ def install(penstock: Penstock, settings: Settings, data: Path | None = None) ->
     """The notebook API on a Penstock; new notebooks are made in a folder of `data`."""
     library = Library(penstock, settings, (data or DATA).absolute())
     publisher = Publisher(penstock)
-    register(penstock, settings, Runner(penstock, settings, library, publisher))
+    runner = Runner(penstock, settings, library, publisher)
+    register(penstock, settings, runner)
+    tender = Tender(penstock, settings, library, publisher, runner)
     notebooks = Notebooks(penstock, settings, library, publisher)
 
     @asynccontextmanager
@@ -38,7 +42,7 @@ def install(penstock: Penstock, settings: Settings, data: Path | None = None) ->
         if library.unavailable:
             yield
             return
-        async with library.working():
+        async with tender.working():
             yield
 
     return Application(
@@ -46,6 +50,7 @@ def install(penstock: Penstock, settings: Settings, data: Path | None = None) ->
         "Change files of notebooks in order, with their history in git.",
         [
             *routes_of(NotebookRoutes(notebooks, library, settings)),
+            *routes_of(ReadingRoutes(notebooks, library, settings)),
             *routes_of(OperationRoutes(notebooks, library)),
         ],
         running,

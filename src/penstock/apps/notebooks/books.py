@@ -4,12 +4,17 @@ import asyncio
 import fcntl
 import os
 import socket
+from collections.abc import Collection, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO
 
+from penstock.apps.notebooks.batcher import Batcher, Pending
+from penstock.apps.notebooks.committing import Author, Commit, Committer
 from penstock.apps.notebooks.errors import Permanent
 from penstock.apps.notebooks.files import Tree
 from penstock.apps.notebooks.paths import STATE
+from penstock.apps.notebooks.repository import Repository
 from penstock.apps.notebooks.tables import Notebook
 
 
@@ -29,10 +34,52 @@ class Book:
         self.tree = Tree(Path(notebook.path)).prepare()
         self._lock = lock(self.tree.root, notebook.name)
         self.committing = asyncio.Lock()
+        self.taken = 0
+        """The last change that is committed, or being committed just now."""
+        try:
+            self.repository = repository(self.tree.root) if self.git else None
+        except BaseException:
+            self._lock.close()
+            raise
+
+    def commit(self, paths: Sequence[str], author: str | None) -> Commit | None:
+        """Commit what is on the disk at these paths, and what was there before; in a thread."""
+        if self.repository is None:
+            return None
+        committer = Committer(self.repository, self.tree.root, author=author_of(author))
+        now = datetime.now(UTC)
+        pending = _Noted([Pending(one, now, 0) for one in paths])
+        return Batcher(self.tree, committer, pending).flush()
 
     def close(self) -> None:
         """Let others have it."""
         self._lock.close()
+
+
+class _Noted:
+    """Paths to be committed; whoever asked for it forgets them."""
+
+    def __init__(self, paths: list[Pending]) -> None:
+        self._paths = paths
+
+    def all(self) -> list[Pending]:
+        return self._paths
+
+    def forget(self, committed: Collection[Pending]) -> None:
+        pass
+
+
+def repository(root: Path) -> Repository:
+    """The repository that a folder stands in; a new one in it if there is none."""
+    return Repository.find(root) or Repository.make(root)
+
+
+def author_of(text: str | None) -> Author | None:
+    """The author that is written as `NAME <ADDRESS>`."""
+    if text is None:
+        return None
+    name, _, address = text.partition("<")
+    return Author(name.strip(), address.strip("> "))
 
 
 def lock(root: Path, name: str) -> IO[str]:

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,7 +10,7 @@ from typing import Any
 
 from penstock import ConfigurationError, Penstock
 from penstock.apps.notebooks import tables
-from penstock.apps.notebooks.books import Book, Taken, lock
+from penstock.apps.notebooks.books import Book, Taken, lock, repository
 from penstock.apps.notebooks.errors import Exists, Missing, PathRefused, Permanent
 from penstock.apps.notebooks.files import Tree
 from penstock.apps.notebooks.settings import Settings, allowed_roots, folder_for_new
@@ -27,6 +27,8 @@ class Library:
         self._data = data.resolve()
         self._books: dict[int, Book] = {}
         self._opening = asyncio.Lock()
+        self.on_open: list[Callable[[Book], None]] = []
+        """Called with each notebook that this process has taken."""
         self.unavailable: str | None = "notebooks have not been opened yet"
 
     async def prepare(self) -> None:
@@ -94,7 +96,7 @@ class Library:
         Tree(resolved).prepare()
         with contextlib.closing(lock(resolved, name)):
             if git:
-                prepare_git(resolved)
+                repository(resolved)
         return resolved
 
     def _check_place(self, folder: Path) -> None:
@@ -116,6 +118,8 @@ class Library:
                     notebook = await self.find(notebook_id)
                     book = await asyncio.to_thread(Book, notebook)
                     self._books[notebook_id] = book
+                    for opened in self.on_open:
+                        opened(book)
         return book
 
     @property
@@ -144,10 +148,6 @@ class Library:
         book = self._books.pop(notebook_id, None)
         if book is not None:
             book.close()
-
-
-def prepare_git(folder: Path) -> None:
-    """Make a repository in a folder that has none."""
 
 
 def _refuse_twice(one: Notebook, name: str, folder: Path) -> None:

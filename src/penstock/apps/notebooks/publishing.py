@@ -6,6 +6,7 @@ see each other.
 
 from collections.abc import Sequence
 from datetime import timedelta
+from functools import partial
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -15,6 +16,9 @@ from penstock.apps.notebooks import tables
 from penstock.apps.notebooks.errors import Exists, Missing, Permanent
 from penstock.apps.notebooks.operations import Operation, merged
 from penstock.apps.notebooks.paths import is_within
+
+_AT_ONCE = 500
+Change = tuple[str, str | None]
 
 
 class Conflict(Permanent):
@@ -58,6 +62,13 @@ class Publisher:
     async def publish_batch(self, asked: Sequence[Operation], correlation: str) -> list[Published]:
         """Store operations that run one after the other until one fails; all or none."""
         return await self._penstock.transact(lambda tx: self.batch(tx, asked, correlation))
+
+    async def publish_changes(self, notebook: int, changes: Sequence[Change]) -> None:
+        """Store that paths are to be looked at again, so many at a time."""
+        for n in range(0, len(changes), _AT_ONCE):
+            some = tuple(changes[n : n + _AT_ONCE])
+            operation = Operation(notebook=notebook, kind="sync", changes=some)
+            await self._penstock.transact(partial(self.single, asked=operation, merges=False))
 
     def single(
         self,
@@ -115,6 +126,7 @@ class Publisher:
             delay=delay or None,
             dedupe=f"notebooks.commit:{notebook}:{when}",
             scope=Scope.PENDING,
+            throttle=f"notebooks.commit:{notebook}",  # one at a time; the others take no slot
         )
         return tx.enqueue([new])[0]
 

@@ -11,9 +11,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from penstock import Cancel, Context, Job, JobQuery, Penstock, State, Transaction, context
-from penstock.apps.notebooks import tables
+from penstock.apps.notebooks import syncing, tables
 from penstock.apps.notebooks.books import Book
-from penstock.apps.notebooks.errors import Exists, Missing, Permanent
+from penstock.apps.notebooks.committing import Commit
+from penstock.apps.notebooks.errors import Exists, Missing, Passing, Permanent
 from penstock.apps.notebooks.files import Facts, Tree
 from penstock.apps.notebooks.library import Library
 from penstock.apps.notebooks.mime import HEAD, mime_type
@@ -23,6 +24,7 @@ from penstock.apps.notebooks.settings import Settings
 from penstock.apps.notebooks.shapes import as_result
 from penstock.apps.notebooks.tables import File
 
+_SHORTEST = timedelta(seconds=1)
 _ENDED_BADLY = frozenset({State.FAILED, State.CANCELLED})
 
 
@@ -35,7 +37,8 @@ class Runner:
         self._penstock = penstock
         self._library = library
         self._publisher = publisher
-        self._interval = timedelta(seconds=settings.commit_interval)
+        self._interval = settings.commit_interval
+        self._author = settings.author
         self._many = settings.commit_paths
 
     async def write(self, operation: Operation) -> None:
@@ -115,10 +118,64 @@ class Runner:
         await self._finish(run, lambda _: {"path": operation.path, "file_count": 0})
 
     async def sync(self, operation: Operation) -> None:
-        """Look at paths again. A second run finds them as they are noted."""
+        """Look at paths again, or at all. A second run finds them as they are noted."""
+        run = context()
+        try:
+            book = await self._library.book(operation.notebook)
+        except Missing:  # it was removed from the registry
+            self._library.close(operation.notebook)
+            return
+        if not operation.changes:
+            await self._scan(book)
+            return
+        known = await self._penstock.read(
+            lambda tx: tables.files_at(tx, book.id, [path for path, _ in operation.changes])
+        )
+        seen = await asyncio.to_thread(syncing.look, book.tree, operation.changes, known)
+
+        def note(tx: Transaction) -> dict[str, Any]:
+            changed = syncing.note(tx, book.id, seen)
+            if changed:
+                self._changed(tx, book, changed)
+            return {"changed": len(changed)}
+
+        await self._finish(run, note)
+
+    async def _scan(self, book: Book) -> None:
+        """Publish what differs as operations of its own, which wait for those before them."""
+        known = await self._penstock.read(lambda tx: tables.files(tx, book.id))
+        found = await asyncio.to_thread(syncing.differences, book.tree, known)
+        await self._publisher.publish_changes(book.id, found)
 
     async def commit(self, operation: Operation) -> None:
         """Commit what has changed. A second run finds nothing left to commit."""
+        run = context()
+        book = await self._library.book(operation.notebook)
+        async with book.committing:
+            try:
+                made, change = await self._commit(book)
+            except Passing as error:
+                run.snooze(max(self._interval_of(book), _SHORTEST), str(error))
+
+            def note(tx: Transaction) -> dict[str, Any]:
+                tables.forget_uncommitted(tx, book.id, change)
+                if made is None:
+                    return {"commit": None, "paths": 0}
+                return {"commit": made.id, "paths": len(made.changes), "skipped": made.skipped}
+
+            await self._finish(run, note)
+
+    async def commit_now(self, book: Book) -> None:
+        """Commit what has changed, without a job: the server stops."""
+        async with book.committing:
+            _, change = await self._commit(book)
+            await self._penstock.transact(lambda tx: tables.forget_uncommitted(tx, book.id, change))
+
+    async def _commit(self, book: Book) -> tuple[Commit | None, int]:
+        paths, change = await self._penstock.read(lambda tx: tables.uncommitted(tx, book.id))
+        author = book.settings.get("author") or self._author
+        book.taken = max(change, book.taken)
+        return await asyncio.to_thread(book.commit, paths, author), change
 
     # How
 
@@ -172,9 +229,13 @@ class Runner:
 
     def _have_committed(self, tx: Transaction, book: Book) -> None:
         """See to it that a commit comes: some time after the first change, or at once for many."""
-        self._publisher.commit(tx, book.id, self._interval)
-        if tables.has_uncommitted(tx, book.id, self._many):
+        self._publisher.commit(tx, book.id, self._interval_of(book))
+        if tables.has_uncommitted(tx, book.id, self._many, after=book.taken):
             self._publisher.commit(tx, book.id, timedelta(0))
+
+    def _interval_of(self, book: Book) -> timedelta:
+        own = book.settings.get("commit_interval")
+        return timedelta(seconds=self._interval if own is None else own)
 
 
 # On disk, in threads
@@ -290,7 +351,12 @@ def _written(tx: Transaction, operation: Operation, found: tuple[Facts, str] | N
             raise Missing(f"there is no file at {operation.path!r}")
         clash = tables.collision(tx, operation.notebook, operation.path)
         _refuse_clash(clash, operation.path)
-        file = _new_file(operation, operation.file or tables.number(tx, "file"), now)
+        file = tables.new_file(
+            operation.notebook,
+            operation.path,
+            operation.file or tables.number(tx, "file"),
+            now,
+        )
         fields = {**operation.initial, **operation.fields}
     else:
         fields = operation.fields
@@ -300,25 +366,6 @@ def _written(tx: Transaction, operation: Operation, found: tuple[Facts, str] | N
     if found is not None:
         file = tables.with_facts(file, found[0])._replace(mime=found[1])
     return tables.changed_fields(file, fields)
-
-
-def _new_file(operation: Operation, file_id: int, now: datetime) -> File:
-    return File(
-        id=file_id,
-        notebook=operation.notebook,
-        path=operation.path,
-        size=0,
-        hash="",
-        mtime_ns=0,
-        inode=0,
-        mime="",
-        title=None,
-        description=None,
-        properties={},
-        created=now,
-        updated=now,
-        version=1,
-    )
 
 
 def _refuse_clash(clash: str | None, path: str, besides: str = "") -> None:

@@ -7,6 +7,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+Author = Annotated[str, Meta(max_length=300, pattern=r"^[^<>\x00-\x1f]+ <[^<>\x00-\x1f]*>$")]
 Seconds = Annotated[float, Meta(ge=0, le=86_400)]
 
 
@@ -31,8 +32,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """How long after the first change that is not in git it is committed."""
     commit_paths: Annotated[int, Meta(ge=1, le=1_000_000)] = 100
     """So many changed paths are committed at once."""
-    author: str = "Penstock <penstock@localhost>"
-    """Whom git names for commits, as `NAME <ADDRESS>`."""
+    author: Author | None = None
+    """Whom git names for commits, as `NAME <ADDRESS>`; by default who git is configured for."""
     watch: bool = True
     """Whether changes that others make to the files are followed."""
     scan_interval: Annotated[float, Meta(ge=0.1, le=86_400)] = 300

@@ -12,6 +12,7 @@ from penstock import Job, State
 from penstock.apps.notebooks.errors import Permanent
 from penstock.apps.notebooks.operations import Operation
 from penstock.apps.notebooks.publishing import Published
+from penstock.apps.notebooks.settings import Author
 from penstock.apps.notebooks.tables import File, Notebook
 
 STATUSES: dict[State, str] = {
@@ -37,9 +38,7 @@ class Struct(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 class NotebookSettings(Struct, frozen=True, kw_only=True):
     """What a notebook has of its own; None for what the server has set."""
 
-    author: (
-        Annotated[str, Meta(max_length=300, pattern=r"^[^<>\x00-\x1f]+ <[^<>\x00-\x1f]*>$")] | None
-    ) = None
+    author: Author | None = None
     """Whom git names for its commits."""
     commit_interval: Annotated[float, Meta(ge=0, le=86_400)] | None = None
     """How long after the first change it is committed, in seconds."""
@@ -330,6 +329,32 @@ class StillWaiting(msgspec.Struct, frozen=True, kw_only=True):
 
     detail: str
     event: EventShape
+
+
+class HistoryEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """A commit; `path` is where the file was then."""
+
+    commit: str
+    at: datetime
+    author: str
+    email: str
+    message: str
+    path: str | None
+
+
+class FileHistory(msgspec.Struct, frozen=True):
+    """The commits of a file, newest first, also from before it was moved."""
+
+    commits: list[HistoryEntry]
+
+
+class FileDiff(msgspec.Struct, frozen=True, kw_only=True):
+    """What changed between two commits; `whole` is false where it is too long to show."""
+
+    since: str
+    until: str
+    diff: str
+    whole: bool
 
 
 class CommitsAccepted(msgspec.Struct, frozen=True):

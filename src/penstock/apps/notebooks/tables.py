@@ -256,6 +256,26 @@ def with_facts(file: File, facts: Facts) -> File:
     )
 
 
+def new_file(notebook_id: int, path: str, file_id: int, now: datetime) -> File:
+    """A file of which nothing is known but its path."""
+    return File(
+        id=file_id,
+        notebook=notebook_id,
+        path=path,
+        size=0,
+        hash="",
+        mtime_ns=0,
+        inode=0,
+        mime="",
+        title=None,
+        description=None,
+        properties={},
+        created=now,
+        updated=now,
+        version=1,
+    )
+
+
 def remove_file(tx: Statements, file_id: int) -> None:
     """Forget a file."""
     tx.execute("DELETE FROM notebooks_file WHERE id = ?", (file_id,))
@@ -364,6 +384,11 @@ def end_touches(tx: Statements, job: int) -> None:
     tx.execute("DELETE FROM notebooks_touch WHERE job = ?", (job,))
 
 
+def end_all_touches(tx: Writing, jobs: Sequence[int]) -> None:
+    """The same for many."""
+    tx.executemany("DELETE FROM notebooks_touch WHERE job = ?", [(job,) for job in jobs])
+
+
 def touching_jobs(tx: Statements) -> set[int]:
     """The jobs of all operations that are noted as unfinished."""
     return {row[0] for row in tx.execute("SELECT DISTINCT job FROM notebooks_touch").fetchall()}
@@ -444,10 +469,10 @@ def uncommitted(tx: Statements, notebook_id: int) -> tuple[list[str], int]:
     return [row[0] for row in rows], max((row[1] for row in rows), default=0)
 
 
-def has_uncommitted(tx: Statements, notebook_id: int, at_least: int = 1) -> bool:
-    """Whether so many paths are waiting to be committed."""
-    sql = "SELECT 1 FROM notebooks_uncommitted WHERE notebook = ? LIMIT 1 OFFSET ?"
-    return tx.execute(sql, (notebook_id, at_least - 1)).fetchone() is not None
+def has_uncommitted(tx: Statements, notebook_id: int, at_least: int = 1, *, after: int = 0) -> bool:
+    """Whether so many paths wait to be committed that have changed after a change."""
+    sql = "SELECT 1 FROM notebooks_uncommitted WHERE notebook = ? AND change > ? LIMIT 1 OFFSET ?"
+    return tx.execute(sql, (notebook_id, after, at_least - 1)).fetchone() is not None
 
 
 def count_uncommitted(tx: Statements) -> dict[int, int]:
