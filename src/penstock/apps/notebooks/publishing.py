@@ -82,9 +82,9 @@ class Publisher:
         reserved = tables.number(tx, "file") if asked.kind == "create" else 0
         wanted = _located(tx, asked, reserved)
         before = tables.newest_on(tx, wanted.notebook, wanted.path) if merges else None
-        together = merged(before[1], wanted) if before and before[1] else None
+        together = merged(before[1], wanted) if before else None
         discarded = None
-        if before and before[1] and together:
+        if before and together:
             tables.end_touches(tx, before[0])
             if before[1].content and before[1].content != together.content:
                 discarded = before[1].content.name

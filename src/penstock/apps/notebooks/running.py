@@ -6,8 +6,9 @@ ends the job, so that a later run finds its own file, or its own rename, and goe
 
 import asyncio
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime, timedelta
+from functools import wraps
 from typing import Any
 
 from penstock import Cancel, Context, Job, JobQuery, Penstock, State, Transaction, context
@@ -19,11 +20,13 @@ from penstock.apps.notebooks.files import Facts, Tree
 from penstock.apps.notebooks.library import Library
 from penstock.apps.notebooks.mime import HEAD, mime_type
 from penstock.apps.notebooks.operations import Operation
+from penstock.apps.notebooks.paths import is_within
 from penstock.apps.notebooks.publishing import Conflict, Publisher, check_version
 from penstock.apps.notebooks.settings import Settings
 from penstock.apps.notebooks.shapes import as_result
 from penstock.apps.notebooks.tables import File
 
+Handler = Callable[[Operation], Coroutine[Any, Any, None]]
 _SHORTEST = timedelta(seconds=1)
 _ENDED_BADLY = frozenset({State.FAILED, State.CANCELLED})
 
@@ -48,6 +51,8 @@ class Runner:
             return
         run, book = await self._begin(operation)
         known = await self._known(operation)
+        if known is None:
+            await self._refuse_clash(operation, operation.path)
         found = await asyncio.to_thread(_write, book, operation, known, run.job.attempt)
 
         def note(tx: Transaction) -> dict[str, Any]:
@@ -88,10 +93,7 @@ class Runner:
         run, book = await self._begin(operation)
         known = await self._known(operation)
         target = str(operation.to)
-        clash = await self._penstock.read(
-            lambda tx: tables.collision(tx, operation.notebook, target)
-        )
-        _refuse_clash(clash, target, besides=operation.path)
+        await self._refuse_clash(operation, target)
         mime = await asyncio.to_thread(_move, book, operation, known, run.job.attempt)
 
         def note(tx: Transaction) -> dict[str, Any]:
@@ -179,6 +181,20 @@ class Runner:
 
     # How
 
+    def ending(self, handler: Handler) -> Handler:
+        """Let nobody wait any more for an operation that has failed for good."""
+
+        @wraps(handler)
+        async def run(operation: Operation) -> None:
+            try:
+                await handler(operation)
+            except Permanent:
+                job_id = context().job.id
+                await self._penstock.transact(lambda tx: tables.end_touches(tx, job_id))
+                raise
+
+        return run
+
     async def _begin(self, operation: Operation) -> tuple[Context, Book]:
         run = context()
         if operation.member:
@@ -198,6 +214,12 @@ class Runner:
         return await self._penstock.read(
             lambda tx: tables.file_at(tx, operation.notebook, operation.path)
         )
+
+    async def _refuse_clash(self, operation: Operation, path: str) -> None:
+        """Refuse a path that some systems take for another; what moves away is no other."""
+        clash = await self._penstock.read(lambda tx: tables.collision(tx, operation.notebook, path))
+        if clash is not None and not is_within(clash, operation.path):
+            raise Exists(f"{clash!r} is the same as {path!r} on systems that ignore case")
 
     async def _hashes(self, operation: Operation) -> dict[str, str]:
         found = await self._penstock.read(
@@ -349,8 +371,6 @@ def _written(tx: Transaction, operation: Operation, found: tuple[Facts, str] | N
     if file is None:
         if found is None:
             raise Missing(f"there is no file at {operation.path!r}")
-        clash = tables.collision(tx, operation.notebook, operation.path)
-        _refuse_clash(clash, operation.path)
         file = tables.new_file(
             operation.notebook,
             operation.path,
@@ -366,8 +386,3 @@ def _written(tx: Transaction, operation: Operation, found: tuple[Facts, str] | N
     if found is not None:
         file = tables.with_facts(file, found[0])._replace(mime=found[1])
     return tables.changed_fields(file, fields)
-
-
-def _refuse_clash(clash: str | None, path: str, besides: str = "") -> None:
-    if clash is not None and clash != besides:
-        raise Exists(f"{clash!r} is the same as {path!r} on systems that ignore case")

@@ -26,8 +26,9 @@ CREATE TABLE notebooks_file (
 );
 CREATE INDEX notebooks_file_folded ON notebooks_file (notebook, folded);
 CREATE TABLE notebooks_touch (
-    job INTEGER NOT NULL, notebook INTEGER NOT NULL, path TEXT NOT NULL, file INTEGER,
-    moves_to TEXT, staged TEXT, operation TEXT, PRIMARY KEY (notebook, path, job)
+    job INTEGER NOT NULL, notebook INTEGER NOT NULL, folded TEXT NOT NULL, path TEXT NOT NULL,
+    file INTEGER, moves_to TEXT, staged TEXT, operation TEXT,
+    PRIMARY KEY (notebook, folded, job, path)
 );
 CREATE INDEX notebooks_touch_job ON notebooks_touch (job);
 CREATE INDEX notebooks_touch_file ON notebooks_touch (file) WHERE file IS NOT NULL;
@@ -285,7 +286,8 @@ def move_files(tx: Statements, notebook_id: int, source: str, target: str, now: 
     """Let everything below a folder stand below another; how many files that were."""
     low, high = span(source)
     moved = tx.execute(
-        "UPDATE notebooks_file SET path = ? || substr(path, ?), folded = ? || substr(folded, ?), "
+        "UPDATE notebooks_file SET path = CAST(? AS TEXT) || substr(path, CAST(? AS INTEGER)), "
+        "folded = CAST(? AS TEXT) || substr(folded, CAST(? AS INTEGER)), "
         "updated = ?, version = version + 1 WHERE notebook = ? AND path > ? AND path < ?",
         (
             *(target, len(source) + 1, fold(target), len(fold(source)) + 1, micros(now)),
@@ -313,51 +315,45 @@ def _file(row: Any) -> File | None:
 # Operations that have not ended
 
 
-class Touch(NamedTuple):
-    """An operation that has not ended, as far as it has to do with one path."""
-
-    job: int
-    path: str
-    file: int | None
-    moves_to: str | None
-    operation: Operation | None
-
-
 def overlapping(tx: Statements, notebook_id: int, paths: Sequence[str], *, below: bool) -> set[int]:
     """The newest unfinished operation on each of these paths, above and, if asked for, below.
 
-    Earlier ones on the same path need not be waited for: that one does.
+    Earlier ones on the same path need not be waited for: that one does. Paths that some systems
+    take for the same one are the same here.
     """
-    wanted = sorted({one for path in paths for one in (path, *parents(path))})
+    folded = [fold(path) for path in paths]
+    wanted = sorted({one for path in folded for one in (path, *parents(path))})
     found: set[int] = set()
     for some in _portions(wanted):
         sql = (
-            f"SELECT MAX(job) FROM notebooks_touch WHERE notebook = ? AND path IN ({_marks(some)}) "  # noqa: S608 - marks
-            "GROUP BY path"
+            "SELECT MAX(job) FROM notebooks_touch WHERE notebook = ? "  # noqa: S608 - marks
+            f"AND folded IN ({_marks(some)}) GROUP BY folded"
         )
         found.update(row[0] for row in tx.execute(sql, (notebook_id, *some)).fetchall())
-    for path in paths if below else ():
+    for path in folded if below else ():
         sql = (
-            "SELECT MAX(job) FROM notebooks_touch WHERE notebook = ? AND path > ? AND path < ? "
-            "GROUP BY path"
+            "SELECT MAX(job) FROM notebooks_touch WHERE notebook = ? AND folded > ? "
+            "AND folded < ? GROUP BY folded"
         )
         found.update(row[0] for row in tx.execute(sql, (notebook_id, *span(path))).fetchall())
     return found
 
 
-def newest_on(tx: Statements, notebook_id: int, path: str) -> tuple[int, Operation | None] | None:
-    """The newest unfinished operation on exactly this path, with what it does if that can change.
+def newest_on(tx: Statements, notebook_id: int, path: str) -> tuple[int, Operation] | None:
+    """The newest unfinished operation on exactly this path, if it is one that can be merged.
 
-    None if there is none, or a newer one above or below.
+    None if there is a newer one above or below.
     """
     sql = (
-        "SELECT job, operation FROM notebooks_touch WHERE notebook = ? AND path = ? "
+        "SELECT job, operation FROM notebooks_touch WHERE notebook = ? AND folded = ? "
         "ORDER BY job DESC LIMIT 1"
     )
-    row = tx.execute(sql, (notebook_id, path)).fetchone()
-    if row is None or max(overlapping(tx, notebook_id, [path], below=True)) > row[0]:
+    row = tx.execute(sql, (notebook_id, fold(path))).fetchone()
+    if row is None or row[1] is None:
         return None
-    return row[0], None if row[1] is None else _operation(row[1])
+    if max(overlapping(tx, notebook_id, [path], below=True)) > row[0]:
+        return None
+    return row[0], _operation(row[1])
 
 
 def add_touches(tx: Writing, job: int, operation: Operation) -> None:
@@ -370,13 +366,13 @@ def add_touches(tx: Writing, job: int, operation: Operation) -> None:
         is_source = operation.kind == "move" and path == operation.path
         rows.append(
             (
-                *(job, operation.notebook, path),
+                *(job, operation.notebook, fold(path), path),
                 None if is_source or operation.folder else operation.file,
                 operation.to if is_source and operation.folder else None,
                 *(staged, text),
             )
         )
-    tx.executemany("INSERT INTO notebooks_touch VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
+    tx.executemany("INSERT INTO notebooks_touch VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
 
 
 def end_touches(tx: Statements, job: int) -> None:
@@ -420,15 +416,17 @@ def expected_path(tx: Statements, notebook_id: int, file_id: int) -> str | None:
 
 def _moved_above(tx: Statements, notebook_id: int, path: str, after: int) -> tuple[int, str] | None:
     """The first folder move after a job that takes a path along, and where to."""
-    above = list(parents(path))
+    above = list(parents(fold(path)))
     if not above:
         return None
     sql = (
-        f"SELECT job, path, moves_to FROM notebooks_touch WHERE notebook = ? AND path IN "  # noqa: S608 - marks
-        f"({_marks(above)}) AND moves_to IS NOT NULL AND job > ? ORDER BY job LIMIT 1"
+        "SELECT job, path, moves_to FROM notebooks_touch WHERE notebook = ? "  # noqa: S608 - marks
+        f"AND folded IN ({_marks(above)}) AND moves_to IS NOT NULL AND job > ? ORDER BY job"
     )
-    row = tx.execute(sql, (notebook_id, *above, after)).fetchone()
-    return None if row is None else (row[0], row[2] + path[len(row[1]) :])
+    for job, source, target in tx.execute(sql, (notebook_id, *above, after)).fetchall():
+        if path.startswith(f"{source}/"):
+            return job, target + path[len(source) :]
+    return None
 
 
 # What is not in git yet
@@ -457,7 +455,7 @@ def add_uncommitted_below(
     tx.execute(f"{into}path, ? {where}{conflict}", (change, notebook_id, low, high))
     if target is not None:
         tx.execute(
-            f"{into}? || substr(path, ?), ? {where}{conflict}",
+            f"{into}CAST(? AS TEXT) || substr(path, CAST(? AS INTEGER)), ? {where}{conflict}",
             (target, len(source) + 1, change, notebook_id, low, high),
         )
 

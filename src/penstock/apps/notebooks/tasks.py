@@ -22,7 +22,7 @@ def register(penstock: Penstock, settings: Settings, runner: Runner) -> None:
     for kind in KINDS:
         penstock.task(
             f"{QUEUE}.{kind}",
-            handlers[kind],
+            runner.ending(handlers[kind]),
             queue=QUEUE,
             lease=timedelta(seconds=settings.lease),
             retry=RetryPolicy(
