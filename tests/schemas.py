@@ -9,7 +9,7 @@ import os
 import secrets
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -61,7 +61,7 @@ class Schemas:
 
         [users] = self.connection.execute(_USERS, [schema]).fetchone() or [0]
         found = self.connection.execute(_TABLES, [schema]).fetchall()
-        if users or len(found) > _MANY_TABLES:
+        if users or len(found) > _MANY_TABLES or self._has_tables_of_applications(found):
             return None
         statements = ["SET lock_timeout = '1s'"]
         for name, kind, is_part, is_meta in found:
@@ -76,6 +76,13 @@ class Schemas:
         except errors.LockNotAvailable:
             return None
         return schema
+
+    def _has_tables_of_applications(self, found: Sequence[tuple[str, str, bool, bool]]) -> bool:
+        return any(
+            self.connection.execute(f"SELECT 1 FROM {name} WHERE name LIKE 'tables:%'").fetchone()  # noqa: S608 - quoted by the server
+            for name, _, _, is_meta in found
+            if is_meta
+        )
 
     def close(self, *, drop: bool) -> None:
         with self.connection:

@@ -55,10 +55,12 @@ from penstock.core.limits import Limit
 from penstock.core.note import Line, Note, Progress
 from penstock.core.retry import RetryPolicy
 from penstock.core.schedule import Missed, Schedule
+from penstock.core.tables import Statements, Tables
 from penstock.core.token import Access, Token
 from penstock.core.worker import WorkerInfo
 from penstock.engine import Batch, Drained, Explanation, Penstock, run_sync
 from penstock.isolation import Origin
+from penstock.tables import Transaction
 from penstock.task import Task, Verdict
 from penstock.worker.context import Context, context
 from penstock.worker.worker import Worker
@@ -115,14 +117,17 @@ __all__ = [
     "Snoozed",
     "Spread",
     "State",
+    "Statements",
     "StoreError",
     "StoreMissing",
     "StoreMoved",
     "StoreUnavailable",
+    "Tables",
     "Task",
     "Token",
     "TokenExists",
     "TokenNotFound",
+    "Transaction",
     "TransitionRefused",
     "UnknownTask",
     "Verdict",

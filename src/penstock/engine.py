@@ -76,6 +76,7 @@ from penstock.isolation import Origin, take_isolation
 from penstock.periodic import Periodic, TaskOptions, recurrence_of
 from penstock.results import Ends, outcome_of
 from penstock.stores import open_store, system_clock
+from penstock.tables import OwnTables, joined
 from penstock.task import Merge, Options, Task, Verdict
 from penstock.tracing import current_trace
 
@@ -175,7 +176,7 @@ class Explanation(msgspec.Struct, frozen=True):
     blocked_by: JobId | None = None
 
 
-class Penstock(AccessTokens, Administration, History, Periodic):
+class Penstock(AccessTokens, Administration, History, OwnTables, Periodic):
     """A queue of jobs in one store, and the tasks that this program knows.
 
     The store is opened by the first call that needs it, and created if it is not there, unless
@@ -382,7 +383,8 @@ class Penstock(AccessTokens, Administration, History, Periodic):
             check_places(jobs)
             if any(job.supersede for job in jobs):
                 return [await self._enqueue_superseding(jobs, connection)]
-        return bind(await self.store.add(jobs, actor=self.actor, connection=connection), self)
+        inside = joined(connection)
+        return bind(await self.store.add(jobs, actor=self.actor, connection=inside), self)
 
     async def enqueue_batch(
         self, jobs: Sequence[NewJob], *, correlation: str | None = None, ordered: bool = False
@@ -533,7 +535,8 @@ class Penstock(AccessTokens, Administration, History, Periodic):
         job is not held any more: roll back.
         """
         actor = job.worker or self.actor
-        done = await self.store.finish(job, outcome, actor=actor, connection=connection)
+        inside = joined(connection)
+        done = await self.store.finish(job, outcome, actor=actor, connection=inside)
         return bind([done], self)[0]
 
     async def settle_held(

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from penstock.core.history import Counters, Interval
 from penstock.core.job import (
@@ -30,8 +30,11 @@ from penstock.core.limits import Held, Limit
 from penstock.core.note import Line, Note, Notes, Progress
 from penstock.core.schedule import Due, Firing, Schedule
 from penstock.core.seal import Seal
+from penstock.core.tables import Statements, Tables, Within
 from penstock.core.token import Token
 from penstock.core.worker import WorkerInfo
+
+T = TypeVar("T")
 
 Clock = Callable[[], int]
 """Microseconds since 1970, UTC."""
@@ -116,6 +119,34 @@ class Store(Protocol):
 
         Raises `LeaseLost` unless the lease that the job was claimed with is still held. Others
         see the end, and what it means for them, when the caller has committed.
+        """
+        ...
+
+    async def supersede(self, job_id: JobId, by: JobId, *, actor: str, connection: Any) -> bool:
+        """Let one job take the place of a pending one, inside a transaction of `transact`.
+
+        False, with nothing changed, if that one is not pending any more.
+        """
+        ...
+
+    async def transact(self, work: Callable[[Within], T]) -> T:
+        """Run an application's own statements in one transaction of the store's database.
+
+        What `work` returns or raises is the answer, and what it has written is kept or undone. It
+        may be run again, and in another thread. Jobs are added and finished in the same
+        transaction where `connection` is what `work` was given. Raises `ConfigurationError` where
+        there is no database.
+        """
+        ...
+
+    async def read(self, work: Callable[[Statements], T]) -> T:
+        """Run an application's statements that only read, all at one moment; see `transact`."""
+        ...
+
+    async def prepare(self, name: str, steps: Tables) -> None:
+        """Make the tables of an application, or bring them up to date; see `transact`.
+
+        Each step is taken once, in the order of their numbers, however many ask for it at once.
         """
         ...
 

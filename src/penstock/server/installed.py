@@ -19,7 +19,7 @@ from penstock.stores import is_private
 
 _log = logging.getLogger(__name__)
 
-APPS = ("events", "indexing")
+APPS = ("events", "indexing", "notebooks")
 
 
 def store_url(settings: Server) -> str:

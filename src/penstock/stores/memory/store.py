@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from functools import partial, wraps
 from heapq import merge
 from itertools import compress, groupby, islice
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -45,6 +45,7 @@ from penstock.core.note import Notes as KeptNotes
 from penstock.core.schedule import Due, Firing, Schedule
 from penstock.core.seal import Passage, Seal, check_lasting, check_open
 from penstock.core.store import Clock
+from penstock.core.tables import Tables
 from penstock.core.times import from_micros
 from penstock.core.token import Token
 from penstock.core.worker import WorkerInfo
@@ -116,6 +117,23 @@ class MemoryStore:
 
     async def finish(self, job: Job, outcome: Done, *, actor: str, connection: Any) -> Job:  # noqa: ARG002 - it is refused
         raise ConfigurationError(f"{self._name} cannot join a database transaction")
+
+    async def supersede(self, job_id: JobId, by: JobId, *, actor: str, connection: Any) -> bool:  # noqa: ARG002 - it is refused
+        raise self._no_database()
+
+    async def transact(self, work: object) -> NoReturn:  # noqa: ARG002 - it is refused
+        raise self._no_database()
+
+    async def read(self, work: object) -> NoReturn:  # noqa: ARG002 - it is refused
+        raise self._no_database()
+
+    async def prepare(self, name: str, steps: Tables) -> NoReturn:  # noqa: ARG002 - it is refused
+        raise self._no_database()
+
+    def _no_database(self) -> ConfigurationError:
+        refused = ConfigurationError(f"{self._name} has no tables for an application")
+        refused.add_note("a store that has: sqlite:///FILE or postgresql://…")
+        return refused
 
     @verb
     def claim(self, wanted: Claim) -> list[Job]:

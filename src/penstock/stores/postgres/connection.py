@@ -145,6 +145,8 @@ def translate(error: psycopg.Error, name: str) -> StoreError:
         return StoreError(f"{name} cannot be used: {text}")
     if isinstance(error, _RETRYABLE):
         return StoreUnavailable(f"{name}: {text}; nothing was changed, try again")
+    if isinstance(error, psycopg.IntegrityError):
+        return StoreError(f"{name} refuses a statement: {text}")
     if "unsupported startup parameter" in text:
         return StoreError(f"{name} is behind a pooler: say so in its URL, pooler=transaction")
     if isinstance(error, psycopg.OperationalError):
@@ -153,18 +155,29 @@ def translate(error: psycopg.Error, name: str) -> StoreError:
 
 
 def begin(where: Address) -> bytes:
-    """How a transaction begins: behind a pooler, it brings along what else a session has."""
+    """How a transaction begins."""
+    return f"BEGIN; {local_settings(where)}".encode()
+
+
+def local_settings(where: Address) -> str:
+    """What a transaction behind a pooler brings along, and else a session has."""
     if not where.pooled:
-        return b"BEGIN; "
-    settings = "; ".join(f"SET LOCAL {name} = '{value}'" for name, value in _SETTINGS.items())
-    return f"BEGIN; {settings}; ".encode()
+        return ""
+    settings = [f"SET LOCAL {name} = '{value}'; " for name, value in _SETTINGS.items()]
+    return "".join([*settings, f"SET LOCAL search_path = {_search_path(where)}; "])
+
+
+def _search_path(where: Address) -> str:
+    """Where tables of applications are made and found."""
+    return f"{where.schema},public"
 
 
 def connect(where: Address) -> "psycopg.Connection[Any]":
     """A connection in autocommit mode, set up for durable writes."""
     settings: dict[str, Any] = {"application_name": "penstock", **_KEEPALIVES}
     if not where.pooled:
-        settings["options"] = " ".join(f"-c {name}={value}" for name, value in _SETTINGS.items())
+        session = {**_SETTINGS, "search_path": _search_path(where)}
+        settings["options"] = " ".join(f"-c {name}={value}" for name, value in session.items())
     given = psycopg.conninfo.conninfo_to_dict(where.conninfo)
     if "options" in given and "options" in settings:
         settings["options"] += f" {given['options']}"

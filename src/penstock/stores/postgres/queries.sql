@@ -86,6 +86,13 @@ SELECT
 SELECT
     (SELECT last_value - (NOT is_called)::integer FROM penstock.job_id), penstock.newest();
 
+-- name: meta
+SELECT value FROM penstock.meta WHERE name = $1;
+
+-- name: set_meta
+INSERT INTO penstock.meta (name, value) VALUES ($1, $2)
+ON CONFLICT (name) DO UPDATE SET value = excluded.value;
+
 -- name: queue
 SELECT name, paused, max_pending, concurrency, rate, rate_window, promote_after
 FROM penstock.queue WHERE name = $1;

@@ -12,7 +12,7 @@ import psycopg
 from msgspec.structs import replace
 from psycopg.errors import LockNotAvailable
 
-from penstock.core.errors import StoreError, StoreUnavailable
+from penstock.core.errors import ConfigurationError, StoreError, StoreUnavailable
 from penstock.core.job import (
     Change,
     Claim,
@@ -49,7 +49,8 @@ from penstock.stores.sql import history, rows, seals
 from penstock.stores.sql.adding import Addition
 from penstock.stores.sql.claiming import next_start
 from penstock.stores.sql.rows import READY, STAGE_OF, encoded
-from penstock.stores.sql.store import SqlStore
+from penstock.stores.sql.store import SqlStore, answered
+from penstock.stores.sql.tables import Joined
 from penstock.stores.sql.transaction import Reading, Transaction
 from penstock.stores.sql.writer import Verb
 
@@ -70,6 +71,7 @@ _MODES = {
     "_prune": Mode.SHARED,
     "_delete": Mode.SHARED,
     "_let_in": Mode.SHARED,
+    "_transact": Mode.BESIDE,
     "_greet": Mode.BESIDE,
     "_dismiss": Mode.BESIDE,
     "_drop_days": Mode.BESIDE,
@@ -148,7 +150,7 @@ class PostgresStore(SqlStore):
         except IndexError:  # all in use by other threads
             connection = connect(self._where)
         try:
-            answer = read(PostgresReading(connection, self._sql, self._where.schema, self._clock))
+            answer = read(PostgresReading(connection, self._sql, self._where, self._clock))
         except BaseException:
             connection.close()
             raise
@@ -229,14 +231,21 @@ class PostgresStore(SqlStore):
     ) -> list[Job]:
         """See `Store.add`."""
         alone = connection is None and tail is None and reason is None
-        if alone and not any(job.key or job.dedupe or job.after or job.follows for job in jobs):
+        if alone and not any(map(_depends, jobs)):
             return await self._write(self._add_beside, (jobs, actor, None))
         return await super().add(jobs, actor=actor, connection=connection, tail=tail, reason=reason)
 
     async def _add_within(self, connection: Any, call: Addition) -> list[Job]:
+        if isinstance(connection, Joined):
+            return connection.guarded(lambda: self._add_joined(ours(connection.tx), call))
         jobs, actor, _ = call
         await self._prepare_to_join({job.queue for job in jobs})
         return await self._joining.add(connection, jobs, actor)
+
+    def _add_joined(self, tx: PostgresTransaction, call: Addition) -> list[Job]:
+        if tx.mode is not Mode.ALONE and any(map(_depends, call[0])):
+            raise NeedsAlone
+        return answered(self._add_beside(tx, [call]))
 
     async def _prepare_to_join(self, queues: Collection[str]) -> None:
         if not self._joining.is_prepared(queues, self.clock()):
@@ -408,8 +417,30 @@ class PostgresStore(SqlStore):
 
     async def finish(self, job: Job, outcome: Done, *, actor: str, connection: Any) -> Job:
         """See `Store.finish`."""
+        if isinstance(connection, Joined):
+            tx = ours(connection.tx)
+            return connection.guarded(lambda: self._finish_joined(tx, job, outcome, actor))
         await self._prepare_to_join(())
         return await self._joining.finish(connection, job, outcome, actor)
+
+    async def supersede(self, job_id: JobId, by: JobId, *, actor: str, connection: Any) -> bool:
+        """See `Store.supersede`."""
+        if not isinstance(connection, Joined):
+            raise ConfigurationError("a job takes another's place in a transaction of the store")
+        tx = ours(connection.tx)
+        return connection.guarded(lambda: self._supersede_joined(tx, job_id, by, actor))
+
+    def _supersede_joined(
+        self, tx: PostgresTransaction, job_id: JobId, by: JobId, actor: str
+    ) -> bool:
+        if tx.mode is not Mode.ALONE:
+            raise NeedsAlone
+        return self._supersede_within(tx, job_id, by, actor)
+
+    def _finish_joined(self, tx: PostgresTransaction, job: Job, outcome: Done, actor: str) -> Job:
+        if tx.mode is not Mode.ALONE:
+            raise NeedsAlone
+        return self._finish_within(tx, job, outcome, actor)
 
     def _finish(
         self, tx: Transaction, calls: Sequence[tuple[Sequence[Change], str]]
@@ -534,6 +565,11 @@ def _options(asked: tuple[NewJob, str]) -> tuple[Any, ...]:
         job.queue, job.task, job.priority, job.lease, job.timeout, job.retry, job.correlation,
         job.parent, job.trace, job.delay, job.run_at,
     )  # fmt: skip
+
+
+def _depends(job: NewJob) -> bool:
+    """Whether other jobs decide what becomes of this one."""
+    return bool(job.key or job.dedupe or job.after or job.follows)
 
 
 def _finishes(change: Change) -> bool:

@@ -1,20 +1,24 @@
 """An open write transaction on PostgreSQL, and reading from it."""
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import IntEnum
+from functools import lru_cache
+from itertools import count
 from typing import Any
 
 import psycopg
 
 from penstock.core.job import Job, JobQuery
 from penstock.core.store import Clock
+from penstock.core.tables import Cursor
 from penstock.stores.postgres.arrays import Int8s, Texts
-from penstock.stores.postgres.connection import renamed
+from penstock.stores.postgres.connection import Address, local_settings, renamed
 from penstock.stores.postgres.searching import searched
 from penstock.stores.sql import rows
 from penstock.stores.sql.rows import encoded
-from penstock.stores.sql.transaction import Current, Cursor, Reading, Search, Totals, Transaction
+from penstock.stores.sql.transaction import Current, Reading, Search, Totals, Transaction
 
 Connection = psycopg.Connection[Any]
 
@@ -22,6 +26,8 @@ _GONE: Current = (None, -1, None, 0, 0)
 # The columns of `add_jobs` behind id, version and body: which are numbers.
 _KINDS = [Int8s, Int8s, Texts, Texts, Int8s, Int8s, Int8s, Texts, Texts, Texts, Texts, Texts]
 _KINDS += [Texts, Texts, Int8s, Texts, Texts, Int8s]
+# What is between quotes, or a comment, has no parameters in it.
+_QUOTED_OR_MARK = re.compile(r"""'[^']*'|"[^"]*"|--[^\n]*|\?""")
 
 
 class Mode(IntEnum):
@@ -42,23 +48,33 @@ class NeedsAlone(Exception):
 class PostgresReading(Reading):
     """Runs statements on a connection."""
 
+    dialect = "postgres"
+
     def __init__(
-        self, connection: Connection, sql: Mapping[str, str], schema: str, clock: Clock | None
+        self,
+        connection: Connection,
+        sql: Mapping[str, str],
+        where: Address,
+        clock: Clock | None,
     ) -> None:
         super().__init__()
         self._connection = connection
         self._sql = sql
-        self._schema = schema
+        self._where = where
         self._clock = clock
 
     def execute(self, name: str, parameters: Sequence[Any] = ()) -> Cursor:
         """See `Reading.execute`."""
         return self._connection.execute(self._sql[name], parameters, binary=True)
 
+    def speak(self, sql: str, parameters: Sequence[Any]) -> Cursor:
+        """See `Reading.speak`."""
+        return self._connection.execute(_numbered(sql), parameters)
+
     def search(self, what: Search, query: JobQuery) -> Cursor:
         """See `Reading.search`."""
         name, tail, parameters = searched(what, query)
-        text = f"{self._sql[name]} {renamed(tail, self._schema)}"
+        text = f"{self._sql[name]} {renamed(tail, self._where.schema)}"
         return self._connection.execute(text, parameters, binary=True)
 
     def now(self) -> int:
@@ -69,7 +85,7 @@ class PostgresReading(Reading):
 
     def moment(self) -> contextlib.AbstractContextManager[None]:
         """See `Reading.moment`."""
-        return _moment(self._connection)
+        return _moment(self._connection, self._where)
 
     def jobs(self, ids: Sequence[int]) -> list[Job]:
         """See `Reading.jobs`."""
@@ -85,14 +101,16 @@ class PostgresTransaction(PostgresReading, Transaction):
         self,
         connection: Connection,
         sql: Mapping[str, str],
-        schema: str,
+        where: Address,
         now: int,
         mode: Mode,
     ) -> None:
-        super().__init__(connection, sql, schema, None)
+        super().__init__(connection, sql, where, None)
         self._now = now
         self._entries: Sequence[int] = ()
         self.mode = mode
+        self.spoken = False
+        """Whether an application has a part in it."""
 
     def now(self) -> int:
         """See `Reading.now`: when it began, behind those that it had to wait for."""
@@ -109,12 +127,34 @@ class PostgresTransaction(PostgresReading, Transaction):
 
     def drop(self, table: str) -> None:
         """Remove a table of the schema, with all that is in it."""
-        self.run(f"DROP TABLE {self._schema}.{table}".encode())
+        self.run(f"DROP TABLE {self._where.schema}.{table}".encode())
 
     def executemany(self, name: str, parameters: Sequence[Sequence[Any]]) -> None:
         """See `Transaction.executemany`."""
         for one in parameters:
             self.execute(name, one)
+
+    def speak_each(self, sql: str, parameters: Sequence[Sequence[Any]]) -> None:
+        """See `Transaction.speak_each`."""
+        with self._connection.cursor() as cursor:
+            cursor.executemany(_numbered(sql), parameters)
+
+    def run_script(self, script: str) -> None:
+        """See `Transaction.run_script`."""
+        self.run(script.encode())
+
+    def shelter(self, do: Callable[[], Any]) -> Any:
+        """See `Transaction.shelter`: a failed statement spoils all of a transaction.
+
+        Then the writer gives each caller a transaction of its own, which is rarely needed. Two
+        more statements for each of them would be paid for always.
+        """
+        self.spoken = True
+        return do()
+
+    def is_broken_by(self, error: Exception) -> bool:
+        """See `Transaction.is_broken_by`."""
+        return isinstance(error, psycopg.Error | NeedsAlone)
 
     def reserve(self, jobs: int, entries: int) -> tuple[Sequence[int], Sequence[int]]:
         """See `Transaction.reserve`."""
@@ -206,9 +246,21 @@ def ours(tx: Transaction) -> PostgresTransaction:
     return tx
 
 
+@lru_cache(maxsize=1_000)
+def _numbered(sql: str) -> str:
+    """This SQL with numbers for its parameters."""
+    numbers = count(1)
+    return _QUOTED_OR_MARK.sub(
+        lambda found: f"${next(numbers)}" if found[0] == "?" else found[0], sql
+    )
+
+
 @contextlib.contextmanager
-def _moment(connection: Connection) -> Iterator[None]:
-    connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+def _moment(connection: Connection, where: Address) -> Iterator[None]:
+    settings = local_settings(where)
+    connection.execute(
+        f"BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY; {settings}".encode(), prepare=False
+    )
     try:
         yield
     finally:

@@ -199,7 +199,7 @@ class PostgresWriter(Writer):
             connection.execute(b"ROLLBACK", prepare=False)
             self._make_room(connection, now // DAY)
             return self._begin(connection, mode)
-        return PostgresTransaction(connection, self._sql, self._where.schema, now, mode), number
+        return PostgresTransaction(connection, self._sql, self._where, now, mode), number
 
     def _make_room(self, connection: Connection, day: int) -> None:
         """Have tables for this day and the next; transactions of others may go on past midnight."""
@@ -215,27 +215,30 @@ class PostgresWriter(Writer):
         except psycopg.Error:
             if self._is_alive():
                 raise
-            if not self._has_committed(number, life, transaction.now()):
+            if not self._has_committed(number, life, transaction):
                 raise
 
-    def _has_committed(self, number: str, life: int, now: int) -> bool:
+    def _has_committed(self, number: str, life: int, transaction: PostgresTransaction) -> bool:
         """What became of a transaction whose connection was lost at its commit."""
         deadline = time.monotonic() + _DOUBT
         while True:
             try:
-                answer = self._ask(number, life, now)
+                answer = self._ask(number, life, transaction)
             except psycopg.Error:
                 answer = None
             if answer is not None:
                 return answer
             if time.monotonic() > deadline:
-                raise InDoubt(
-                    f"{self.name}: the connection was lost at a commit, and nobody says what "
-                    "became of it; what was asked for may or may not be stored"
-                )
+                raise self._doubt()
             time.sleep(_LOOK)
 
-    def _ask(self, number: str, life: int, now: int) -> bool | None:
+    def _doubt(self) -> InDoubt:
+        return InDoubt(
+            f"{self.name}: the connection was lost at a commit, and nobody says what "
+            "became of it; what was asked for may or may not be stored"
+        )
+
+    def _ask(self, number: str, life: int, transaction: PostgresTransaction) -> bool | None:
         """Whether a transaction was committed, as the server says; None while it does not know."""
         connection = self._open()
         try:
@@ -246,7 +249,10 @@ class PostgresWriter(Writer):
         if status == "aborted":
             return False
         if self._life != life and status is not None:
-            found = connection.execute(self._sql["has_logged"], (now, number)).fetchone()
+            logged = transaction.now(), number
+            found = connection.execute(self._sql["has_logged"], logged).fetchone()
+            if transaction.spoken and not (found and found[0]):
+                raise self._doubt()  # an application may have written, and added no job
             return bool(found and found[0])
         return True if status == "committed" else None
 

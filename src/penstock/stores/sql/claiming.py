@@ -24,9 +24,10 @@ from penstock.core.limits import (
     started,
     throttle_limit,
 )
+from penstock.core.tables import Cursor
 from penstock.core.times import from_micros
 from penstock.stores.sql.rows import encoded, names
-from penstock.stores.sql.transaction import Cursor, Freed, Transaction
+from penstock.stores.sql.transaction import Freed, Transaction
 
 Execute = Callable[..., Cursor]
 

@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import count, groupby, islice
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import msgspec
 
+from penstock.core.errors import LeaseLost
 from penstock.core.history import Counters, Interval
 from penstock.core.job import (
     Change,
@@ -31,15 +32,16 @@ from penstock.core.job import (
     Tail,
     Tally,
 )
-from penstock.core.lifecycle import FINAL, Done, State
+from penstock.core.lifecycle import FINAL, Done, State, advance, supersede
 from penstock.core.limits import Held, Limit
 from penstock.core.note import Line, Note, Notes, Progress
 from penstock.core.schedule import Due, Firing, Schedule
 from penstock.core.seal import Seal
+from penstock.core.tables import Statements, Tables, Within
 from penstock.core.times import from_micros, span_to_micros
 from penstock.core.token import Token
 from penstock.core.worker import WorkerInfo
-from penstock.stores.sql import attendance, history, noting, rows, schedules, seals, tokens
+from penstock.stores.sql import attendance, history, noting, rows, schedules, seals, tables, tokens
 from penstock.stores.sql.adding import Adding, Addition, Following, explain, is_new
 from penstock.stores.sql.claiming import (
     Claiming,
@@ -118,6 +120,29 @@ class SqlStore(ABC):
     @abstractmethod
     async def finish(self, job: Job, outcome: Done, *, actor: str, connection: Any) -> Job:
         """See `Store.finish`."""
+
+    @abstractmethod
+    async def supersede(self, job_id: JobId, by: JobId, *, actor: str, connection: Any) -> bool:
+        """See `Store.supersede`."""
+
+    async def transact(self, work: Callable[[Within], T]) -> T:
+        """See `Store.transact`."""
+        answer: T = await self._write(self._transact, work)
+        return answer
+
+    async def read(self, work: Callable[[Statements], T]) -> T:
+        """See `Store.read`."""
+
+        def read(reading: Reading) -> T:
+            with reading.moment():
+                return work(tables.Spoken(reading))
+
+        return await self._read(read)
+
+    async def prepare(self, name: str, steps: Tables) -> None:
+        """See `Store.prepare`."""
+        if not await self._read(lambda reading: tables.is_prepared(reading, name, steps)):
+            await self._write(tables.prepare, (name, steps))
 
     async def watch(self, ids: Sequence[JobId]) -> list[Job]:
         """See `Store.watch`."""
@@ -510,6 +535,28 @@ class SqlStore(ABC):
             self._noting.settle(tx, answers)
         return answers
 
+    def _finish_within(self, tx: Transaction, job: Job, outcome: Done, actor: str) -> Job:
+        """End a run in a transaction of which this is a part."""
+        found = tx.jobs([job.id])
+        if not found or found[0].state is not State.RUNNING or found[0].lease != job.lease:
+            raise LeaseLost(job.id, job.token)
+        change = Change(found[0], advance(found[0], outcome))
+        (done,) = answered(self._transition(tx, [([change], actor)]))
+        return cast("Job", done)  # nobody else writes meanwhile
+
+    def _supersede_within(self, tx: Transaction, job_id: JobId, by: JobId, actor: str) -> bool:
+        """Let a job take another's place, in a transaction of which this is a part."""
+        found = tx.jobs([job_id])
+        if not found or found[0].state is not State.PENDING:
+            return False
+        change = Change(found[0], supersede(found[0], by))
+        (moved,) = answered(self._transition(tx, [([change], actor)]))
+        return moved is not None
+
+    def _transact(self, tx: Transaction, calls: Sequence[tables.Work]) -> list[Any]:
+        seals.check_open(tx)
+        return tables.run(tx, calls)
+
     def _watch(self, tx: Transaction, calls: Sequence[Sequence[JobId]]) -> list[list[Job]]:
         wanted = [job_id for ids in calls for job_id in ids]
         tx.execute("await", (encoded(wanted),))
@@ -628,6 +675,14 @@ class SqlStore(ABC):
         for names in calls:
             attendance.dismiss(tx, names)
         return [None] * len(calls)
+
+
+def answered(answers: Sequence[A | Exception]) -> A:
+    """The answer to the only call of a verb."""
+    (answer,) = answers
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
 
 
 def _ready(tx: Transaction, queue: str, tag: str | None, portion: int) -> Iterator[Pick]:

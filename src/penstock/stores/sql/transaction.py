@@ -5,11 +5,12 @@ way to number jobs and to hand them over; everything else is written once, in th
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from penstock.core.job import Job, JobQuery, Scope
+from penstock.core.tables import Cursor, Dialect
 from penstock.stores.sql.rows import RUNNING
 
 Totals = dict[tuple[str, int], int]
@@ -25,29 +26,14 @@ Current = tuple[int | None, int, int | None, int, int]
 Search = Literal["find", "find_ids", "tally"]
 
 
-class Cursor(Protocol):
-    """What a statement comes to."""
-
-    @property
-    def rowcount(self) -> int:
-        """How many rows it changed."""
-        ...
-
-    def fetchone(self) -> Any:
-        """The next row, or None."""
-        ...
-
-    def fetchall(self) -> list[Any]:
-        """The rows that are left."""
-        ...
-
-    def __iter__(self) -> Iterator[Any]:
-        """The rows that are left, one by one."""
-        ...
-
-
 class Reading(ABC):
-    """Runs statements by their names."""
+    """Runs statements by their names, and those of applications."""
+
+    dialect: Dialect
+
+    @abstractmethod
+    def speak(self, sql: str, parameters: Sequence[Any]) -> Cursor:
+        """Run a statement of an application; a `?` marks a parameter."""
 
     @abstractmethod
     def execute(self, name: str, parameters: Sequence[Any] = ()) -> Cursor:
@@ -83,6 +69,22 @@ class Transaction(Reading):
     @abstractmethod
     def executemany(self, name: str, parameters: Sequence[Sequence[Any]]) -> None:
         """Run the query of this name with each of these."""
+
+    @abstractmethod
+    def speak_each(self, sql: str, parameters: Sequence[Sequence[Any]]) -> None:
+        """Run a statement of an application with each of these."""
+
+    @abstractmethod
+    def run_script(self, script: str) -> None:
+        """Run statements that have no parameters and no answer."""
+
+    @abstractmethod
+    def shelter(self, do: Callable[[], Any]) -> Any:
+        """Do a part of the transaction; returns what it raises, if the rest can go on without."""
+
+    @abstractmethod
+    def is_broken_by(self, error: Exception) -> bool:
+        """Whether nothing can be written any more after this."""
 
     @abstractmethod
     def reserve(self, jobs: int, entries: int) -> tuple[Sequence[int], Sequence[int]]:

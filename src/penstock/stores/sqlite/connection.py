@@ -47,6 +47,8 @@ def translated(path: Path) -> Iterator[None]:
 
 def translate(error: sqlite3.Error, path: Path) -> StoreError:
     """The error of ours that says what the driver's means for this file."""
+    if isinstance(error, sqlite3.IntegrityError):
+        return StoreError(f"{path} refuses a statement: {error}")
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if code in _RETRYABLE:
         return StoreUnavailable(
@@ -55,7 +57,9 @@ def translate(error: sqlite3.Error, path: Path) -> StoreError:
     return StoreError(f"{path} cannot be used: {_BROKEN.get(code, 'SQLite reported')} ({error})")
 
 
-def connect(path: Path, *, busy_timeout: float = BUSY_TIMEOUT) -> sqlite3.Connection:
+def connect(
+    path: Path, *, busy_timeout: float = BUSY_TIMEOUT, reads: bool = False
+) -> sqlite3.Connection:
     """A connection in autocommit mode, set up for durable writes, usable from any thread."""
     if sqlite3.sqlite_version_info < MINIMUM_SQLITE:
         needed = ".".join(map(str, MINIMUM_SQLITE))
@@ -74,6 +78,8 @@ def connect(path: Path, *, busy_timeout: float = BUSY_TIMEOUT) -> sqlite3.Connec
         connection.execute("PRAGMA wal_autocheckpoint = 0")
         # When the log starts anew, what is beyond this length is cut off.
         connection.execute(f"PRAGMA journal_size_limit = {_LOG_KEPT}")
+        if reads:
+            connection.execute("PRAGMA query_only = ON")
     except sqlite3.Error:
         connection.close()
         raise

@@ -6,6 +6,13 @@ SELECT
     max(ifnull((SELECT max(id) FROM penstock_job), 0), (SELECT value FROM penstock_meta WHERE name = 'last_job')),
     max(ifnull((SELECT max(id) FROM penstock_log), 0), (SELECT value FROM penstock_meta WHERE name = 'last_log'));
 
+-- name: meta
+SELECT value FROM penstock_meta WHERE name = ?;
+
+-- name: set_meta
+INSERT INTO penstock_meta (name, value) VALUES (?, ?)
+ON CONFLICT DO UPDATE SET value = excluded.value;
+
 -- name: queue
 SELECT name, paused, max_pending, concurrency, rate, rate_window, promote_after
 FROM penstock_queue WHERE name = ?;

@@ -8,15 +8,16 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
-from penstock.core.errors import ConfigurationError, LeaseLost, StoreError
-from penstock.core.job import Change, Job
-from penstock.core.lifecycle import Done, State, advance
+from penstock.core.errors import ConfigurationError, StoreError
+from penstock.core.job import Job, JobId
+from penstock.core.lifecycle import Done
 from penstock.core.store import Clock
 from penstock.stores.sql.adding import Addition
 from penstock.stores.sql.claiming import next_start
-from penstock.stores.sql.store import SqlStore
+from penstock.stores.sql.store import SqlStore, answered
+from penstock.stores.sql.tables import Joined
 from penstock.stores.sql.transaction import Reading, Transaction
 from penstock.stores.sql.writer import Verb
 from penstock.stores.sqlite.bell import Bell
@@ -41,7 +42,9 @@ class SqliteStore(SqlStore):
         self._clock = clock
         refuse_inherited(self._path)
         with translated(self._path):
-            self._readers: deque[sqlite3.Connection] = deque([prepared(self._path, create=create)])
+            first = prepared(self._path, create=create)
+            first.execute("PRAGMA query_only = ON")
+            self._readers: deque[sqlite3.Connection] = deque([first])
             self._watcher = connect(self._path)
             self._writer = SqliteWriter(self._path, clock, self._committed)
         self._bell = Bell(self._path, self._change_counter, self._matters)
@@ -102,7 +105,7 @@ class SqliteStore(SqlStore):
             try:
                 connection = self._readers.pop()
             except IndexError:  # all in use by other threads
-                connection = connect(self._path)
+                connection = connect(self._path, reads=True)
             try:
                 return read(SqliteReading(connection, self._clock))
             finally:
@@ -135,26 +138,24 @@ class SqliteStore(SqlStore):
 
     async def _add_within(self, connection: Any, call: Addition) -> list[Job]:
         with self._joined(connection) as transaction:
-            (answer,) = self._add(transaction, [call])
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
+            return answered(self._add(transaction, [call]))
 
     async def finish(self, job: Job, outcome: Done, *, actor: str, connection: Any) -> Job:
         """See `Store.finish`."""
         with self._joined(connection) as transaction:
-            found = transaction.jobs([job.id])
-            if not found or found[0].state is not State.RUNNING or found[0].lease != job.lease:
-                raise LeaseLost(job.id, job.token)
-            change = Change(found[0], advance(found[0], outcome))
-            (answer,) = self._transition(transaction, [([change], actor)])
-        if isinstance(answer, Exception):
-            raise answer
-        return cast("Job", answer[0])  # nobody else writes meanwhile
+            return self._finish_within(transaction, job, outcome, actor)
+
+    async def supersede(self, job_id: JobId, by: JobId, *, actor: str, connection: Any) -> bool:
+        """See `Store.supersede`."""
+        with self._joined(connection) as transaction:
+            return self._supersede_within(transaction, job_id, by, actor)
 
     @contextlib.contextmanager
-    def _joined(self, connection: Any) -> Iterator[SqliteTransaction]:
+    def _joined(self, connection: Any) -> Iterator[Transaction]:
         """The caller's own transaction, as ours."""
+        if isinstance(connection, Joined):
+            yield connection.tx
+            return
         if not isinstance(connection, sqlite3.Connection):
             raise ConfigurationError("a SQLite store takes a sqlite3.Connection as connection")
         with translated(self._path):

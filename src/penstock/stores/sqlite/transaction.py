@@ -2,7 +2,7 @@
 
 import contextlib
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from penstock.core.job import Job, JobQuery
@@ -11,6 +11,7 @@ from penstock.stores.sql import load_queries, rows
 from penstock.stores.sql.adding import add_tags
 from penstock.stores.sql.rows import encoded
 from penstock.stores.sql.transaction import Current, Reading, Search, Totals, Transaction
+from penstock.stores.sqlite.connection import statements
 from penstock.stores.sqlite.searching import searched, tagged, tallied
 
 SQL = load_queries("penstock.stores.sqlite")
@@ -22,6 +23,8 @@ _JOBS_AT_ONCE = 100
 class SqliteReading(Reading):
     """Runs statements on a connection."""
 
+    dialect = "sqlite"
+
     def __init__(self, connection: sqlite3.Connection | sqlite3.Cursor, clock: Clock) -> None:
         super().__init__()
         self._connection = connection
@@ -31,6 +34,10 @@ class SqliteReading(Reading):
     def execute(self, name: str, parameters: Sequence[Any] = ()) -> sqlite3.Cursor:
         """See `Reading.execute`."""
         return self._execute(SQL[name], parameters)
+
+    def speak(self, sql: str, parameters: Sequence[Any]) -> sqlite3.Cursor:
+        """See `Reading.speak`."""
+        return self._execute(sql, parameters)
 
     def search(self, what: Search, query: JobQuery) -> sqlite3.Cursor:
         """See `Reading.search`."""
@@ -67,6 +74,32 @@ class SqliteTransaction(SqliteReading, Transaction):
     def executemany(self, name: str, parameters: Sequence[Sequence[Any]]) -> None:
         """See `Transaction.executemany`."""
         self._connection.executemany(SQL[name], parameters)
+
+    def speak_each(self, sql: str, parameters: Sequence[Sequence[Any]]) -> None:
+        """See `Transaction.speak_each`."""
+        self._connection.executemany(sql, parameters)
+
+    def run_script(self, script: str) -> None:
+        """See `Transaction.run_script`."""
+        for statement in statements(script):
+            self._execute(statement)
+
+    def shelter(self, do: Callable[[], Any]) -> Any:
+        """See `Transaction.shelter`."""
+        self._execute("SAVEPOINT penstock_part")
+        try:
+            answer = do()
+        except sqlite3.Error:
+            raise  # it may have ended the whole transaction
+        except Exception as error:  # noqa: BLE001 - it is the answer of that part
+            self._execute("ROLLBACK TO penstock_part")
+            answer = error
+        self._execute("RELEASE penstock_part")
+        return answer
+
+    def is_broken_by(self, error: Exception) -> bool:  # noqa: ARG002 - only the statement is undone
+        """See `Transaction.is_broken_by`."""
+        return False
 
     def reserve(self, jobs: int, entries: int) -> tuple[list[int], list[int]]:
         """See `Transaction.reserve`. Nobody else writes meanwhile."""

@@ -1,0 +1,149 @@
+"""Brings what is known of files in line with what is on the disk, after others have changed it.
+
+A path is looked at again by an operation that waits for all earlier ones on it, so that nothing is
+mistaken for somebody else's change. What is on the disk has the last word.
+"""
+
+import os
+import stat
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from penstock import Transaction
+from penstock.apps.notebooks import tables
+from penstock.apps.notebooks.errors import Missing, NotebookError, Passing, Permanent
+from penstock.apps.notebooks.files import Facts, Tree
+from penstock.apps.notebooks.mime import HEAD, mime_type
+from penstock.apps.notebooks.paths import STATE, why_not
+from penstock.apps.notebooks.tables import File
+
+Change = tuple[str, str | None]
+"""A path to look at, and where it may have been moved from."""
+
+
+class Seen(NamedTuple):
+    """What is at a path now; no facts if there is no file."""
+
+    path: str
+    moved_from: str | None
+    facts: Facts | None
+    mime: str
+
+
+def differences(tree: Tree, known: Iterable[File]) -> list[Change]:
+    """Where the disk differs from what is known, by size, time and inode; moves are told as such.
+
+    Contents are not read: whoever looks at a path again compares them.
+    """
+    missing = {file.path: file for file in known}
+    changed: list[str] = []
+    there: dict[int, str] = {}
+    for path, found in _walk(tree):
+        file = missing.pop(path, None)
+        if file is None:
+            there[found.st_ino] = path
+            changed.append(path)
+        elif _is_other(file, found):
+            changed.append(path)
+    origins = {there[file.inode]: file.path for file in missing.values() if file.inode in there}
+    gone = missing.keys() - origins.values()
+    return [(path, origins.get(path)) for path in changed] + [(path, None) for path in sorted(gone)]
+
+
+def look(tree: Tree, changes: Iterable[Change], known: Mapping[str, File]) -> list[Seen]:
+    """What is on the disk at these paths; raises `Passing` for one that is being written to."""
+    return [_seen(tree, path, origin, known.get(path)) for path, origin in changes]
+
+
+def note(tx: Transaction, notebook_id: int, seen: Iterable[Seen]) -> list[str]:
+    """Let the tables say what was seen; the paths whose content has changed."""
+    now = datetime.now(UTC)
+    seen = list(seen)
+    known = tables.files_at(
+        tx, notebook_id, [one for each in seen for one in each[:2] if one is not None]
+    )
+    new = [one for one in seen if one.facts and one.path not in known]
+    number = tables.number(tx, "file", len(new)) if new else 0
+    changed: list[str] = []
+    moved: set[str] = set()
+    for one in new:
+        origin = known.get(one.moved_from or "")
+        if origin is not None and origin.path not in moved:
+            file = origin._replace(path=one.path, version=origin.version + 1, updated=now)
+            moved.add(origin.path)
+            changed.append(origin.path)
+        else:
+            file = tables.new_file(notebook_id, one.path, number, now)
+            number += 1
+        tables.put_file(tx, _with(file, one))
+        changed.append(one.path)
+    for one in seen:
+        if (before := known.get(one.path)) is None or one.path in moved:
+            continue
+        if one.facts is None:
+            tables.remove_file(tx, before.id)
+            changed.append(one.path)
+        elif one.facts.hash != before.hash:
+            file = before._replace(version=before.version + 1, updated=now)
+            tables.put_file(tx, _with(file, one))
+            changed.append(one.path)
+        elif one.facts != (before.size, before.mtime_ns, before.inode, before.hash):
+            tables.put_file(tx, _with(before, one))
+    return changed
+
+
+def _walk(tree: Tree) -> Iterable[tuple[str, os.stat_result]]:
+    """Every regular file that can be one of the notebook's; links are not followed."""
+    folders = [""]
+    while folders:
+        folder = folders.pop()
+        try:
+            with os.scandir(tree.root / folder) as entries:
+                for entry in entries:
+                    path = f"{folder}/{entry.name}" if folder else entry.name
+                    if path == STATE or why_not(path):
+                        continue
+                    found = entry.stat(follow_symlinks=False)
+                    if stat.S_ISDIR(found.st_mode):
+                        folders.append(path)
+                    elif stat.S_ISREG(found.st_mode):
+                        yield path, found
+        except FileNotFoundError:
+            if not folder:
+                raise Passing(f"the notebook's folder {str(tree.root)!r} is gone") from None
+
+
+def _is_other(file: File, found: os.stat_result) -> bool:
+    return (file.size, file.mtime_ns, file.inode) != (
+        found.st_size,
+        found.st_mtime_ns,
+        found.st_ino,
+    )
+
+
+def _seen(tree: Tree, path: str, origin: str | None, known: File | None) -> Seen:
+    nothing = Seen(path, origin, None, "")
+    if why_not(path):
+        return nothing
+    try:
+        found = tree.look(path)
+        if found is None or not stat.S_ISREG(found.st_mode):
+            return nothing
+        if known is not None and not _is_other(known, found):
+            facts = Facts(known.size, known.mtime_ns, known.inode, known.hash)
+            return Seen(path, origin, facts, known.mime)
+        facts = tree.facts(path)
+        if origin is not None and tree.look(origin) is not None:
+            origin = None  # it is a copy: the other is still there
+        with tree.open(path) as file:
+            return Seen(path, origin, facts, mime_type(path, file.read(HEAD)))
+    except (Missing, Permanent):
+        return nothing
+    except OSError as error:
+        raise NotebookError(f"{path!r} cannot be looked at: {error}") from error
+
+
+def _with(file: File, seen: Seen) -> File:
+    assert seen.facts is not None  # noqa: S101 - there is a file
+    return tables.with_facts(file, seen.facts)._replace(mime=seen.mime)
