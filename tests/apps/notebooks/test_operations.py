@@ -3,16 +3,19 @@
 import asyncio
 import base64
 import errno
+import json
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
-from penstock import ConfigurationError, Penstock, State
+from penstock import ConfigurationError, Penstock
 from penstock.apps.notebooks import Settings, install
 from penstock.apps.notebooks.files import Tree
+from penstock.server.app import Service
 from tests.apps.notebooks.serving import Api, served, working
 from tests.apps.notebooks.support import git
 from tests.contract.support import STORES
@@ -284,7 +287,7 @@ async def test_links_and_devices_are_not_followed(one: Api, tmp_path: Path) -> N
         written = await one.on("PUT", f"/content?path={path}", content=b"mine")
         await one.work()
         assert await one.status(written) == "failed"
-    assert os.listdir(outside) == ["secret"]
+    assert [one.name for one in outside.iterdir()] == ["secret"]
     assert (outside / "secret").read_text() == "secret"
     assert await one.paths() == []
 
@@ -425,16 +428,18 @@ async def test_second_server_on_a_notebook_is_refused(one: Api, tmp_path: Path) 
 async def test_store_without_tables_answers_why(tmp_path: Path) -> None:
     app = Penstock("memory://")
     application = install(app, Settings(), tmp_path)
-    async with app, application.running(), application.listening(""):
-        assert app.tasks.keys() >= {"notebooks.create", "notebooks.commit"}
-        routes = {route.declared.path: route for route in application.routes}
-        assert routes["/api/v1/events/metrics"]
-        (job,) = [task for name, task in app.tasks.items() if name == "notebooks.sync"]
-        assert job.queue == "notebooks"
-    assert State.DONE.final
+    service = Service(app, [application])
+    transport = httpx.ASGITransport(app=service)
+    async with (
+        service.running(),
+        application.listening(""),
+        httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client,
+    ):
+        for path in ("/api/v1/notebooks", "/api/v1/events/metrics"):
+            answer = await client.get(path)
+            assert answer.status_code == 503
+            assert "SQLite or PostgreSQL" in answer.json()["detail"]
 
 
 def _json(text: str) -> bytes:
-    import json
-
     return json.dumps(text).encode()

@@ -34,6 +34,7 @@ class Book:
         self.tree = Tree(Path(notebook.path)).prepare()
         self._lock = lock(self.tree.root, notebook.name)
         self.committing = asyncio.Lock()
+        self.watching: asyncio.Task[None] | None = None
         self.taken = 0
         """The last change that is committed, or being committed just now."""
         try:
@@ -53,6 +54,8 @@ class Book:
 
     def close(self) -> None:
         """Let others have it."""
+        if self.watching is not None:
+            self.watching.cancel()
         self._lock.close()
 
 

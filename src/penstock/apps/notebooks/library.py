@@ -37,7 +37,7 @@ class Library:
             await self._penstock.tables("notebooks", TABLES)
             self.unavailable = None
         except ConfigurationError as error:
-            self.unavailable = str(error)
+            self.unavailable = f"notebooks need a SQLite or PostgreSQL store: {error}"
 
     # The registry
 

@@ -22,6 +22,7 @@ from penstock.apps.notebooks.mime import HEAD, mime_type
 from penstock.apps.notebooks.operations import Operation
 from penstock.apps.notebooks.paths import is_within
 from penstock.apps.notebooks.publishing import Conflict, Publisher, check_version
+from penstock.apps.notebooks.reconciling import reconcile
 from penstock.apps.notebooks.settings import Settings
 from penstock.apps.notebooks.shapes import as_result
 from penstock.apps.notebooks.tables import File
@@ -145,9 +146,9 @@ class Runner:
 
     async def _scan(self, book: Book) -> None:
         """Publish what differs as operations of its own, which wait for those before them."""
-        known = await self._penstock.read(lambda tx: tables.files(tx, book.id))
-        found = await asyncio.to_thread(syncing.differences, book.tree, known)
-        await self._publisher.publish_changes(book.id, found)
+        known = syncing.KnownInTables(self._penstock, book.id)
+        seen = await asyncio.to_thread(reconcile, book.tree, known, patient=False)
+        await self._publisher.publish_changes(book.id, syncing.changes_in(seen.found))
 
     async def commit(self, operation: Operation) -> None:
         """Commit what has changed. A second run finds nothing left to commit."""
@@ -327,19 +328,17 @@ def _move(book: Book, operation: Operation, known: File | None, attempt: int) ->
         raise Permanent(f"{operation.path!r} is {'no' if operation.folder else 'a'} folder")
     if known is not None and operation.file not in (None, known.id):
         raise Missing(f"there is no file {operation.file} at {operation.path!r} any more")
-    try:
+    if found is not None:
         tree.move(operation.path, target)
-    except Missing:
-        if not _was_moved(tree, operation, known, attempt):
-            raise
+    elif not _was_moved(tree, operation, known, attempt):
+        raise Missing(f"there is nothing at {operation.path!r} to move")
     return "" if operation.folder else _mime(tree, target)
 
 
 def _was_moved(tree: Tree, operation: Operation, known: File | None, attempt: int) -> bool:
     """Whether an earlier run has moved it: what is at the target is what was at the source."""
     target = str(operation.to)
-    there = tree.look(target)
-    if there is None or tree.look(operation.path) is not None:
+    if tree.look(target) is None:
         return False
     if operation.folder or known is None:
         return attempt > 1

@@ -37,7 +37,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     watch: bool = True
     """Whether changes that others make to the files are followed."""
     scan_interval: Annotated[float, Meta(ge=0.1, le=86_400)] = 300
-    """How often all files are compared with what is known of them, besides at the start."""
+    """How often all files of a watched notebook are compared with what is known of them."""
 
 
 def folder_for_new(settings: Settings, data: Path) -> Path:

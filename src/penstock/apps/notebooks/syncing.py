@@ -6,16 +6,17 @@ mistaken for somebody else's change. What is on the disk has the last word.
 
 import os
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from penstock import Transaction
+from penstock import Penstock, Transaction, run_sync
 from penstock.apps.notebooks import tables
-from penstock.apps.notebooks.errors import Missing, NotebookError, Passing, Permanent
+from penstock.apps.notebooks.errors import Missing, NotebookError, Permanent
 from penstock.apps.notebooks.files import Facts, Tree
 from penstock.apps.notebooks.mime import HEAD, mime_type
-from penstock.apps.notebooks.paths import STATE, why_not
+from penstock.apps.notebooks.paths import why_not
+from penstock.apps.notebooks.reconciling import Found, Happened, Known
 from penstock.apps.notebooks.tables import File
 
 Change = tuple[str, str | None]
@@ -31,24 +32,32 @@ class Seen(NamedTuple):
     mime: str
 
 
-def differences(tree: Tree, known: Iterable[File]) -> list[Change]:
-    """Where the disk differs from what is known, by size, time and inode; moves are told as such.
+class KnownInTables:
+    """What is known of the files of a notebook, for who compares it with the disk in a thread."""
 
-    Contents are not read: whoever looks at a path again compares them.
-    """
-    missing = {file.path: file for file in known}
-    changed: list[str] = []
-    there: dict[int, str] = {}
-    for path, found in _walk(tree):
-        file = missing.pop(path, None)
-        if file is None:
-            there[found.st_ino] = path
-            changed.append(path)
-        elif _is_other(file, found):
-            changed.append(path)
-    origins = {there[file.inode]: file.path for file in missing.values() if file.inode in there}
-    gone = missing.keys() - origins.values()
-    return [(path, origins.get(path)) for path in changed] + [(path, None) for path in sorted(gone)]
+    def __init__(self, penstock: Penstock, notebook_id: int) -> None:
+        self._penstock = penstock
+        self._id = notebook_id
+
+    def below(self, paths: Collection[str], /) -> list[Known]:
+        """See `KnownFiles.below`."""
+        found = run_sync(self._penstock.read(lambda tx: tables.files_below(tx, self._id, paths)))
+        return [_known(one) for one in found]
+
+    def with_hashes(self, hashes: Collection[str], /) -> list[Known]:
+        """See `KnownFiles.with_hashes`."""
+        found = run_sync(
+            self._penstock.read(lambda tx: tables.files_with_hashes(tx, self._id, hashes))
+        )
+        return [_known(one) for one in found]
+
+
+def changes_in(found: Iterable[Found]) -> list[Change]:
+    """What is to be looked at again, of what differs from what is known."""
+    return [
+        (one.path, one.file.path if one.what is Happened.MOVED and one.file else None)
+        for one in found
+    ]
 
 
 def look(tree: Tree, changes: Iterable[Change], known: Mapping[str, File]) -> list[Seen]:
@@ -93,25 +102,8 @@ def note(tx: Transaction, notebook_id: int, seen: Iterable[Seen]) -> list[str]:
     return changed
 
 
-def _walk(tree: Tree) -> Iterable[tuple[str, os.stat_result]]:
-    """Every regular file that can be one of the notebook's; links are not followed."""
-    folders = [""]
-    while folders:
-        folder = folders.pop()
-        try:
-            with os.scandir(tree.root / folder) as entries:
-                for entry in entries:
-                    path = f"{folder}/{entry.name}" if folder else entry.name
-                    if path == STATE or why_not(path):
-                        continue
-                    found = entry.stat(follow_symlinks=False)
-                    if stat.S_ISDIR(found.st_mode):
-                        folders.append(path)
-                    elif stat.S_ISREG(found.st_mode):
-                        yield path, found
-        except FileNotFoundError:
-            if not folder:
-                raise Passing(f"the notebook's folder {str(tree.root)!r} is gone") from None
+def _known(file: File) -> Known:
+    return Known(file.id, file.path, file.size, file.mtime_ns, file.inode, file.hash)
 
 
 def _is_other(file: File, found: os.stat_result) -> bool:

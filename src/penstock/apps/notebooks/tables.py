@@ -25,6 +25,7 @@ CREATE TABLE notebooks_file (
     UNIQUE (notebook, path)
 );
 CREATE INDEX notebooks_file_folded ON notebooks_file (notebook, folded);
+CREATE INDEX notebooks_file_hash ON notebooks_file (notebook, hash);
 CREATE TABLE notebooks_touch (
     job INTEGER NOT NULL, notebook INTEGER NOT NULL, folded TEXT NOT NULL, path TEXT NOT NULL,
     file INTEGER, moves_to TEXT, staged TEXT, operation TEXT,
@@ -198,6 +199,27 @@ def files_at(tx: Statements, notebook_id: int, paths: Iterable[str]) -> dict[str
         for row in tx.execute(sql, (notebook_id, *some)).fetchall():
             if (one := _file(row)) is not None:
                 found[one.path] = one
+    return found
+
+
+def files_below(tx: Statements, notebook_id: int, paths: Iterable[str]) -> list[File]:
+    """The files at these paths and below them; an empty path is the whole notebook."""
+    wanted = set(paths)
+    if "" in wanted:
+        return files(tx, notebook_id)
+    found = files_at(tx, notebook_id, wanted)
+    for path in wanted - found.keys():
+        found.update((one.path, one) for one in files(tx, notebook_id, f"{path}/"))
+    return list(found.values())
+
+
+def files_with_hashes(tx: Statements, notebook_id: int, hashes: Iterable[str]) -> list[File]:
+    """The files that have one of these contents."""
+    found: list[File] = []
+    for some in _portions(sorted(set(hashes))):
+        sql = f"SELECT {_FILE} FROM notebooks_file WHERE notebook = ? AND hash IN ({_marks(some)})"  # noqa: S608 - marks
+        rows = tx.execute(sql, (notebook_id, *some)).fetchall()
+        found += [one for row in rows if (one := _file(row)) is not None]
     return found
 
 

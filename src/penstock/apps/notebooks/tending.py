@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
+from functools import partial
 
 from penstock import JobQuery, Penstock, PenstockError, State
 from penstock.apps.notebooks import tables
@@ -16,8 +17,11 @@ from penstock.apps.notebooks.library import Library
 from penstock.apps.notebooks.operations import QUEUE, Operation
 from penstock.apps.notebooks.paths import STATE
 from penstock.apps.notebooks.publishing import Publisher
+from penstock.apps.notebooks.reconciling import Found
 from penstock.apps.notebooks.running import Runner
 from penstock.apps.notebooks.settings import Settings
+from penstock.apps.notebooks.syncing import KnownInTables, changes_in
+from penstock.apps.notebooks.watching import Watcher
 
 _log = logging.getLogger(__name__)
 
@@ -48,6 +52,7 @@ class Tender:
     @asynccontextmanager
     async def working(self) -> AsyncIterator[None]:
         """Have all notebooks inside the block, and commit what is left at its end."""
+        self._library.on_open.append(self._opened)
         async with self._library.working():
             await self._sweep()
             for book in self._library.open_books:
@@ -62,9 +67,26 @@ class Tender:
                 for book in self._library.open_books:
                     await self._end(book)
 
+    def _opened(self, book: Book) -> None:
+        """Follow what others do to it; begins with what they have done since the last time."""
+        if self._watches(book):
+            known = KnownInTables(self._penstock, book.id)
+            publish = partial(self._publish, book)
+            period = self._settings.scan_interval
+            watcher = Watcher(book.tree, known, publish, period=period)
+            book.watching = asyncio.create_task(watcher.run())
+
+    def _watches(self, book: Book) -> bool:
+        own = book.settings.get("watch")
+        return bool(self._settings.watch if own is None else own)
+
+    async def _publish(self, book: Book, found: list[Found]) -> None:
+        await self._publisher.publish_changes(book.id, changes_in(found))
+
     async def _begin(self, book: Book) -> None:
         """See what has changed since the last time, and have committed what was left then."""
-        await self._publisher.publish(Operation(notebook=book.id, kind="sync"))
+        if not self._watches(book):
+            await self._publisher.publish(Operation(notebook=book.id, kind="sync"))
         if book.git and await self._penstock.read(lambda tx: tables.has_uncommitted(tx, book.id)):
             await self._penstock.transact(
                 lambda tx: self._publisher.commit(tx, book.id, timedelta(0))
@@ -79,15 +101,10 @@ class Tender:
             _log.warning("notebook %s is committed at the next start: %s", book.name, error)
 
     async def _tend(self) -> None:
-        scanned = time.monotonic()
         while True:
-            await asyncio.sleep(min(_SWEEP, self._settings.scan_interval))
+            await asyncio.sleep(_SWEEP)
             try:
                 await self._sweep()
-                if time.monotonic() - scanned >= self._settings.scan_interval:
-                    scanned = time.monotonic()
-                    for book in self._library.open_books:
-                        await self._publisher.publish(Operation(notebook=book.id, kind="sync"))
             except (NotebookError, PenstockError) as error:
                 _log.warning("notebooks could not be looked after: %s", error)
 
