@@ -15,6 +15,7 @@ from penstock.cli import (
     jobs,
     log,
     migrate,
+    notebook,
     queues,
     serve,
     stats,
@@ -79,6 +80,7 @@ for _command in (
     *token.COMMANDS,
     *serve.COMMANDS,
     *indexing.COMMANDS,
+    *notebook.COMMANDS,
     *completion.COMMANDS,
 ):
     cli.add_command(_command)

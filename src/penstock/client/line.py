@@ -188,7 +188,7 @@ def _arguments(request: Request, timeout: float) -> dict[str, Any]:
         "url": request.path,
         "params": request.params,
         "content": content,
-        "headers": None if content is None else {"Content-Type": "application/json"},
+        "headers": None if content is None else {"Content-Type": request.kind},
         "timeout": times,
     }
 
