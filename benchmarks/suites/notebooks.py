@@ -39,8 +39,6 @@ SUITE = Suite(
             less_is_better=True,
         ),
         Bar("copied files seen", "folder.seen", at(10), none, "{:.1f} s", less_is_better=True),
-        Bar(
-            "server, idle", "folder.idle", at(1), none, "{:.2f}% of a core", less_is_better=True
-        ),
+        Bar("server, idle", "folder.idle", at(1), none, "{:.2f}% of a core", less_is_better=True),
     ),
 )
