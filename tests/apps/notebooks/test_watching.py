@@ -2,7 +2,7 @@ import asyncio
 import shutil
 import subprocess
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
@@ -293,3 +293,23 @@ async def test_change_whose_handling_failed_is_told_again(
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     assert calls == [["a"], ["a"]]
+
+
+async def test_system_that_tells_nothing_is_asked_again_and_again(
+    shelf: Shelf, root: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As when there are more folders than it can watch."""
+
+    async def awatch(watched: str, **_: object) -> AsyncIterator[set[tuple[object, str]]]:
+        if watched:
+            raise OSError(28, "no space left for watches")
+        yield set()
+
+    monkeypatch.setattr("watchfiles.awatch", awatch)
+    monkeypatch.setattr(module, "_BACK_OFF", 0.05)
+    monkeypatch.setattr(module, "_ROOT_CHECK", 0.05)
+    async with watching(shelf) as watch:
+        write(root, "a", "1")
+        await watch.until_known("a", "1")
+        assert "watches" in str(watch.watcher.problem)
+    assert len(caplog.records) == 1
