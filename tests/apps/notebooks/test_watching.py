@@ -166,6 +166,24 @@ async def test_tree_that_is_copied_is_seen_whole(shelf: Shelf, root: Path, tmp_p
     assert Counter(one.what for one in watch.told) == {Happened.CREATED: 1_000}
 
 
+async def test_folder_with_something_new_is_looked_at_again(
+    shelf: Shelf, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The system tells of a folder, and misses what comes into it before it is watched."""
+    monkeypatch.setattr(Watcher, "_concerns", lambda _self, _change, path: path.endswith("/new"))
+    async with watching(shelf) as watch:
+        apply = watch.watcher._handle
+
+        async def more_comes(found: list[Found]) -> None:
+            if len(shelf.files) == 0:
+                write(root, "new/missed", "2")
+            await apply(found)
+
+        watch.watcher._handle = more_comes
+        write(root, "new/seen", "1")
+        await watch.until_known("new/missed", "2")
+
+
 async def test_writes_of_the_server_are_not_told(shelf: Shelf, root: Path, tree: Tree) -> None:
     async with watching(shelf) as watch:
         for n in range(50):
