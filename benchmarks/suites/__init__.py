@@ -15,6 +15,7 @@ NAMES: Mapping[str, str] = {
     "embedded": "benchmarks.suites.embedded",
     "http": "benchmarks.suites.http",
     "indexing": "benchmarks.suites.indexing",
+    "notebooks": "benchmarks.suites.notebooks",
     "postgres": "benchmarks.suites.postgres",
 }
 """The module of each suite; it defines SUITE."""

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from penstock import Penstock
-from penstock.apps import events, indexing
+from penstock.apps import events, indexing, notebooks
 from penstock.http.routes import Route
 from penstock.server.app import Service
 
@@ -25,6 +25,7 @@ def served() -> list[Route]:
     installed = [
         events.install(app, events.Settings()),
         indexing.install(app, indexing.Settings()),
+        notebooks.install(app, notebooks.Settings()),
     ]
     return Service(app, installed).routes
 

@@ -255,7 +255,7 @@ def test_foreign_commit_in_between_is_built_upon(
 
     monkeypatch.setattr(Committer, "_bring_along", committed_first)
     committed(root, "a")
-    assert len(calls) == 2
+    assert len(calls) == 3  # the second takes back the first
     assert git(root, "log", "--format=%s").splitlines() == ["Update a", "of a person", "Add a"]
     assert is_clean(root)
 
@@ -285,6 +285,35 @@ def test_crash_before_head_moves_leaves_changes_staged(
     assert git(root, "status", "--porcelain") == "M  a\n"
     committed(root, "a")
     assert is_clean(root)
+
+
+def test_what_a_crash_has_left_staged_is_not_taken_for_that_of_others(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for path in ("changed.md", "back.md", "theirs.md"):
+        write(root, path, "old")
+    commit(root, "changed.md", "back.md", "theirs.md")
+    for path in ("changed.md", "back.md", "gone.md"):
+        write(root, path, "half way")
+    write(root, "theirs.md", "staged by a person")
+    git(root, "add", "theirs.md")
+
+    def killed(*_: object) -> bool:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Committer, "_is_moved", killed)
+        with pytest.raises(KeyboardInterrupt):
+            commit(root, "changed.md", "back.md", "gone.md")
+    assert git(root, "diff", "--cached", "--name-only").split() == [
+        *("back.md", "changed.md", "gone.md", "theirs.md")
+    ]
+    write(root, "changed.md", "new")
+    write(root, "back.md", "old")
+    (root / "gone.md").unlink()
+    assert commit(root, "changed.md", "back.md", "gone.md")
+    assert git(root, "status", "--porcelain") == "M  theirs.md\n"
+    assert git(root, "show", "HEAD:changed.md") == "new"
 
 
 def test_locked_index_is_waited_for_and_then_named(root: Path) -> None:

@@ -74,6 +74,7 @@ class Committer:
         self._hooks = repository.git.hooks
         self._clock = clock
         self._sleep = sleep
+        self._brought = root / STATE / "brought"
 
     def commit(
         self,
@@ -92,8 +93,10 @@ class Committer:
             self._wait_for_the_index()
             head = self._repository.head()
             with self._own_index(head) as index:
+                self._take_back(self._tree(index))
                 made = self._made(head, index, paths, earlier, text)
                 if made is None or self._is_moved(head, made):
+                    self._brought.unlink(missing_ok=True)
                     return made
         raise Passing(f"HEAD of {str(self._repository.top)!r} moved again and again")
 
@@ -125,6 +128,8 @@ class Committer:
             last = self._commit_tree(tree, last, text or message(changes))
         else:
             changes = []
+        if base != tree:
+            _note(self._brought, f"{base} {tree}")
         self._bring_along(base, tree)
         if last is None or last == head:
             return None
@@ -216,6 +221,19 @@ class Committer:
                 lines.append(mode + b" " + blob + b"\t" + path + b"\0")
         self._git("update-index", "--replace", "-z", "--index-info", stdin=b"".join(lines))
 
+    def _take_back(self, now: str) -> None:
+        """Undo in the index what was brought along for a commit that never came.
+
+        Otherwise it would be taken for what others have staged, and stay there.
+        """
+        try:
+            base, tree = self._brought.read_text().split()
+        except (FileNotFoundError, ValueError):
+            return
+        if tree != now:
+            self._bring_along(tree, base)
+        self._brought.unlink()
+
     def _is_moved(self, head: str | None, made: Commit) -> bool:
         subject = f"commit: {len(made.changes)} files of a notebook"
         answer = self._git.ask("update-ref", "-m", subject, "HEAD", made.id, head or "")
@@ -234,3 +252,13 @@ def _is_executable(*files: Path) -> bool:
 
 def _earlier(paths: Sequence[str]) -> str:
     return message([Change(Kind.UPDATED, path) for path in paths])
+
+
+def _note(file: Path, text: str) -> None:
+    """Write a file wholly or not at all."""
+    half = file.with_name(f"{file.name}.half")
+    with half.open("w") as opened:
+        opened.write(text)
+        opened.flush()
+        os.fsync(opened.fileno())
+    half.rename(file)
