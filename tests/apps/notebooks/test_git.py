@@ -1,5 +1,7 @@
 import hashlib
 import os
+import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -763,3 +765,85 @@ def test_own_writes_and_moves_of_one_batch_are_one_commit(tree: Tree, root: Path
     batcher(tree, noted).flush()
     assert count(root) == 1
     assert is_clean(root)
+
+
+def test_ignored_content_that_was_overwritten_stays_out(tree: Tree, root: Path) -> None:
+    noted = Noted()
+    write(root, ".gitignore", "*.log\n")
+    noted.add(".gitignore")
+    placed(tree, noted, "x.log", "server")
+    write(root, "x.log", "person")
+    batcher(tree, noted).flush()
+    assert git(root, "ls-tree", "--name-only", "HEAD").split() == [".gitignore"]
+    assert tree.keeper.of("x.log") == []
+
+
+def test_mode_of_a_script_is_the_same_in_what_it_was_before(tree: Tree, root: Path) -> None:
+    noted = Noted()
+    write(root, "run.sh", "1")
+    (root / "run.sh").chmod(0o755)
+    placed(tree, noted, "run.sh", "2")
+    batcher(tree, noted).flush()
+    commits = git(root, "log", "--format=%H").split()
+    modes = [git(root, "ls-tree", one).split()[0] for one in commits]
+    assert modes == ["100755", "100755"]
+
+
+def test_file_that_nobody_knew_of_is_in_history_although_its_folder_was_removed(
+    tree: Tree, root: Path
+) -> None:
+    noted = Noted()
+    placed(tree, noted, "f/known", "1")
+    batcher(tree, noted).flush()
+    write(root, "f/unknown", "person")
+    tree.remove_folder("f", known={"f/known": hashlib.sha256(b"1").hexdigest()}.get)
+    noted.add("f/known")
+    batcher(tree, noted).flush()
+    commits = git(root, "log", "--format=%H").split()
+    assert show(root, "f/unknown", commits[1]) == "person"
+    assert git(root, "ls-tree", "-r", "HEAD") == ""
+    assert tree.keeper.displaced() == {}
+
+
+def test_write_that_is_not_noted_yet_is_left_for_the_next_commit(tree: Tree, root: Path) -> None:
+    noted = Noted()
+    tree.keeper.copy(root / ".penstock/.gitignore", "a", "hash", 1, is_own=True)
+    assert batcher(tree, noted).flush() is None
+    assert len(tree.keeper.of("a")) == 1
+
+
+COMMITS_FOR_EVER = """
+import sys
+from pathlib import Path
+from penstock.apps.notebooks.committing import Committer
+from penstock.apps.notebooks.repository import Repository
+
+root = Path(sys.argv[1])
+committer = Committer(Repository.find(root), root, patience=30)
+n = 0
+while True:
+    n += 1
+    for name in ("a", "b", f"new-{n}"):
+        (root / name).write_text(f"{name} {n}")
+    committer.commit(["a", "b", f"new-{n}"])
+    print(n, flush=True)
+"""
+
+
+def test_kill_at_any_moment_leaves_a_sound_repository(root: Path) -> None:
+    write(root, "foreign", "1")
+    git(root, "add", "foreign")
+    for wanted in (1, 2, 3):
+        with subprocess.Popen(
+            [sys.executable, "-c", COMMITS_FOR_EVER, str(root)],
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        ) as process:
+            assert process.stdout is not None
+            for _ in range(wanted):
+                assert process.stdout.readline()
+            process.kill()
+        git(root, "fsck", "--strict")
+        names = [file.name for file in root.iterdir() if file.is_file() and file.name != "foreign"]
+        Committer(_found(root), root, patience=30).commit(names)
+        assert git(root, "status", "--porcelain") == "A  foreign\n"

@@ -143,9 +143,9 @@ def test_file_that_is_away_for_a_moment_is_not_taken_for_moved(shelf: Shelf, roo
     shelf.look()
     shutil.copy(root / "sub/a", root / "b")
     (root / "sub/a").unlink()
-    now = (root / "sub").stat().st_mtime
-    os.utime(root / "b")
-    early = reconcile(shelf.tree, shelf, now=now + SETTLE / 2)
+    later = (root / "b").stat().st_ctime + 10  # the copy is written, the original just went away
+    os.utime(root / "sub", (later, later))
+    early = reconcile(shelf.tree, shelf, now=later + SETTLE / 2)
     assert early.found == []
     assert early.unsettled == {"sub/a", "b"}
 

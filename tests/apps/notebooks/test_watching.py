@@ -2,7 +2,7 @@ import asyncio
 import shutil
 import subprocess
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
@@ -166,6 +166,24 @@ async def test_tree_that_is_copied_is_seen_whole(shelf: Shelf, root: Path, tmp_p
     assert Counter(one.what for one in watch.told) == {Happened.CREATED: 1_000}
 
 
+async def test_folder_with_something_new_is_looked_at_again(
+    shelf: Shelf, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The system tells of a folder, and misses what comes into it before it is watched."""
+    monkeypatch.setattr(Watcher, "_concerns", lambda _self, _change, path: path.endswith("/new"))
+    async with watching(shelf) as watch:
+        apply = watch.watcher._handle
+
+        async def more_comes(found: list[Found]) -> None:
+            if len(shelf.files) == 0:
+                write(root, "new/missed", "2")
+            await apply(found)
+
+        watch.watcher._handle = more_comes
+        write(root, "new/seen", "1")
+        await watch.until_known("new/missed", "2")
+
+
 async def test_writes_of_the_server_are_not_told(shelf: Shelf, root: Path, tree: Tree) -> None:
     async with watching(shelf) as watch:
         for n in range(50):
@@ -293,3 +311,23 @@ async def test_change_whose_handling_failed_is_told_again(
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     assert calls == [["a"], ["a"]]
+
+
+async def test_system_that_tells_nothing_is_asked_again_and_again(
+    shelf: Shelf, root: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As when there are more folders than it can watch."""
+
+    async def awatch(watched: str, **_: object) -> AsyncIterator[set[tuple[object, str]]]:
+        if watched:
+            raise OSError(28, "no space left for watches")
+        yield set()
+
+    monkeypatch.setattr("watchfiles.awatch", awatch)
+    monkeypatch.setattr(module, "_BACK_OFF", 0.05)
+    monkeypatch.setattr(module, "_ROOT_CHECK", 0.05)
+    async with watching(shelf) as watch:
+        write(root, "a", "1")
+        await watch.until_known("a", "1")
+        assert "watches" in str(watch.watcher.problem)
+    assert len(caplog.records) == 1

@@ -73,12 +73,14 @@ class Batcher:
         what HEAD has already makes no commit.
         """
         pending = list(self._pending.all())
-        if not pending:
+        keeper = self._tree.keeper
+        kept = {one.path: keeper.of(one.path) for one in pending}
+        kept |= {path: found for path, found in keeper.displaced().items() if path not in kept}
+        if not kept:
             return None
-        paths = [one.path for one in pending]
-        kept = {path: found for path in paths if (found := self._tree.keeper.of(path))}
+        paths = list(kept)
         made = self._committer.commit(paths, self._needed(kept, paths), text)
-        self._tree.keeper.drop([one for found in kept.values() for one in found])
+        keeper.drop([one for found in kept.values() for one in found])
         self._pending.forget(pending)
         return made
 

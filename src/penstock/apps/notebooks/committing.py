@@ -7,6 +7,7 @@ that are staged and not committed, as after `git add`; the next commit takes the
 """
 
 import os
+import stat
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -20,7 +21,7 @@ from penstock.apps.notebooks.keeping import Kept
 from penstock.apps.notebooks.messages import Change, Kind, message, parsed
 from penstock.apps.notebooks.paths import STATE
 from penstock.apps.notebooks.repository import Repository
-from penstock.apps.notebooks.staging import Entries, entries
+from penstock.apps.notebooks.staging import Entries, acceptable, entries
 
 _TIMEOUT = 600.0
 _TRIES = 5
@@ -157,10 +158,12 @@ class Committer:
 
     def _put(self, contents: Mapping[str, Kept], index: Path) -> None:
         lines = []
-        for path, kept in contents.items():
+        for path in acceptable(self._repository, self._root, contents, index):
+            kept = contents[path]
+            mode = b"100755 " if _is_executable(kept.file, self._root / path) else b"100644 "
             full = self._repository.prefix + path
             blob = self._git("hash-object", "-w", f"--path={full}", "--", str(kept.file)).strip()
-            lines.append(b"100644 " + blob + b"\t" + os.fsencode(full) + b"\0")
+            lines.append(mode + blob + b"\t" + os.fsencode(full) + b"\0")
         self._git(
             "update-index", "--replace", "-z", "--index-info", stdin=b"".join(lines), index=index
         )
@@ -241,6 +244,10 @@ class Committer:
         if self._repository.head() == head:
             raise failed("update-ref", answer.told)
         return False  # somebody else has committed: put it together again, on top of that
+
+
+def _is_executable(*files: Path) -> bool:
+    return any(file.is_file() and file.stat().st_mode & stat.S_IXUSR for file in files)
 
 
 def _earlier(paths: Sequence[str]) -> str:

@@ -26,7 +26,7 @@ from penstock.apps.notebooks.errors import (
     Permanent,
     sorted_out,
 )
-from penstock.apps.notebooks.keeping import Keeper
+from penstock.apps.notebooks.keeping import Keeper, Kept
 from penstock.apps.notebooks.paths import STATE
 from penstock.apps.notebooks.renaming import rename_new, swap
 
@@ -228,13 +228,16 @@ class Tree:
         Content that is not the known one is put aside for history, if `keep`.
         """
         number = self.keeper.next_number(path)
-        place = self.keeper.spot(path, number)
         try:
             with _sorting(path), self._parent(path) as (folder, name):
                 found = status(name, folder)
-                if found is not None and stat.S_ISDIR(found.st_mode):
+                if found is None:
+                    return False
+                if stat.S_ISDIR(found.st_mode):
                     raise Permanent(f"{path!r} is a folder")
-                os.rename(name, place, src_dir_fd=folder)
+                with self.keeper.busy:
+                    place = self.keeper.spot(path, number)
+                    os.rename(name, place, src_dir_fd=folder)
                 os.fsync(folder)
         except Missing:
             return False
@@ -301,7 +304,7 @@ class Tree:
         number = self.keeper.next_number(path)
         source = self.root / _STAGED / staged.name
         if keep:
-            self.keeper.copy(source, path, staged.hash, number + 1)
+            self.keeper.copy(source, path, staged.hash, number + 1, is_own=True)
         ours = source.stat()
         with folder_at(self.root, _STAGED) as staging:
             self._exchange(staged.name, staging, name, folder, path)
@@ -352,9 +355,9 @@ class Tree:
     def _sift(self, place: Path, path: str, known: str | None, number: int, *, keep: bool) -> None:
         """Of a file that was removed, keep what is not known."""
         if place.is_symlink() or not place.is_file() or not keep:
-            place.unlink()
+            self.keeper.drop([Kept(number, "", place)])
         elif (digest := _hash_of(place)) == known:
-            place.unlink()
+            self.keeper.drop([Kept(number, digest, place)])
             self._forget(path, digest)
         else:
             self.keeper.take(place, path, digest, number)

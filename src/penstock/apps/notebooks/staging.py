@@ -48,6 +48,14 @@ def entries(repository: Repository, root: Path, paths: Iterable[str], index: Pat
     return found
 
 
+def acceptable(repository: Repository, root: Path, paths: Iterable[str], index: Path) -> set[str]:
+    """Of paths at which something was, those that git may have."""
+    disk = _Disk(root, _submodules(repository, index))
+    known = {repository.prefix.encode() + os.fsencode(path): path for path in paths}
+    mine = {full for full, path in known.items() if not disk.why_not(path)}
+    return {known[full] for full in mine - _ignored(repository, mine, index)}
+
+
 class _Disk:
     """What is on the disk; what it has found out about a folder holds for one commit."""
 

@@ -88,12 +88,13 @@ class Watcher:
         hinting = asyncio.create_task(self._gather())
         try:
             await self._look_at_all()
-            self._say(None)
             due = time.monotonic() + self._period
             while True:
                 await self._pause(hinting)
                 if _identity(self._tree.root) != root:
                     raise Passing(f"the notebook's folder {self._root!r} is gone")
+                if "" in self._hints:
+                    self._say(None)
                 if time.monotonic() >= due or len(self._hints) > _BURST or "" in self._hints:
                     self._hints.clear()
                     await self._look_at_all()
