@@ -45,11 +45,13 @@ class NotebookServer(IndexingServer):
 
     def known(self, files: int) -> None:
         """Wait until so many files are known and nothing is left to be done for them."""
+        before = 0
         while True:
             metrics = self.ask("GET", "/api/v1/events/metrics")
-            last = self.ask("GET", f"{NOTEBOOK}/files?limit=10000")["files"]
-            if len(last) >= files and not metrics["processing"]:
-                return
+            if metrics["completed"] != before and not metrics["processing"]:
+                if len(self.ask("GET", f"{NOTEBOOK}/files?limit=10000")["files"]) >= files:
+                    return
+                before = metrics["completed"]
             time.sleep(0.05)
 
 

@@ -81,7 +81,7 @@ def folder(contender: Contender, place: Path, load: Load) -> Figures:
         with timed() as seen:
             subprocess.run(["cp", "-r", source, server.root / "a"], check=True)  # noqa: S607
             server.known(n)
-        published = _while_committing(server, load)
+        server.commit()
         with timed() as moved:
             event = server.ask(
                 "PATCH", f"{NOTEBOOK}/folders/a?sync=true&timeout=600", {"path": "b"}
@@ -89,7 +89,7 @@ def folder(contender: Contender, place: Path, load: Load) -> Figures:
         if event["result"]["file_count"] != n:
             raise RuntimeError(f"{event['result']} were moved, not {n}")
         with timed() as committed:
-            server.commit()
+            published = _while_committing(server, load)
         idle = _idle(server, load)
     return {
         "seen": seen.seconds,
