@@ -72,9 +72,18 @@ async def test_folder_moves_and_goes_as_a_whole(api: Api) -> None:
     assert await api.paths() == ["new/place/a.md", "new/place/b/c.md", "old2.md"]
     assert (api.root / "new/place/unknown.bin").exists()
     assert (api.root / "new/place/empty").is_dir()
+    await api("POST", "/events/commit", {}, status=202)
+    await api.work()
+    assert git(api.root, "ls-files").split() == [
+        *("new/place/a.md", "new/place/b/c.md", "new/place/unknown.bin", "old2.md")
+    ]
     await api.on("DELETE", "/folders/new/place")
+    await api("POST", "/events/commit", {}, status=202)
+    await api.work()
+    await api("POST", "/events/commit", {}, status=202)
     await api.work()
     assert api.disk() == {"old2.md": "beside"}
+    assert git(api.root, "ls-files").split() == ["old2.md"]
     assert await api.paths() == ["old2.md"]
 
 

@@ -78,7 +78,7 @@ class Runner:
         def note(tx: Transaction) -> dict[str, Any]:
             count = 0
             if operation.folder:
-                self._changed_below(tx, book, operation.path)
+                self._changed(tx, book, [operation.path])
                 count = tables.remove_files(tx, operation.notebook, operation.path)
             elif file := tables.file_at(tx, operation.notebook, operation.path):
                 tables.remove_file(tx, file.id)
@@ -100,7 +100,7 @@ class Runner:
         def note(tx: Transaction) -> dict[str, Any]:
             now = datetime.now(UTC)
             if operation.folder:
-                self._changed_below(tx, book, operation.path, target)
+                self._changed(tx, book, [operation.path, target])
                 count = tables.move_files(tx, operation.notebook, operation.path, target, now)
                 return {"path": target, "file_count": count}
             file = tables.file_at(tx, operation.notebook, operation.path)
@@ -239,15 +239,9 @@ class Runner:
         await self._penstock.transact(work)
 
     def _changed(self, tx: Transaction, book: Book, paths: list[str]) -> None:
+        """Have these paths committed; a folder stands for all that is or was below it."""
         if book.git:
             tables.add_uncommitted(tx, book.id, paths)
-            self._have_committed(tx, book)
-
-    def _changed_below(
-        self, tx: Transaction, book: Book, source: str, target: str | None = None
-    ) -> None:
-        if book.git:
-            tables.add_uncommitted_below(tx, book.id, source, target)
             self._have_committed(tx, book)
 
     def _have_committed(self, tx: Transaction, book: Book) -> None:

@@ -464,24 +464,6 @@ def add_uncommitted(tx: Writing, notebook_id: int, paths: Sequence[str]) -> None
     )
 
 
-def add_uncommitted_below(
-    tx: Statements, notebook_id: int, source: str, target: str | None = None
-) -> None:
-    """The same for all files below a folder, and for where they go when it moves."""
-    change = number(tx, "change")
-    low, high = span(source)
-    where = "FROM notebooks_file WHERE notebook = ? AND path > ? AND path < ? "
-    conflict = "ON CONFLICT (notebook, path) DO UPDATE SET change = excluded.change"
-    into = "INSERT INTO notebooks_uncommitted (notebook, path, change) SELECT notebook, "
-    # SQLite would take ON for a join without the condition in between.
-    tx.execute(f"{into}path, ? {where}{conflict}", (change, notebook_id, low, high))
-    if target is not None:
-        tx.execute(
-            f"{into}CAST(? AS TEXT) || substr(path, CAST(? AS INTEGER)), ? {where}{conflict}",
-            (target, len(source) + 1, change, notebook_id, low, high),
-        )
-
-
 def uncommitted(tx: Statements, notebook_id: int) -> tuple[list[str], int]:
     """The paths that have changed since they were committed, and the number of the last change."""
     sql = "SELECT path, change FROM notebooks_uncommitted WHERE notebook = ? ORDER BY path"
