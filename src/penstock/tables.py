@@ -5,7 +5,7 @@ from contextvars import copy_context
 from typing import Any, TypeVar
 
 from penstock.checks import check_name
-from penstock.core.job import Job, NewJob
+from penstock.core.job import Job, JobId, NewJob
 from penstock.core.store import Store
 from penstock.core.tables import Cursor, Dialect, Statements, Tables, Within
 
@@ -37,12 +37,29 @@ class Transaction:
 
     def enqueue(self, jobs: Sequence[NewJob]) -> list[Job]:
         """Store jobs in this transaction; see `Penstock.enqueue_many`."""
-        adding = self._penstock.enqueue_many(jobs, connection=self)
-        try:
-            adding.send(None)  # never waits: this is the thread that writes
-        except StopIteration as answer:
-            return answer.value  # type: ignore[no-any-return] # a coroutine's own result
-        raise AssertionError("it has waited")
+        return _at_once(self._penstock.enqueue_many(jobs, connection=self))
+
+    def supersede(self, job_id: int, *, by: int) -> bool:
+        """Let a job of this transaction take the place of a pending one, which is superseded.
+
+        Who waits for that one waits for the other. False, with nothing changed, if it is not
+        pending any more.
+        """
+        penstock = self._penstock
+        return _at_once(
+            penstock.store.supersede(
+                JobId(job_id), JobId(by), actor=penstock.actor, connection=self.within
+            )
+        )
+
+
+def _at_once(call: Coroutine[Any, Any, T]) -> T:
+    """The answer to a call that never waits, because this is the thread that writes."""
+    try:
+        call.send(None)
+    except StopIteration as answer:
+        return answer.value  # type: ignore[no-any-return] # a coroutine's own result
+    raise AssertionError("it has waited")
 
 
 class OwnTables:
@@ -51,6 +68,11 @@ class OwnTables:
     @property
     def store(self) -> Store:
         """Where the tables are."""
+        raise NotImplementedError  # Penstock has it
+
+    @property
+    def actor(self) -> str:
+        """Who the log names."""
         raise NotImplementedError  # Penstock has it
 
     def enqueue_many(

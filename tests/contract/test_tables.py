@@ -243,3 +243,33 @@ async def test_work_that_catches_everything_cannot_lose_its_job(app: Penstock) -
     await app.transact(buy)
     assert await app.read(items) == ["tea"]
     assert [job.key for job in await app.find()] == ["tea"]
+
+
+async def test_job_of_a_transaction_takes_the_place_of_a_pending_one(app: Penstock) -> None:
+    (old,) = await app.enqueue_many([new()])
+    (waiting,) = await app.enqueue_many([new(after=(old.id,))])
+
+    def replace(tx: Transaction) -> int:
+        (newer,) = tx.enqueue([new()])
+        assert tx.supersede(old.id, by=newer.id)
+        return newer.id
+
+    newer = await app.transact(replace)
+    assert (await app.get(old.id)).state is State.SUPERSEDED
+    assert (await app.log(old.id))[-1].reason == f"superseded by job {newer}"
+    assert [(edge.needed, edge.job_id) for edge in await app.edges([newer])] == [
+        (newer, waiting.id)
+    ]
+
+
+async def test_job_that_is_not_pending_any_more_keeps_its_place(app: Penstock) -> None:
+    (old,) = await app.enqueue_many([new()])
+    await app.claim(worker="w")
+
+    def replace(tx: Transaction) -> bool:
+        (newer,) = tx.enqueue([new()])
+        return tx.supersede(old.id, by=newer.id)
+
+    assert not await app.transact(replace)
+    assert (await app.get(old.id)).state is State.RUNNING
+    assert not await app.transact(lambda tx: tx.supersede(12345, by=old.id))

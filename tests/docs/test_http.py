@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from penstock import Penstock
-from penstock.apps import entries, events, indexing, ingest
+from penstock.apps import entries, events, indexing, ingest, notebooks
 from penstock.http.routes import Route
 from penstock.server.app import Service
 
@@ -29,6 +29,7 @@ def served() -> list[Route]:
         indexing.install(app, indexing.Settings()),
         entries.install(app, entries.Settings()),
         ingest.install(app, ingest.Settings()),
+        notebooks.install(app, notebooks.Settings()),
     ]
     return Service(app, installed).routes
 

@@ -97,6 +97,8 @@ def listening(url: str) -> Iterator[Listener]:
 class Server:
     """`penstock serve` on a file; it can be killed and started again at the same address."""
 
+    workers = 0
+
     def __init__(self, folder: Path, **environment: str) -> None:
         self.folder = folder
         with socket.socket() as free:
@@ -112,7 +114,7 @@ class Server:
         command = [
             *(program or (sys.executable, "-m", "penstock.cli.main")),
             *("serve", "--store", f"sqlite:///{self.folder}/jobs.db"),
-            *("--port", str(self.port), "--workers", "0"),
+            *("--port", str(self.port), "--workers", str(self.workers)),
         ]
         with self.output.open("ab") as output:
             self.process = subprocess.Popen(

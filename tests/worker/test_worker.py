@@ -31,6 +31,7 @@ from penstock.apps.entries import operations, rows
 from penstock.apps.events import shapes as events
 from penstock.apps.indexing import tasks as indexing
 from penstock.apps.ingest import service as ingest
+from penstock.apps.notebooks import operations as notebooks
 from penstock.core.job import Change, Claim
 from penstock.core.lifecycle import Done
 from penstock.server.installed import APPS
@@ -222,8 +223,8 @@ async def test_only_the_queues_asked_for_are_worked(app: Penstock) -> None:
 
 def test_every_application_has_its_queue_for_itself() -> None:
     assert set(APPS) <= APPLICATION_QUEUES
-    own = {events.QUEUE, indexing.QUEUE, rows.QUEUE, operations.OPERATIONS_QUEUE, ingest.QUEUE}
-    assert own == APPLICATION_QUEUES
+    own = {events.QUEUE, indexing.QUEUE, rows.QUEUE, operations.OPERATIONS_QUEUE}
+    assert own | {ingest.QUEUE, notebooks.QUEUE} == APPLICATION_QUEUES
 
 
 async def test_queues_of_applications_are_left_to_them(app: Penstock) -> None:

@@ -18,6 +18,7 @@ from penstock.cli import (
     legacy,
     log,
     migrate,
+    notebook,
     queues,
     serve,
     stats,
@@ -85,6 +86,7 @@ for _command in (
     *entries.COMMANDS,
     *ingest.COMMANDS,
     *legacy.COMMANDS,
+    *notebook.COMMANDS,
     *completion.COMMANDS,
 ):
     cli.add_command(_command)

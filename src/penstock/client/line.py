@@ -201,14 +201,13 @@ def _settings(url: str, token: str | None) -> dict[str, Any]:
 
 def _arguments(request: Request, timeout: float) -> dict[str, Any]:
     content: Any = request.content() if request.file is None else request.file
-    kind = "application/json" if request.file is None else "application/octet-stream"
     times = _httpx().Timeout(timeout + request.patience, connect=min(CONNECT_TIME, timeout))
     return {
         "method": request.method,
         "url": request.path,
         "params": request.params,
         "content": content,
-        "headers": None if content is None else {"Content-Type": kind},
+        "headers": None if content is None else {"Content-Type": request.kind},
         "timeout": times,
     }
 

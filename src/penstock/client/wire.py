@@ -53,10 +53,16 @@ class Request(NamedTuple):
     invalid: type[PenstockError] = ConfigurationError
     accepts: frozenset[int] = frozenset()
 
+    @property
+    def kind(self) -> str:
+        """The type of the body."""
+        is_raw = self.file is not None or isinstance(self.body, bytes)
+        return "application/octet-stream" if is_raw else "application/json"
+
     def content(self) -> bytes | None:
-        """The body as it is sent."""
-        if self.body is None:
-            return None
+        """The body as it is sent: bytes as they are, all else as JSON."""
+        if self.body is None or isinstance(self.body, bytes):
+            return self.body
         try:
             return msgspec.json.encode(self.body)
         except (TypeError, ValueError, RecursionError) as error:

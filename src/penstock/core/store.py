@@ -123,6 +123,13 @@ class Store(Protocol):
         """
         ...
 
+    async def supersede(self, job_id: JobId, by: JobId, *, actor: str, connection: Any) -> bool:
+        """Let one job take the place of a pending one, inside a transaction of `transact`.
+
+        False, with nothing changed, if that one is not pending any more.
+        """
+        ...
+
     async def transact(self, work: Callable[[Within], T]) -> T:
         """Run an application's own statements in one transaction of the store's database.
 

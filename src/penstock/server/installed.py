@@ -21,7 +21,7 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 _log = logging.getLogger(__name__)
 
-APPS = ("events", "indexing", "entries", "ingest")
+APPS = ("events", "indexing", "entries", "ingest", "notebooks")
 
 
 def store_url(settings: Server) -> str:

@@ -120,6 +120,9 @@ class MemoryStore:
     async def finish(self, job: Job, outcome: Done, *, actor: str, connection: Any) -> Job:  # noqa: ARG002 - it is refused
         raise ConfigurationError(f"{self._name} cannot join a database transaction")
 
+    async def supersede(self, job_id: JobId, by: JobId, *, actor: str, connection: Any) -> bool:  # noqa: ARG002 - it is refused
+        raise self._no_database()
+
     async def transact(self, work: object) -> NoReturn:  # noqa: ARG002 - it is refused
         raise self._no_database()
 

@@ -12,7 +12,7 @@ import psycopg
 from msgspec.structs import replace
 from psycopg.errors import LockNotAvailable
 
-from penstock.core.errors import StoreError, StoreUnavailable
+from penstock.core.errors import ConfigurationError, StoreError, StoreUnavailable
 from penstock.core.job import (
     Change,
     Claim,
@@ -429,6 +429,20 @@ class PostgresStore(SqlStore):
             return connection.guarded(lambda: self._finish_joined(tx, job, outcome, actor))
         await self._prepare_to_join(())
         return await self._joining.finish(connection, job, outcome, actor)
+
+    async def supersede(self, job_id: JobId, by: JobId, *, actor: str, connection: Any) -> bool:
+        """See `Store.supersede`."""
+        if not isinstance(connection, Joined):
+            raise ConfigurationError("a job takes another's place in a transaction of the store")
+        tx = ours(connection.tx)
+        return connection.guarded(lambda: self._supersede_joined(tx, job_id, by, actor))
+
+    def _supersede_joined(
+        self, tx: PostgresTransaction, job_id: JobId, by: JobId, actor: str
+    ) -> bool:
+        if tx.mode is not Mode.ALONE:
+            raise NeedsAlone
+        return self._supersede_within(tx, job_id, by, actor)
 
     def _finish_joined(self, tx: PostgresTransaction, job: Job, outcome: Done, actor: str) -> Job:
         if tx.mode is not Mode.ALONE:

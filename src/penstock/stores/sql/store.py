@@ -33,7 +33,7 @@ from penstock.core.job import (
     Tally,
     configured,
 )
-from penstock.core.lifecycle import FINAL, Done, State, advance
+from penstock.core.lifecycle import FINAL, Done, State, advance, supersede
 from penstock.core.limits import Held, Limit
 from penstock.core.note import Line, Note, Notes, Progress
 from penstock.core.schedule import Due, Firing, Schedule
@@ -121,6 +121,10 @@ class SqlStore(ABC):
     @abstractmethod
     async def finish(self, job: Job, outcome: Done, *, actor: str, connection: Any) -> Job:
         """See `Store.finish`."""
+
+    @abstractmethod
+    async def supersede(self, job_id: JobId, by: JobId, *, actor: str, connection: Any) -> bool:
+        """See `Store.supersede`."""
 
     async def transact(self, work: Callable[[Within], T]) -> T:
         """See `Store.transact`."""
@@ -544,6 +548,15 @@ class SqlStore(ABC):
         change = Change(found[0], advance(found[0], outcome))
         (done,) = answered(self._transition(tx, [([change], actor)]))
         return cast("Job", done)  # nobody else writes meanwhile
+
+    def _supersede_within(self, tx: Transaction, job_id: JobId, by: JobId, actor: str) -> bool:
+        """Let a job take another's place, in a transaction of which this is a part."""
+        found = tx.jobs([job_id])
+        if not found or found[0].state is not State.PENDING:
+            return False
+        change = Change(found[0], supersede(found[0], by))
+        (moved,) = answered(self._transition(tx, [([change], actor)]))
+        return moved is not None
 
     def _transact(self, tx: Transaction, calls: Sequence[tables.Work]) -> list[Any]:
         seals.check_open(tx)

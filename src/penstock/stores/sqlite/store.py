@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from penstock.core.errors import ConfigurationError, StoreError
-from penstock.core.job import Claim, Job
+from penstock.core.job import Claim, Job, JobId
 from penstock.core.lifecycle import Done, State
 from penstock.core.mirror import Mirror
 from penstock.core.store import Clock
@@ -168,6 +168,11 @@ class SqliteStore(SqlStore):
         """See `Store.finish`."""
         with self._joined(connection) as transaction:
             return self._finish_within(transaction, job, outcome, actor)
+
+    async def supersede(self, job_id: JobId, by: JobId, *, actor: str, connection: Any) -> bool:
+        """See `Store.supersede`."""
+        with self._joined(connection) as transaction:
+            return self._supersede_within(transaction, job_id, by, actor)
 
     @contextlib.contextmanager
     def _joined(self, connection: Any) -> Iterator[Transaction]:

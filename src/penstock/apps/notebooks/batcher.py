@@ -1,0 +1,115 @@
+"""Gathers changed paths of one notebook and commits them together.
+
+A commit is due a while after the first change that is not committed, at once when there are many,
+and when it is asked for. Paths are forgotten only when their commit is there; what was noted while
+it was made stays for the next one.
+"""
+
+import hashlib
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import NamedTuple, Protocol
+
+from penstock.apps.notebooks.committing import Commit, Committer
+from penstock.apps.notebooks.errors import NotebookError
+from penstock.apps.notebooks.files import Tree
+from penstock.apps.notebooks.keeping import Kept
+
+INTERVAL = timedelta(seconds=5)
+MANY = 100
+
+
+class Pending(NamedTuple):
+    """A path that changed since the last commit. A folder stands for all that is below it."""
+
+    path: str
+    since: datetime
+    """When it changed first since its last commit."""
+    mark: int
+    """Grows with every change of the path, so that a later one is not forgotten with this one."""
+
+
+class PendingPaths(Protocol):
+    """Where changed paths are noted, durably."""
+
+    def all(self) -> Sequence[Pending]:
+        """Every path that is noted."""
+
+    def forget(self, committed: Collection[Pending]) -> None:
+        """Forget paths whose mark is still the same."""
+
+
+def due(
+    count: int,
+    first: datetime | None,
+    now: datetime,
+    *,
+    interval: timedelta = INTERVAL,
+    many: int = MANY,
+) -> bool:
+    """Whether it is time to commit so many paths, of which the first changed then."""
+    return first is not None and (count >= many or now - first >= interval)
+
+
+def due_at(
+    count: int, first: datetime, *, interval: timedelta = INTERVAL, many: int = MANY
+) -> datetime:
+    """When it will be time to commit, if nothing else changes."""
+    return first if count >= many else first + interval
+
+
+class Batcher:
+    """Commits what is pending in one notebook; one call at a time."""
+
+    def __init__(self, tree: Tree, committer: Committer, pending: PendingPaths) -> None:
+        self._tree = tree
+        self._committer = committer
+        self._pending = pending
+
+    def flush(self, text: str | None = None) -> Commit | None:
+        """Commit all that is pending; None if it came to nothing.
+
+        If it fails, everything stays pending. Doing it again after a crash commits nothing twice:
+        what HEAD has already makes no commit.
+        """
+        pending = list(self._pending.all())
+        keeper = self._tree.keeper
+        kept = {one.path: keeper.of(one.path) for one in pending}
+        kept |= {path: found for path, found in keeper.displaced().items() if path not in kept}
+        if not kept:
+            return None
+        paths = list(kept)
+        made = self._committer.commit(paths, self._needed(kept, paths), text)
+        keeper.drop([one for found in kept.values() for one in found])
+        self._pending.forget(pending)
+        return made
+
+    def _needed(
+        self, kept: Mapping[str, Sequence[Kept]], paths: Sequence[str]
+    ) -> list[dict[str, Kept]]:
+        """Contents that will not be in history unless they get commits of their own, by rounds."""
+        lost = {
+            path: [one for one in found if one.hash != self._digest(path)]
+            for path, found in kept.items()
+        }
+        lost = {path: found for path, found in lost.items() if found}
+        if lost:
+            elsewhere = {self._digest(path) for path in paths}
+            lost = {
+                path: [one for one in found if one.hash not in elsewhere]
+                for path, found in lost.items()
+            }
+        rounds: list[dict[str, Kept]] = []
+        for path, found in lost.items():
+            for n, one in enumerate(found):
+                if n == len(rounds):
+                    rounds.append({})
+                rounds[n][path] = one
+        return rounds
+
+    def _digest(self, path: str) -> str | None:
+        try:
+            with self._tree.open(path) as file:
+                return hashlib.file_digest(file, "sha256").hexdigest()
+        except (NotebookError, OSError):
+            return None

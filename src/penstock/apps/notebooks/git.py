@@ -1,0 +1,159 @@
+"""Runs git in the folder of a notebook: one process per step, whatever the number of paths.
+
+Paths go in through standard input, or as literal texts behind `--`, so that none is taken for an
+option or a pattern. Nothing of the environment, no hook and no monitor has a say, and nothing asks
+a person for anything.
+"""
+
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from penstock.apps.notebooks.errors import Passing, Permanent
+
+TIMEOUT = 60.0
+"""Seconds that reading git's history may take."""
+
+_SETTINGS = (
+    *("-c", "core.fsmonitor=false"),
+    *("-c", "core.quotePath=false"),
+    *("-c", "core.splitIndex=false"),
+    # Objects are flushed to the disk together: one by one, 10,000 files take more than ten seconds.
+    *("-c", "core.fsync=committed,loose-object"),
+    *("-c", "core.fsyncMethod=batch"),
+    *("-c", "gc.auto=0"),
+    *("-c", "i18n.commitEncoding=UTF-8"),
+    *("-c", "i18n.logOutputEncoding=UTF-8"),
+)
+_HOOKLESS = ("-c", f"core.hooksPath={os.devnull}")
+_LOCKED = "index.lock"
+
+
+class Answer(NamedTuple):
+    """What git said."""
+
+    code: int
+    out: bytes
+    told: str
+
+
+class Git:
+    """git on one folder; the folder may stand anywhere in its repository."""
+
+    def __init__(self, folder: Path, *, hooks: bool = False) -> None:
+        self.folder = folder
+        self.hooks = hooks
+        self._settings = _SETTINGS if hooks else (*_SETTINGS, *_HOOKLESS)
+
+    def __call__(
+        self,
+        *words: str,
+        stdin: bytes = b"",
+        index: Path | None = None,
+        env: Mapping[str, str] | None = None,
+        timeout: float = TIMEOUT,
+    ) -> bytes:
+        """What git answers; raises `Passing` if it fails, with its own words."""
+        answer = self.ask(*words, stdin=stdin, index=index, env=env, timeout=timeout)
+        if answer.code:
+            raise failed(_command(words), answer.told)
+        return answer.out
+
+    def ask(
+        self,
+        *words: str,
+        stdin: bytes = b"",
+        index: Path | None = None,
+        env: Mapping[str, str] | None = None,
+        timeout: float = TIMEOUT,
+    ) -> Answer:
+        """What git answers and how it ended, for commands whose exit code is an answer."""
+        with self._started(words, index, env) as process:
+            try:
+                out, told = process.communicate(stdin, timeout)
+            except BaseException as error:
+                _end(process)
+                if isinstance(error, subprocess.TimeoutExpired):
+                    raise Passing(
+                        f"git {_command(words)} took longer than {timeout:g} s"
+                    ) from error
+                raise
+        return Answer(process.returncode, out, told.decode(errors="replace").strip())
+
+    def head_of(self, *words: str, limit: int, timeout: float = TIMEOUT) -> tuple[Answer, bool]:
+        """As `ask`, for answers that may be long: at most so many bytes, and whether it was all."""
+        with self._started(words, None, None, errors=subprocess.DEVNULL) as process:
+            patience = threading.Timer(timeout, _end, [process])
+            patience.start()
+            try:
+                out = process.stdout.read(limit + 1) if process.stdout else b""
+            finally:
+                patience.cancel()
+            if len(out) > limit:
+                _end(process)
+                return Answer(0, out[:limit], ""), False
+        if process.returncode == -signal.SIGKILL:
+            raise Passing(f"git {_command(words)} took longer than {timeout:g} s")
+        return Answer(process.returncode, out, ""), True
+
+    def _started(
+        self,
+        words: Sequence[str],
+        index: Path | None,
+        env: Mapping[str, str] | None,
+        *,
+        errors: int = subprocess.PIPE,
+    ) -> "subprocess.Popen[bytes]":
+        command = ["git", "-C", str(self.folder), *self._settings, *words]
+        try:
+            return subprocess.Popen(  # noqa: S603 - words of ours; paths stand behind `--`
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                env=_environment(index, env or {}),
+                # Ctrl-C at the server's terminal must not end a commit in the middle.
+                start_new_session=True,
+            )
+        except FileNotFoundError as error:
+            raise Permanent("git is not installed") from error
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    """End git and what it has started, which would keep its pipes open."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def failed(command: str, told: str) -> Passing:
+    """A failure of git, as something that may pass."""
+    why = told.splitlines()[-1] if told else "without a word"
+    if _LOCKED in told:
+        why = f"the index is locked ({_LOCKED}); remove that file if no git is running"
+    return Passing(f"git {command} failed: {why}")
+
+
+def _command(words: Sequence[str]) -> str:
+    """Which command it is: settings may stand before it."""
+    at = 0
+    while words[at] == "-c":
+        at += 2
+    return words[at]
+
+
+def _environment(index: Path | None, more: Mapping[str, str]) -> dict[str, str]:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    clean |= {
+        "GIT_LITERAL_PATHSPECS": "1",
+        "GIT_OPTIONAL_LOCKS": "0",
+        "GIT_TERMINAL_PROMPT": "0",
+        "GIT_PAGER": "cat",
+        "LC_ALL": "C",
+        **more,
+    }
+    return clean if index is None else {**clean, "GIT_INDEX_FILE": str(index)}

@@ -1,0 +1,108 @@
+"""Reads the history of a notebook: commits, a file as it was, what changed between two."""
+
+import secrets
+from datetime import datetime
+from typing import NamedTuple
+
+from penstock.apps.notebooks.errors import Missing
+from penstock.apps.notebooks.git import failed
+from penstock.apps.notebooks.repository import Repository
+
+LONGEST_DIFF = 1_000_000
+"""Bytes that a diff has at most; the rest is cut off, and it is said so."""
+
+_LONGEST_LOG = 16_000_000
+_FIELDS = "%H%x00%cI%x00%an%x00%ae%x00%s"
+_RENAMES = ("-M", "-l1000")
+
+
+class Entry(NamedTuple):
+    """A commit in the history of a file or a notebook."""
+
+    id: str
+    at: datetime
+    author: str
+    email: str
+    subject: str
+    path: str | None
+    """Where the file was then; None in the history of the notebook."""
+
+
+class Diff(NamedTuple):
+    """What changed between two commits."""
+
+    text: str
+    is_whole: bool
+
+
+class History:
+    """The history of one notebook; reads only what is inside of it."""
+
+    def __init__(self, repository: Repository) -> None:
+        self._repository = repository
+        self._git = repository.git
+
+    def log(self, *, limit: int = 50, after: str | None = None) -> list[Entry]:
+        """The newest commits of the notebook first; `after` continues behind a commit."""
+        return self._entries(limit, after, (), self._repository.prefix or ".")
+
+    def of(self, path: str, *, limit: int = 50, after: str | None = None) -> list[Entry]:
+        """The newest commits of a file first, also from before it was moved.
+
+        `after` is a commit of an earlier answer, and `path` then where the file was in it.
+        """
+        words = ("--follow", *_RENAMES, "--name-status")
+        return self._entries(limit, after, words, self._repository.prefix + path)
+
+    def content(self, commit: str, path: str, *, limit: int) -> tuple[bytes, bool]:
+        """A file as it was in a commit: at most so many bytes, and whether these are all."""
+        where = f"{self._repository.commit_named(commit)}:{self._repository.prefix}{path}"
+        answer, is_whole = self._git.head_of("cat-file", "--filters", where, limit=limit)
+        if answer.code:
+            raise Missing(f"there is no file {path!r} in commit {commit}")
+        return answer.out, is_whole
+
+    def diff(
+        self, old: str, new: str, path: str | None = None, *, limit: int = LONGEST_DIFF
+    ) -> Diff:
+        """What changed between two commits, in a file or in the whole notebook."""
+        commits = [self._repository.commit_named(one) for one in (old, new)]
+        inside = self._repository.prefix + (path or "") or "."
+        words = ("diff", "--no-color", "--no-ext-diff", "--no-textconv", *_RENAMES)
+        answer, is_whole = self._git.head_of(*words, *commits, "--", inside, limit=limit)
+        if answer.code:
+            raise failed("diff", "")
+        return Diff(answer.out.decode(errors="replace"), is_whole)
+
+    def _entries(
+        self, limit: int, after: str | None, words: tuple[str, ...], inside: str
+    ) -> list[Entry]:
+        start = self._repository.head() if after is None else self._repository.commit_named(after)
+        if start is None:
+            return []
+        wanted = limit + (after is not None)
+        mark = secrets.token_hex(16)  # nobody can have written it into a message
+        answer, _ = self._git.head_of(
+            *("log", "-z", f"--max-count={wanted}", f"--format={mark}{_FIELDS}", *words),
+            *(start, "--", inside),
+            limit=_LONGEST_LOG,
+        )
+        if answer.code:
+            raise failed("log", "")
+        told = answer.out.decode(errors="replace").split(mark)[1:]
+        found = [_entry(text) for text in told]
+        return [self._inside(one) for one in found if one.id != after][:limit]
+
+    def _inside(self, entry: Entry) -> Entry:
+        """An entry as the notebook sees it: with its own path, or none from outside of it."""
+        prefix = self._repository.prefix
+        if entry.path is None or not entry.path.startswith(prefix):
+            return entry._replace(path=None)
+        return entry._replace(path=entry.path.removeprefix(prefix))
+
+
+def _entry(text: str) -> Entry:
+    commit, at, author, email, subject, *files = text.split("\0")
+    names = [name for name in files if name]
+    path = names[-1] if len(names) > 1 else None
+    return Entry(commit, datetime.fromisoformat(at), author, email, subject, path)

@@ -1,0 +1,158 @@
+"""The notebooks of a server: registered, found, and worked on by one of its processes."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from penstock import ConfigurationError, Penstock
+from penstock.apps.notebooks import tables
+from penstock.apps.notebooks.books import Book, Taken, lock, repository
+from penstock.apps.notebooks.errors import Exists, Missing, PathRefused, Permanent
+from penstock.apps.notebooks.files import Tree
+from penstock.apps.notebooks.settings import Settings, allowed_roots, folder_for_new
+from penstock.apps.notebooks.tables import TABLES, Notebook
+
+
+class Library:
+    """Which notebooks there are, and those that this process has open."""
+
+    def __init__(self, penstock: Penstock, settings: Settings, data: Path) -> None:
+        self._penstock = penstock
+        self._new = folder_for_new(settings, data)
+        self._roots = allowed_roots(settings, data)
+        self._data = data.resolve()
+        self._books: dict[int, Book] = {}
+        self._opening = asyncio.Lock()
+        self.on_open: list[Callable[[Book], None]] = []
+        """Called with each notebook that this process has taken."""
+        self.unavailable: str | None = "notebooks have not been opened yet"
+
+    async def prepare(self) -> None:
+        """Make the tables; where the store cannot have any, remember why."""
+        try:
+            await self._penstock.tables("notebooks", TABLES)
+            self.unavailable = None
+        except ConfigurationError as error:
+            self.unavailable = f"notebooks need a SQLite or PostgreSQL store: {error}"
+
+    # The registry
+
+    async def all(self) -> list[Notebook]:
+        """Every notebook, by name."""
+        return await self._penstock.read(tables.notebooks)
+
+    async def find(self, name: str | int) -> Notebook:
+        """The notebook with this id or name; raises `Missing`."""
+        found = await self._penstock.read(lambda tx: tables.notebook(tx, name))
+        if found is None:
+            raise Missing(f"there is no notebook {name!r}")
+        return found
+
+    async def add(self, name: str, path: str | None, *, git: bool) -> Notebook:
+        """Register a folder, which is made unless it is there; raises `NotebookError`."""
+        folder = await asyncio.to_thread(self._folder, name, path, git=git)
+
+        def work(tx: Any) -> Notebook:
+            for one in tables.notebooks(tx):
+                _refuse_twice(one, name, folder)
+            return tables.add_notebook(tx, name, str(folder), git=git, now=datetime.now(UTC))
+
+        return await self._penstock.transact(work)
+
+    async def change(self, notebook: Notebook, name: str, settings: dict[str, Any]) -> Notebook:
+        """Store another name or other settings."""
+        changed = notebook._replace(name=name, settings=settings)
+
+        def work(tx: Any) -> None:
+            other = tables.notebook(tx, name)
+            if other is not None and other.id != notebook.id:
+                raise Exists(f"there is a notebook {name!r} already")
+            tables.change_notebook(tx, changed)
+
+        await self._penstock.transact(work)
+        if (book := self._books.get(notebook.id)) is not None:
+            book.settings = changed.settings
+        return changed
+
+    async def remove(self, notebook: Notebook) -> None:
+        """Forget a notebook; its files stay."""
+        await self._penstock.transact(lambda tx: tables.remove_notebook(tx, notebook.id))
+
+    def _folder(self, name: str, path: str | None, *, git: bool) -> Path:
+        """The folder of a new notebook, ready for work and not taken."""
+        folder = Path(path) if path is not None else self._new / name
+        if "\0" in str(folder) or not folder.is_absolute():
+            raise PathRefused(f"{path!r} is not an absolute path")
+        try:
+            resolved = folder.resolve()
+            self._check_place(resolved)
+            resolved.mkdir(parents=True, exist_ok=True)
+        except (OSError, RuntimeError) as error:
+            raise Permanent(f"{str(folder)!r} cannot be a notebook: {error}") from error
+        Tree(resolved).prepare()
+        with contextlib.closing(lock(resolved, name)):
+            if git:
+                repository(resolved)
+        return resolved
+
+    def _check_place(self, folder: Path) -> None:
+        if not any(root in folder.parents for root in self._roots):
+            shown = ", ".join(map(str, self._roots))
+            raise PathRefused(f"{folder} is not in an allowed folder ({shown}): see `allowed`")
+        if folder == self._data or folder in self._data.parents:
+            raise PathRefused(f"{folder} contains the data of the server")
+
+    # What this process works on
+
+    async def book(self, notebook_id: int) -> Book:
+        """The notebook, taken by this process if it is not yet; raises `Taken` and `Missing`."""
+        book = self._books.get(notebook_id)
+        if book is None:
+            async with self._opening:
+                book = self._books.get(notebook_id)
+                if book is None:
+                    notebook = await self.find(notebook_id)
+                    book = await asyncio.to_thread(Book, notebook)
+                    self._books[notebook_id] = book
+                    for opened in self.on_open:
+                        opened(book)
+        return book
+
+    @property
+    def open_books(self) -> list[Book]:
+        """Those that this process has."""
+        return list(self._books.values())
+
+    @asynccontextmanager
+    async def working(self) -> AsyncIterator[None]:
+        """Have all notebooks, inside the block; raises `ConfigurationError` if one is taken."""
+        try:
+            for notebook in await self.all():
+                try:
+                    await self.book(notebook.id)
+                except Taken as error:
+                    refused = ConfigurationError(str(error))
+                    refused.add_note("or serve without notebooks here: --apps events,indexing")
+                    raise refused from error
+            yield
+        finally:
+            for book in self.open_books:
+                self.close(book.id)
+
+    def close(self, notebook_id: int) -> None:
+        """Let others have a notebook."""
+        book = self._books.pop(notebook_id, None)
+        if book is not None:
+            book.close()
+
+
+def _refuse_twice(one: Notebook, name: str, folder: Path) -> None:
+    if one.name == name:
+        raise Exists(f"there is a notebook {name!r} already")
+    other = Path(one.path)
+    if other == folder or other in folder.parents or folder in other.parents:
+        raise Exists(f"{folder} and notebook {one.name!r} in {other} are not apart")

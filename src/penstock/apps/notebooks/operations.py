@@ -1,0 +1,87 @@
+"""Operations on a notebook, as jobs carry them, and what becomes of two in a row on one path."""
+
+from typing import Any, Literal
+
+import msgspec
+from msgspec.structs import replace
+
+from penstock.apps.notebooks.files import Staged
+
+Kind = Literal["create", "update", "move", "delete", "sync", "commit"]
+KINDS: tuple[Kind, ...] = ("create", "update", "move", "delete", "sync", "commit")
+
+QUEUE = "notebooks"
+
+
+class Operation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One change of a notebook.
+
+    `exists` says what has to be at the path: something, nothing, or None for whatever is there. The
+    content waits in the state folder. `fields` are what is to change of the metadata; where a file
+    is made, `initial` stands below them. With `reset`, metadata of a file that was there is
+    forgotten. `version` is the one that the change is based on.
+    """
+
+    notebook: int
+    kind: Kind
+    path: str = ""
+    to: str | None = None
+    folder: bool = False
+    file: int | None = None
+    exists: bool | None = None
+    content: Staged | None = None
+    fields: dict[str, Any] = {}
+    initial: dict[str, Any] = {}
+    reset: bool = False
+    version: int | None = None
+    member: int | None = None
+    """Its place in a batch."""
+    changes: tuple[tuple[str, str | None], ...] = ()
+    """Of a sync: paths to look at, each with where it may have been moved from."""
+
+    @property
+    def touched(self) -> tuple[str, ...]:
+        """The paths that it reads or changes; with a folder, all below it."""
+        if self.kind == "sync":
+            return tuple({one for pair in self.changes for one in pair if one is not None})
+        return tuple(one for one in (self.path, self.to) if one)
+
+
+def merged(old: Operation, new: Operation) -> Operation | None:
+    """The one operation that does what two in a row on one path do; None where both have to run.
+
+    What the later of them needs in order to succeed may depend on whether the earlier does: those
+    that are based on a version, and members of a batch, always run.
+    """
+    if old.path != new.path or not (_is_free(old) and _is_free(new)):
+        return None
+    match old.kind, new.kind:
+        case "create" | "update", "update":
+            return _updated(old, new)
+        case "create", "delete":  # nothing; but a file that kept the create from succeeding goes
+            return replace(new, exists=None, file=old.file)
+        case "delete", "create":
+            return replace(new, kind="update", exists=None, reset=True, file=old.file or new.file)
+        case _:
+            return None
+
+
+def _updated(old: Operation, new: Operation) -> Operation | None:
+    if old.exists is False:
+        if new.content is None:  # where the create fails, its content must not be written
+            return None
+        return replace(new, kind="create", exists=None, file=old.file, initial=old.fields)
+    return replace(
+        new,
+        kind=old.kind,
+        exists=old.exists,
+        file=old.file,
+        content=new.content or old.content,
+        fields={**old.fields, **new.fields},
+        initial=old.initial,
+        reset=old.reset,
+    )
+
+
+def _is_free(one: Operation) -> bool:
+    return not one.folder and one.version is None and one.member is None

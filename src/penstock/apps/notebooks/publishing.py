@@ -1,0 +1,190 @@
+"""Operations on their way into the queue: placed behind all earlier ones that they overlap with.
+
+Everything here is decided in the transaction that stores the jobs, so that two who publish at once
+see each other.
+"""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from functools import partial
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from penstock import Job, JobId, NewJob, OnFailure, Penstock, Scope, Transaction
+from penstock.apps.notebooks import tables
+from penstock.apps.notebooks.errors import Exists, Missing, Permanent
+from penstock.apps.notebooks.operations import Operation, merged
+from penstock.apps.notebooks.paths import is_within
+
+_AT_ONCE = 500
+_SOONER = 8
+"""Commits do not wait behind a backlog of operations: what is due is due."""
+Change = tuple[str, str | None]
+
+
+class Conflict(Permanent):
+    """A change is based on a version that is not the newest."""
+
+    def __init__(self, path: str, expected: int, actual: int) -> None:
+        super().__init__(f"{path!r} is at version {actual}, and the change is based on {expected}")
+        self.expected = expected
+        self.actual = actual
+
+
+class Overtaken(Exception):
+    """An operation that was to be replaced has begun meanwhile."""
+
+
+class Published(NamedTuple):
+    """A stored operation, what it replaced, and how many files it is about."""
+
+    job: Job
+    operation: Operation
+    file_count: int = 1
+    discarded: str | None = None
+    """A staged content that nobody needs any more."""
+
+
+class Publisher:
+    """Stores operations of notebooks as jobs."""
+
+    def __init__(self, penstock: Penstock) -> None:
+        self._penstock = penstock
+
+    async def publish(self, asked: Operation, correlation: str | None = None) -> Published:
+        """Store one operation; where the rules allow it, in the place of the one before."""
+        try:
+            return await self._penstock.transact(lambda tx: self.single(tx, asked, correlation))
+        except Overtaken:
+            return await self._penstock.transact(
+                lambda tx: self.single(tx, asked, correlation, merges=False)
+            )
+
+    async def publish_batch(self, asked: Sequence[Operation], correlation: str) -> list[Published]:
+        """Store operations that run one after the other until one fails; all or none."""
+        return await self._penstock.transact(lambda tx: self.batch(tx, asked, correlation))
+
+    async def publish_changes(self, notebook: int, changes: Sequence[Change]) -> None:
+        """Store that paths are to be looked at again, so many at a time."""
+        for n in range(0, len(changes), _AT_ONCE):
+            some = tuple(changes[n : n + _AT_ONCE])
+            operation = Operation(notebook=notebook, kind="sync", changes=some)
+            await self._penstock.transact(partial(self.single, asked=operation, merges=False))
+
+    def single(
+        self,
+        tx: Transaction,
+        asked: Operation,
+        correlation: str | None = None,
+        *,
+        merges: bool = True,
+    ) -> Published:
+        """Store one operation in this transaction; raises `Overtaken` where that is `merges`'."""
+        reserved = tables.number(tx, "file") if asked.kind == "create" else 0
+        wanted = _located(tx, asked, reserved)
+        before = tables.newest_on(tx, wanted.notebook, wanted.path) if merges else None
+        together = merged(before[1], wanted) if before else None
+        discarded = None
+        if before and together:
+            tables.end_touches(tx, before[0])
+            if before[1].content and before[1].content != together.content:
+                discarded = before[1].content.name
+            wanted = together
+        after = _waits_for(tx, wanted)
+        if not after and not together:
+            _check(tx, wanted)
+        (job,) = tx.enqueue([self._job(wanted, after, correlation)])
+        if before and together and not tx.supersede(before[0], by=job.id):
+            raise Overtaken
+        tables.add_touches(tx, job.id, wanted)
+        return Published(job, wanted, _file_count(tx, wanted), discarded)
+
+    def batch(
+        self, tx: Transaction, asked: Sequence[Operation], correlation: str
+    ) -> list[Published]:
+        """Store a batch in this transaction."""
+        reserved = tables.number(tx, "file", len(asked))
+        wanted = [replace(_located(tx, one, reserved + n), member=n) for n, one in enumerate(asked)]
+        jobs = tx.enqueue(
+            [
+                replace(
+                    self._job(one, _waits_for(tx, one), correlation), follows=(n - 1,) if n else ()
+                )
+                for n, one in enumerate(wanted)
+            ]
+        )
+        for job, one in zip(jobs, wanted, strict=True):
+            tables.add_touches(tx, job.id, one)
+        return [
+            Published(job, one, _file_count(tx, one)) for job, one in zip(jobs, wanted, strict=True)
+        ]
+
+    def commit(self, tx: Transaction, notebook: int, delay: timedelta) -> Job:
+        """Store the job that commits what has changed; not a second one while it waits."""
+        when = "soon" if delay else "now"
+        new = replace(
+            self._job(Operation(notebook=notebook, kind="commit"), frozenset(), None),
+            delay=delay or None,
+            priority=_SOONER,
+            dedupe=f"notebooks.commit:{notebook}:{when}",
+            scope=Scope.PENDING,
+            throttle=f"notebooks.commit:{notebook}",  # one at a time; the others take no slot
+        )
+        return tx.enqueue([new])[0]
+
+    def _job(self, operation: Operation, after: frozenset[int], correlation: str | None) -> NewJob:
+        """A job that begins when those before it have ended, however they ended."""
+        new = self._penstock.tasks[f"notebooks.{operation.kind}"].new(operation)
+        return replace(
+            new,
+            after=tuple(JobId(one) for one in sorted(after)),
+            on_failure=OnFailure.RUN,
+            correlation=correlation,
+            tenant=f"notebook:{operation.notebook}",
+        )
+
+
+def _located(tx: Transaction, asked: Operation, reserved: int) -> Operation:
+    """The operation with its path and its file's id, as all before it will leave them."""
+    if asked.kind == "create" and not asked.folder:
+        return replace(asked, file=reserved)
+    if asked.file is not None and not asked.path:
+        path = tables.expected_path(tx, asked.notebook, asked.file)
+        if path is None:
+            raise Missing(f"there is no file {asked.file}")
+        asked = replace(asked, path=path)
+    elif not asked.folder and asked.kind in ("update", "delete", "move"):
+        known = tables.file_at(tx, asked.notebook, asked.path)
+        asked = replace(asked, file=known.id if known else None)
+    if asked.to is not None and is_within(asked.to, asked.path):
+        raise Permanent(f"{asked.path!r} cannot be moved to {asked.to!r}, which is inside of it")
+    return asked
+
+
+def _waits_for(tx: Transaction, operation: Operation) -> frozenset[int]:
+    below = operation.kind != "sync"
+    return frozenset(tables.overlapping(tx, operation.notebook, operation.touched, below=below))
+
+
+def _check(tx: Transaction, wanted: Operation) -> None:
+    """Refuse at once what cannot succeed, since nothing comes before it."""
+    if wanted.folder or wanted.kind not in ("create", "update", "delete"):
+        return
+    known = tables.file_at(tx, wanted.notebook, wanted.path)
+    if wanted.kind == "create" and known is not None:
+        raise Exists(f"there is a file at {wanted.path!r} already")
+    check_version(wanted, known)
+
+
+def check_version(wanted: Operation, known: tables.File | None) -> None:
+    """Raise `Conflict` if a change is based on another version than that of the file."""
+    actual = known.version if known else 0
+    if wanted.version is not None and wanted.version != actual:
+        raise Conflict(wanted.path, wanted.version, actual)
+
+
+def _file_count(tx: Transaction, operation: Operation) -> int:
+    if not operation.folder:
+        return 1
+    return tables.count_files(tx, operation.notebook, operation.path)

@@ -1,0 +1,72 @@
+"""Contents and history of files, for those who read: in threads, without a queue."""
+
+from pathlib import Path
+from typing import BinaryIO
+
+from penstock.apps.notebooks import shapes
+from penstock.apps.notebooks.errors import Missing
+from penstock.apps.notebooks.files import Tree
+from penstock.apps.notebooks.history import Entry, History
+from penstock.apps.notebooks.repository import Repository
+from penstock.apps.notebooks.tables import File, Notebook
+
+_FAR_BACK = 1_000
+
+
+def content(notebook: Notebook, file: File) -> BinaryIO:
+    """A file as it is now, open for reading."""
+    return Tree(Path(notebook.path)).open(file.path)
+
+
+def content_at(notebook: Notebook, file: File, commit: str, limit: int) -> bytes:
+    """A file as it was in a commit, wherever it stood then."""
+    history = _history(notebook)
+    try:
+        data, is_whole = history.content(commit, file.path, limit=limit)
+    except Missing:
+        known = history.of(file.path, limit=_FAR_BACK)
+        path = next((one.path for one in known if one.id.startswith(commit) and one.path), None)
+        if path is None:
+            raise
+        data, is_whole = history.content(commit, path, limit=limit)
+    if not is_whole:
+        raise Missing(f"{file.path!r} has more than {limit:,} bytes in commit {commit}")
+    return data
+
+
+def commits(notebook: Notebook, file: File, limit: int) -> list[shapes.HistoryEntry]:
+    """The commits of a file, newest first."""
+    return [_shape(one) for one in _history(notebook).of(file.path, limit=limit)]
+
+
+def diff(notebook: Notebook, file: File, since: str | None, until: str | None) -> shapes.FileDiff:
+    """What changed in a file between two commits: by default in its last one."""
+    history = _history(notebook)
+    if since is None or until is None:
+        known = history.of(file.path, limit=_FAR_BACK)
+        until = until or (known[0].id if known else None)
+        older = [n for n, one in enumerate(known) if until and one.id.startswith(until)]
+        if since is None and older and older[0] + 1 < len(known):
+            since = known[older[0] + 1].id
+    if since is None or until is None:
+        raise Missing(f"{file.path!r} has no two commits to compare")
+    found = history.diff(since, until, file.path)
+    return shapes.FileDiff(since=since, until=until, diff=found.text, whole=found.is_whole)
+
+
+def _history(notebook: Notebook) -> History:
+    found = Repository.find(Path(notebook.path)) if notebook.git else None
+    if found is None:
+        raise Missing(f"notebook {notebook.name!r} has no history: it is not in git")
+    return History(found)
+
+
+def _shape(entry: Entry) -> shapes.HistoryEntry:
+    return shapes.HistoryEntry(
+        commit=entry.id,
+        at=entry.at,
+        author=entry.author,
+        email=entry.email,
+        message=entry.subject,
+        path=entry.path,
+    )

@@ -1,0 +1,382 @@
+"""What jobs on notebooks do.
+
+Every one may run twice: files are put in place before the transaction that notes the change and
+ends the job, so that a later run finds its own file, or its own rename, and goes on from there.
+"""
+
+import asyncio
+import stat
+from collections.abc import Callable, Coroutine
+from datetime import UTC, datetime, timedelta
+from functools import wraps
+from typing import Any
+
+from penstock import Cancel, Context, Job, JobQuery, Penstock, State, Transaction, context
+from penstock.apps.notebooks import syncing, tables
+from penstock.apps.notebooks.books import Book
+from penstock.apps.notebooks.committing import Commit
+from penstock.apps.notebooks.errors import Exists, Missing, Passing, Permanent
+from penstock.apps.notebooks.files import Facts, Tree
+from penstock.apps.notebooks.library import Library
+from penstock.apps.notebooks.mime import HEAD, mime_type
+from penstock.apps.notebooks.operations import Operation
+from penstock.apps.notebooks.paths import is_within
+from penstock.apps.notebooks.publishing import Conflict, Publisher, check_version
+from penstock.apps.notebooks.reconciling import reconcile
+from penstock.apps.notebooks.settings import Settings
+from penstock.apps.notebooks.shapes import as_result
+from penstock.apps.notebooks.tables import File
+
+Handler = Callable[[Operation], Coroutine[Any, Any, None]]
+_SHORTEST = timedelta(seconds=1)
+_ENDED_BADLY = frozenset({State.FAILED, State.CANCELLED})
+
+
+class Runner:
+    """Runs operations, in the process that has the notebooks."""
+
+    def __init__(
+        self, penstock: Penstock, settings: Settings, library: Library, publisher: Publisher
+    ) -> None:
+        self._penstock = penstock
+        self._library = library
+        self._publisher = publisher
+        self._interval = settings.commit_interval
+        self._author = settings.author
+        self._many = settings.commit_paths
+
+    async def write(self, operation: Operation) -> None:
+        """Create or update a file. A second run finds the content in place."""
+        if operation.folder:
+            await self.make_folder(operation)
+            return
+        run, book = await self._begin(operation)
+        known = await self._known(operation)
+        if known is None:
+            await self._refuse_clash(operation, operation.path)
+        found = await asyncio.to_thread(_write, book, operation, known, run.job.attempt)
+
+        def note(tx: Transaction) -> dict[str, Any]:
+            file = _written(tx, operation, found)
+            tables.put_file(tx, file)
+            if found is not None:
+                self._changed(tx, book, [file.path])
+            return as_result(file)
+
+        await self._finish(run, note)
+
+    async def delete(self, operation: Operation) -> None:
+        """Delete a file or a folder. A second run finds it gone, and forgets it."""
+        run, book = await self._begin(operation)
+        known = await self._known(operation)
+        if operation.folder:
+            hashes = await self._hashes(operation)
+            await asyncio.to_thread(_delete_folder, book, operation, hashes, run.job.attempt)
+        else:
+            await asyncio.to_thread(_delete, book, operation, known)
+
+        def note(tx: Transaction) -> dict[str, Any]:
+            count = 0
+            if operation.folder:
+                self._changed(tx, book, [operation.path])
+                count = tables.remove_files(tx, operation.notebook, operation.path)
+            elif file := tables.file_at(tx, operation.notebook, operation.path):
+                tables.remove_file(tx, file.id)
+                count = 1
+            if not operation.folder:
+                self._changed(tx, book, [operation.path])
+            return {"path": operation.path, "deleted": True, "file_count": count}
+
+        await self._finish(run, note)
+
+    async def move(self, operation: Operation) -> None:
+        """Move a file or a folder. A second run finds it at its new place."""
+        run, book = await self._begin(operation)
+        known = await self._known(operation)
+        target = str(operation.to)
+        await self._refuse_clash(operation, target)
+        mime = await asyncio.to_thread(_move, book, operation, known, run.job.attempt)
+
+        def note(tx: Transaction) -> dict[str, Any]:
+            now = datetime.now(UTC)
+            if operation.folder:
+                self._changed(tx, book, [operation.path, target])
+                count = tables.move_files(tx, operation.notebook, operation.path, target, now)
+                return {"path": target, "file_count": count}
+            file = tables.file_at(tx, operation.notebook, operation.path)
+            self._changed(tx, book, [operation.path, target])
+            if file is None:
+                return {"path": target, "file_count": 1}
+            file = file._replace(path=target, updated=now, version=file.version + 1)
+            file = file._replace(mime=mime)
+            tables.put_file(tx, file)
+            return as_result(file)
+
+        await self._finish(run, note)
+
+    async def make_folder(self, operation: Operation) -> None:
+        """Make a folder. A second run finds it."""
+        run, book = await self._begin(operation)
+        await asyncio.to_thread(_make_folder, book.tree, operation.path)
+        await self._finish(run, lambda _: {"path": operation.path, "file_count": 0})
+
+    async def sync(self, operation: Operation) -> None:
+        """Look at paths again, or at all. A second run finds them as they are noted."""
+        run = context()
+        try:
+            book = await self._library.book(operation.notebook)
+        except Missing:  # it was removed from the registry
+            self._library.close(operation.notebook)
+            return
+        if not operation.changes:
+            await self._scan(book)
+            return
+        known = await self._penstock.read(
+            lambda tx: tables.files_at(tx, book.id, [path for path, _ in operation.changes])
+        )
+        seen = await asyncio.to_thread(syncing.look, book.tree, operation.changes, known)
+
+        def note(tx: Transaction) -> dict[str, Any]:
+            changed = syncing.note(tx, book.id, seen)
+            if changed:
+                self._changed(tx, book, changed)
+            return {"changed": len(changed)}
+
+        await self._finish(run, note)
+
+    async def _scan(self, book: Book) -> None:
+        """Publish what differs as operations of its own, which wait for those before them."""
+        known = syncing.KnownInTables(self._penstock, book.id)
+        seen = await asyncio.to_thread(reconcile, book.tree, known, patient=False)
+        await self._publisher.publish_changes(book.id, syncing.changes_in(seen.found))
+
+    async def commit(self, operation: Operation) -> None:
+        """Commit what has changed. A second run finds nothing left to commit."""
+        run = context()
+        book = await self._library.book(operation.notebook)
+        async with book.committing:
+            try:
+                made, change = await self._commit(book)
+            except Passing as error:
+                run.snooze(max(self._interval_of(book), _SHORTEST), str(error))
+
+            def note(tx: Transaction) -> dict[str, Any]:
+                tables.forget_uncommitted(tx, book.id, change)
+                if made is None:
+                    return {"commit": None, "paths": 0}
+                return {"commit": made.id, "paths": len(made.changes), "skipped": made.skipped}
+
+            await self._finish(run, note)
+
+    async def commit_now(self, book: Book) -> None:
+        """Commit what has changed, without a job: the server stops."""
+        async with book.committing:
+            _, change = await self._commit(book)
+            await self._penstock.transact(lambda tx: tables.forget_uncommitted(tx, book.id, change))
+
+    async def _commit(self, book: Book) -> tuple[Commit | None, int]:
+        paths, change = await self._penstock.read(lambda tx: tables.uncommitted(tx, book.id))
+        author = book.settings.get("author") or self._author
+        book.taken = max(change, book.taken)
+        return await asyncio.to_thread(book.commit, paths, author), change
+
+    # How
+
+    def ending(self, handler: Handler) -> Handler:
+        """Let nobody wait any more for an operation that has failed for good."""
+
+        @wraps(handler)
+        async def run(operation: Operation) -> None:
+            try:
+                await handler(operation)
+            except Permanent:
+                job_id = context().job.id
+                await self._penstock.transact(lambda tx: tables.end_touches(tx, job_id))
+                raise
+
+        return run
+
+    async def _begin(self, operation: Operation) -> tuple[Context, Book]:
+        run = context()
+        if operation.member:
+            await self._check_batch(run.job)
+        return run, await self._library.book(operation.notebook)
+
+    async def _check_batch(self, job: Job) -> None:
+        """Go no further if a member of the batch before this one has not succeeded."""
+        query = JobQuery(
+            correlation=job.correlation, states=_ENDED_BADLY, newest_first=False, limit=1
+        )
+        for stopped in await self._penstock.find(query):
+            if stopped.id < job.id:
+                raise Cancel(f"job {stopped.id} of its batch is {stopped.state}")
+
+    async def _known(self, operation: Operation) -> File | None:
+        return await self._penstock.read(
+            lambda tx: tables.file_at(tx, operation.notebook, operation.path)
+        )
+
+    async def _refuse_clash(self, operation: Operation, path: str) -> None:
+        """Refuse a path that some systems take for another; what moves away is no other."""
+        clash = await self._penstock.read(lambda tx: tables.collision(tx, operation.notebook, path))
+        if clash is not None and not is_within(clash, operation.path):
+            raise Exists(f"{clash!r} is the same as {path!r} on systems that ignore case")
+
+    async def _hashes(self, operation: Operation) -> dict[str, str]:
+        found = await self._penstock.read(
+            lambda tx: tables.files(tx, operation.notebook, f"{operation.path}/")
+        )
+        return {file.path: file.hash for file in found}
+
+    async def _finish(self, run: Context, note: Callable[[Transaction], dict[str, Any]]) -> None:
+        """Note what has changed and end the job, in one transaction."""
+
+        def work(tx: Transaction) -> None:
+            result = note(tx)
+            tables.end_touches(tx, run.job.id)
+            run.finish(result, connection=tx)
+
+        await self._penstock.transact(work)
+
+    def _changed(self, tx: Transaction, book: Book, paths: list[str]) -> None:
+        """Have these paths committed; a folder stands for all that is or was below it."""
+        if book.git:
+            tables.add_uncommitted(tx, book.id, paths)
+            self._have_committed(tx, book)
+
+    def _have_committed(self, tx: Transaction, book: Book) -> None:
+        """See to it that a commit comes: some time after the first change, or at once for many."""
+        self._publisher.commit(tx, book.id, self._interval_of(book))
+        if tables.has_uncommitted(tx, book.id, self._many, after=book.taken):
+            self._publisher.commit(tx, book.id, timedelta(0))
+
+    def _interval_of(self, book: Book) -> timedelta:
+        own = book.settings.get("commit_interval")
+        return timedelta(seconds=self._interval if own is None else own)
+
+
+# On disk, in threads
+
+
+def _write(
+    book: Book, operation: Operation, known: File | None, attempt: int
+) -> tuple[Facts, str] | None:
+    """Put the content in place; None for a change of metadata alone."""
+    tree = book.tree
+    found = tree.look(operation.path)
+    check_version(operation, known)
+    if operation.version is not None and known is not None and found is not None:
+        _check_unedited(tree, operation, known)
+    if operation.exists is False and (known or found) and not _is_own(tree, operation, attempt):
+        raise Exists(f"there is something at {operation.path!r} already")
+    is_other = known is not None and operation.file not in (None, known.id)
+    if operation.exists and (is_other or not (known or found)):
+        raise Missing(f"there is no file at {operation.path!r} any more")
+    if operation.content is None:
+        if found is None and known is None:
+            raise Missing(f"there is no file at {operation.path!r}")
+        return None
+    facts = tree.place(
+        operation.content, operation.path, known=known.hash if known else None, keep=book.git
+    )
+    book.wrote(operation.path, facts)
+    return facts, _mime(tree, operation.path)
+
+
+def _is_own(tree: Tree, operation: Operation, attempt: int) -> bool:
+    """Whether an earlier run of this job has put the content in place."""
+    staged = operation.content
+    return attempt > 1 and staged is not None and staged.name not in tree.staged()
+
+
+def _check_unedited(tree: Tree, operation: Operation, known: File) -> None:
+    """A change that is based on a version must not overwrite an edit that nobody has seen."""
+    facts = tree.facts(operation.path)
+    ours = operation.content.hash if operation.content else None
+    if facts.hash not in (known.hash, ours):
+        raise Conflict(operation.path, known.version, known.version + 1)
+
+
+def _delete(book: Book, operation: Operation, known: File | None) -> None:
+    check_version(operation, known)
+    if operation.version is not None and known and book.tree.look(operation.path):
+        _check_unedited(book.tree, operation, known)
+    is_other = known is not None and operation.file not in (None, known.id)
+    removed = not is_other and book.tree.remove(
+        operation.path, known=known.hash if known else None, keep=book.git
+    )
+    if operation.exists and (is_other or not (removed or known)):
+        raise Missing(f"there is no file at {operation.path!r}")
+
+
+def _delete_folder(book: Book, operation: Operation, hashes: dict[str, str], attempt: int) -> None:
+    removed = book.tree.remove_folder(operation.path, known=hashes.get, keep=book.git)
+    if not removed and not hashes and attempt == 1:
+        raise Missing(f"there is no folder {operation.path!r}")
+
+
+def _move(book: Book, operation: Operation, known: File | None, attempt: int) -> str:
+    """Move it; the MIME type that it has at its new place."""
+    tree, target = book.tree, str(operation.to)
+    found = tree.look(operation.path)
+    if found is not None and stat.S_ISDIR(found.st_mode) != operation.folder:
+        raise Permanent(f"{operation.path!r} is {'no' if operation.folder else 'a'} folder")
+    if known is not None and operation.file not in (None, known.id):
+        raise Missing(f"there is no file {operation.file} at {operation.path!r} any more")
+    if found is not None:
+        tree.move(operation.path, target)
+    elif not _was_moved(tree, operation, known, attempt):
+        raise Missing(f"there is nothing at {operation.path!r} to move")
+    return "" if operation.folder else _mime(tree, target)
+
+
+def _was_moved(tree: Tree, operation: Operation, known: File | None, attempt: int) -> bool:
+    """Whether an earlier run has moved it: what is at the target is what was at the source."""
+    target = str(operation.to)
+    if tree.look(target) is None:
+        return False
+    if operation.folder or known is None:
+        return attempt > 1
+    return tree.facts(target).hash == known.hash
+
+
+def _make_folder(tree: Tree, path: str) -> None:
+    found = tree.look(path)
+    if found is not None and not stat.S_ISDIR(found.st_mode):
+        raise Exists(f"there is a file at {path!r} already")
+    tree.make_folder(path)
+
+
+def _mime(tree: Tree, path: str) -> str:
+    named = mime_type(path)
+    if named != "application/octet-stream":
+        return named
+    with tree.open(path) as file:
+        return mime_type(path, file.read(HEAD))
+
+
+# In the transaction
+
+
+def _written(tx: Transaction, operation: Operation, found: tuple[Facts, str] | None) -> File:
+    """The file as it is to be known after a write."""
+    now = datetime.now(UTC)
+    file = tables.file_at(tx, operation.notebook, operation.path)
+    if file is None:
+        if found is None:
+            raise Missing(f"there is no file at {operation.path!r}")
+        file = tables.new_file(
+            operation.notebook,
+            operation.path,
+            operation.file or tables.number(tx, "file"),
+            now,
+        )
+        fields = {**operation.initial, **operation.fields}
+    else:
+        fields = operation.fields
+        if operation.reset:
+            fields = {"title": None, "description": None, "properties": {}, **fields}
+        file = file._replace(version=file.version + 1, updated=now)
+    if found is not None:
+        file = tables.with_facts(file, found[0])._replace(mime=found[1])
+    return tables.changed_fields(file, fields)

@@ -1,0 +1,51 @@
+"""The settings of notebooks."""
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+Author = Annotated[str, Meta(max_length=300, pattern=r"^[^<>\x00-\x1f]+ <[^<>\x00-\x1f]*>$")]
+Seconds = Annotated[float, Meta(ge=0, le=86_400)]
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """Where notebooks are, and how they are kept. Times are in seconds."""
+
+    root: str | None = None
+    """The folder that new notebooks are made in; by default `notebooks` in the data folder."""
+    allowed: str = ""
+    """Folders whose subfolders may become notebooks; between two of them a `:`."""
+    max_file_size: Annotated[int, Meta(ge=1, le=10_000_000_000)] = 50_000_000
+    """Bytes; a larger content is refused with 413."""
+    max_queue: Annotated[int, Meta(ge=1, le=10_000_000)] = 100_000
+    """How many operations may wait; more are refused with 429."""
+    max_retries: Annotated[int, Meta(ge=0, le=100)] = 2
+    """How often an operation runs again after an error that may pass."""
+    retry_delay: Seconds = 1
+    """How long it rests before that; twice as long after each further attempt."""
+    lease: Annotated[float, Meta(ge=0.1, le=86_400)] = 10
+    """How long after a kill of the server an operation that was running is taken up again."""
+    commit_interval: Seconds = 5
+    """How long after the first change that is not in git it is committed."""
+    commit_paths: Annotated[int, Meta(ge=1, le=1_000_000)] = 100
+    """So many changed paths are committed at once."""
+    author: Author | None = None
+    """Whom git names for commits, as `NAME <ADDRESS>`; by default who git is configured for."""
+    watch: bool = True
+    """Whether changes that others make to the files are followed."""
+    scan_interval: Annotated[float, Meta(ge=0.1, le=86_400)] = 300
+    """How often all files of a watched notebook are compared with what is known of them."""
+
+
+def folder_for_new(settings: Settings, data: Path) -> Path:
+    """The folder that new notebooks are made in."""
+    return Path(settings.root).absolute() if settings.root else data / "notebooks"
+
+
+def allowed_roots(settings: Settings, data: Path) -> list[Path]:
+    """The folders that a notebook may lie in, without links."""
+    given = [Path(one) for one in settings.allowed.split(os.pathsep) if one]
+    return [one.resolve() for one in (folder_for_new(settings, data), *given)]

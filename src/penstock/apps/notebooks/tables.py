@@ -1,0 +1,535 @@
+"""The tables of notebooks, in the database of the store, and all SQL on them."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
+
+from penstock import Tables
+from penstock.apps.notebooks.files import Facts
+from penstock.apps.notebooks.operations import Operation
+from penstock.apps.notebooks.paths import fold, parents
+
+_SQLITE = """
+CREATE TABLE notebooks_notebook (
+    id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, path TEXT NOT NULL UNIQUE,
+    git INTEGER NOT NULL, settings TEXT NOT NULL, created INTEGER NOT NULL
+);
+CREATE TABLE notebooks_file (
+    id INTEGER PRIMARY KEY, notebook INTEGER NOT NULL, path TEXT NOT NULL, folded TEXT NOT NULL,
+    size INTEGER NOT NULL, hash TEXT NOT NULL, mtime_ns INTEGER NOT NULL, inode INTEGER NOT NULL,
+    mime TEXT NOT NULL, title TEXT, description TEXT, properties TEXT NOT NULL,
+    created INTEGER NOT NULL, updated INTEGER NOT NULL, version INTEGER NOT NULL,
+    UNIQUE (notebook, path)
+);
+CREATE INDEX notebooks_file_folded ON notebooks_file (notebook, folded);
+CREATE INDEX notebooks_file_hash ON notebooks_file (notebook, hash);
+CREATE TABLE notebooks_touch (
+    job INTEGER NOT NULL, notebook INTEGER NOT NULL, folded TEXT NOT NULL, path TEXT NOT NULL,
+    file INTEGER, moves_to TEXT, staged TEXT, operation TEXT,
+    PRIMARY KEY (notebook, folded, job, path)
+);
+CREATE INDEX notebooks_touch_job ON notebooks_touch (job);
+CREATE INDEX notebooks_touch_file ON notebooks_touch (file) WHERE file IS NOT NULL;
+CREATE TABLE notebooks_uncommitted (
+    notebook INTEGER NOT NULL, path TEXT NOT NULL, change INTEGER NOT NULL,
+    PRIMARY KEY (notebook, path)
+);
+CREATE TABLE notebooks_number (name TEXT PRIMARY KEY, last INTEGER NOT NULL);
+INSERT INTO notebooks_number VALUES ('notebook', 0), ('file', 0), ('change', 0);
+"""
+
+# Text is compared by its bytes, as paths are: a folder's files stand in one range.
+_POSTGRES = (
+    _SQLITE.replace("INTEGER PRIMARY KEY", "BIGINT PRIMARY KEY")
+    .replace("INTEGER", "BIGINT")
+    .replace("path TEXT NOT NULL", 'path TEXT COLLATE "C" NOT NULL')
+    .replace("folded TEXT NOT NULL", 'folded TEXT COLLATE "C" NOT NULL')
+)
+
+TABLES = Tables(sqlite=(_SQLITE,), postgres=(_POSTGRES,))
+
+_FILE = (
+    "id, notebook, path, size, hash, mtime_ns, inode, mime, title, description, properties, "
+    "created, updated, version"
+)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MANY = 500
+"""Parameters of one statement."""
+
+
+class Statements(Protocol):
+    """Runs SQL: a transaction of the store, or what only reads."""
+
+    def execute(self, sql: str, parameters: Sequence[Any] = ()) -> Any:
+        """Run a statement."""
+        ...
+
+
+class Writing(Statements, Protocol):
+    """A transaction."""
+
+    def executemany(self, sql: str, parameters: Sequence[Sequence[Any]]) -> None:
+        """Run a statement with each of these."""
+        ...
+
+
+class Notebook(NamedTuple):
+    """A folder that is registered."""
+
+    id: int
+    name: str
+    path: str
+    git: bool
+    settings: dict[str, Any]
+    created: datetime
+
+
+class File(NamedTuple):
+    """What is known of a file."""
+
+    id: int
+    notebook: int
+    path: str
+    size: int
+    hash: str
+    mtime_ns: int
+    inode: int
+    mime: str
+    title: str | None
+    description: str | None
+    properties: dict[str, Any]
+    created: datetime
+    updated: datetime
+    version: int
+
+
+def number(tx: Statements, name: str, n: int = 1) -> int:
+    """The first of `n` numbers that were never given before.
+
+    On PostgreSQL before anything else: whoever waits for numbers holds nothing others wait for.
+    """
+    sql = "UPDATE notebooks_number SET last = last + ? WHERE name = ? RETURNING last"
+    last: int = tx.execute(sql, (n, name)).fetchone()[0]
+    return last - n + 1
+
+
+# Notebooks
+
+
+def add_notebook(tx: Statements, name: str, path: str, *, git: bool, now: datetime) -> Notebook:
+    """Register a folder; None of the names and folders are there twice."""
+    made = Notebook(number(tx, "notebook"), name, path, git, {}, now)
+    tx.execute(
+        "INSERT INTO notebooks_notebook VALUES (?, ?, ?, ?, ?, ?)",
+        (made.id, name, path, int(git), "{}", micros(now)),
+    )
+    return made
+
+
+def notebooks(tx: Statements) -> list[Notebook]:
+    """All of them, by name."""
+    sql = "SELECT id, name, path, git, settings, created FROM notebooks_notebook ORDER BY name"
+    return [_notebook(row) for row in tx.execute(sql).fetchall()]
+
+
+def notebook(tx: Statements, name: str | int) -> Notebook | None:
+    """The one with this id or name."""
+    sql = "SELECT id, name, path, git, settings, created FROM notebooks_notebook WHERE "
+    by_name = isinstance(name, str)
+    row = tx.execute(sql + ("name = ?" if by_name else "id = ?"), (name,)).fetchone()
+    if row is None and isinstance(name, str) and name.isdecimal() and len(name) <= 18:  # noqa: PLR2004 - digits of a number
+        return notebook(tx, int(name))
+    return None if row is None else _notebook(row)
+
+
+def change_notebook(tx: Statements, changed: Notebook) -> None:
+    """Store another name and other settings."""
+    tx.execute(
+        "UPDATE notebooks_notebook SET name = ?, settings = ? WHERE id = ?",
+        (changed.name, json.dumps(changed.settings), changed.id),
+    )
+
+
+def remove_notebook(tx: Statements, notebook_id: int) -> None:
+    """Forget a notebook and all that is known of its files."""
+    tx.execute("DELETE FROM notebooks_notebook WHERE id = ?", (notebook_id,))
+    for table in ("file", "touch", "uncommitted"):
+        tx.execute(f"DELETE FROM notebooks_{table} WHERE notebook = ?", (notebook_id,))  # noqa: S608 - fixed text
+
+
+def _notebook(row: Any) -> Notebook:
+    return Notebook(row[0], row[1], row[2], bool(row[3]), json.loads(row[4]), instant(row[5]))
+
+
+# Files
+
+
+def file_at(tx: Statements, notebook_id: int, path: str) -> File | None:
+    """The file at a path."""
+    sql = f"SELECT {_FILE} FROM notebooks_file WHERE notebook = ? AND path = ?"  # noqa: S608 - fixed text
+    return _file(tx.execute(sql, (notebook_id, path)).fetchone())
+
+
+def file_by_id(tx: Statements, notebook_id: int, file_id: int) -> File | None:
+    """The file with this id."""
+    sql = f"SELECT {_FILE} FROM notebooks_file WHERE notebook = ? AND id = ?"  # noqa: S608 - fixed text
+    return _file(tx.execute(sql, (notebook_id, file_id)).fetchone())
+
+
+def files(
+    tx: Statements, notebook_id: int, prefix: str = "", after: str = "", limit: int = 1_000_000
+) -> list[File]:
+    """The files whose paths begin so, in the order of their paths, behind one of them."""
+    sql = (
+        f"SELECT {_FILE} FROM notebooks_file "  # noqa: S608 - fixed text
+        "WHERE notebook = ? AND path >= ? AND path > ? AND path < ? ORDER BY path LIMIT ?"
+    )
+    found = tx.execute(sql, (notebook_id, prefix, after, prefix + LAST, limit)).fetchall()
+    return [one for row in found if (one := _file(row)) is not None]
+
+
+def files_at(tx: Statements, notebook_id: int, paths: Iterable[str]) -> dict[str, File]:
+    """The files at these paths."""
+    found: dict[str, File] = {}
+    for some in _portions(sorted(set(paths))):
+        sql = f"SELECT {_FILE} FROM notebooks_file WHERE notebook = ? AND path IN ({_marks(some)})"  # noqa: S608 - marks
+        for row in tx.execute(sql, (notebook_id, *some)).fetchall():
+            if (one := _file(row)) is not None:
+                found[one.path] = one
+    return found
+
+
+def files_below(tx: Statements, notebook_id: int, paths: Iterable[str]) -> list[File]:
+    """The files at these paths and below them; an empty path is the whole notebook."""
+    wanted = set(paths)
+    if "" in wanted:
+        return files(tx, notebook_id)
+    found = files_at(tx, notebook_id, wanted)
+    for path in wanted - found.keys():
+        found.update((one.path, one) for one in files(tx, notebook_id, f"{path}/"))
+    return list(found.values())
+
+
+def files_with_hashes(tx: Statements, notebook_id: int, hashes: Iterable[str]) -> list[File]:
+    """The files that have one of these contents."""
+    found: list[File] = []
+    for some in _portions(sorted(set(hashes))):
+        sql = f"SELECT {_FILE} FROM notebooks_file WHERE notebook = ? AND hash IN ({_marks(some)})"  # noqa: S608 - marks
+        rows = tx.execute(sql, (notebook_id, *some)).fetchall()
+        found += [one for row in rows if (one := _file(row)) is not None]
+    return found
+
+
+def count_files(tx: Statements, notebook_id: int, folder: str = "") -> int:
+    """How many files are known in a folder."""
+    low, high = span(folder)
+    sql = "SELECT COUNT(*) FROM notebooks_file WHERE notebook = ? AND path > ? AND path < ?"
+    count: int = tx.execute(sql, (notebook_id, low, high)).fetchone()[0]
+    return count
+
+
+def collision(tx: Statements, notebook_id: int, path: str) -> str | None:
+    """A file or folder that other systems take for this path, or for one above it."""
+    for one in (path, *parents(path)):
+        folded = fold(one)
+        sql = (
+            "SELECT path FROM notebooks_file WHERE notebook = ? AND folded = ? UNION ALL SELECT "
+            "path FROM (SELECT path FROM notebooks_file WHERE notebook = ? AND folded > ? "
+            "AND folded < ? LIMIT 1) AS below"
+        )
+        low, high = span(folded)
+        for (found,) in tx.execute(sql, (notebook_id, folded, notebook_id, low, high)).fetchall():
+            depth = one.count("/") + 1
+            same: str = "/".join(found.split("/")[:depth])
+            if same != one:
+                return same
+    return None
+
+
+def put_file(tx: Statements, file: File) -> None:
+    """Store all of a file, whether it is new or not."""
+    tx.execute(
+        "INSERT INTO notebooks_file (id, notebook, path, folded, size, hash, mtime_ns, inode, "
+        "mime, title, description, properties, created, updated, version) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) "
+        "ON CONFLICT (id) DO UPDATE SET path = excluded.path, folded = excluded.folded, "
+        "size = excluded.size, hash = excluded.hash, mtime_ns = excluded.mtime_ns, "
+        "inode = excluded.inode, mime = excluded.mime, title = excluded.title, "
+        "description = excluded.description, properties = excluded.properties, "
+        "updated = excluded.updated, version = excluded.version",
+        (
+            file.id,
+            file.notebook,
+            file.path,
+            fold(file.path),
+            *(file.size, file.hash, file.mtime_ns, file.inode, file.mime),
+            *(file.title, file.description, json.dumps(file.properties)),
+            *(micros(file.created), micros(file.updated), file.version),
+        ),
+    )
+
+
+def with_facts(file: File, facts: Facts) -> File:
+    """The file with the content that was found on disk."""
+    return file._replace(
+        size=facts.size, hash=facts.hash, mtime_ns=facts.mtime_ns, inode=facts.inode
+    )
+
+
+def new_file(notebook_id: int, path: str, file_id: int, now: datetime) -> File:
+    """A file of which nothing is known but its path."""
+    return File(
+        id=file_id,
+        notebook=notebook_id,
+        path=path,
+        size=0,
+        hash="",
+        mtime_ns=0,
+        inode=0,
+        mime="",
+        title=None,
+        description=None,
+        properties={},
+        created=now,
+        updated=now,
+        version=1,
+    )
+
+
+def remove_file(tx: Statements, file_id: int) -> None:
+    """Forget a file."""
+    tx.execute("DELETE FROM notebooks_file WHERE id = ?", (file_id,))
+
+
+def move_files(tx: Statements, notebook_id: int, source: str, target: str, now: datetime) -> int:
+    """Let everything below a folder stand below another; how many files that were."""
+    low, high = span(source)
+    moved = tx.execute(
+        "UPDATE notebooks_file SET path = CAST(? AS TEXT) || substr(path, CAST(? AS INTEGER)), "
+        "folded = CAST(? AS TEXT) || substr(folded, CAST(? AS INTEGER)), "
+        "updated = ?, version = version + 1 WHERE notebook = ? AND path > ? AND path < ?",
+        (
+            *(target, len(source) + 1, fold(target), len(fold(source)) + 1, micros(now)),
+            *(notebook_id, low, high),
+        ),
+    )
+    rows: int = moved.rowcount
+    return rows
+
+
+def remove_files(tx: Statements, notebook_id: int, folder: str) -> int:
+    """Forget everything below a folder; how many files that were."""
+    sql = "DELETE FROM notebooks_file WHERE notebook = ? AND path > ? AND path < ?"
+    rows: int = tx.execute(sql, (notebook_id, *span(folder))).rowcount
+    return rows
+
+
+def _file(row: Any) -> File | None:
+    if row is None:
+        return None
+    properties, created, updated = json.loads(row[10]), instant(row[11]), instant(row[12])
+    return File._make((*row[:10], properties, created, updated, row[13]))
+
+
+# Operations that have not ended
+
+
+def overlapping(tx: Statements, notebook_id: int, paths: Sequence[str], *, below: bool) -> set[int]:
+    """The newest unfinished operation on each of these paths, above and, if asked for, below.
+
+    Earlier ones on the same path need not be waited for: that one does. Paths that some systems
+    take for the same one are the same here.
+    """
+    folded = [fold(path) for path in paths]
+    wanted = sorted({one for path in folded for one in (path, *parents(path))})
+    found: set[int] = set()
+    for some in _portions(wanted):
+        sql = (
+            "SELECT MAX(job) FROM notebooks_touch WHERE notebook = ? "  # noqa: S608 - marks
+            f"AND folded IN ({_marks(some)}) GROUP BY folded"
+        )
+        found.update(row[0] for row in tx.execute(sql, (notebook_id, *some)).fetchall())
+    for path in folded if below else ():
+        sql = (
+            "SELECT MAX(job) FROM notebooks_touch WHERE notebook = ? AND folded > ? "
+            "AND folded < ? GROUP BY folded"
+        )
+        found.update(row[0] for row in tx.execute(sql, (notebook_id, *span(path))).fetchall())
+    return found
+
+
+def newest_on(tx: Statements, notebook_id: int, path: str) -> tuple[int, Operation] | None:
+    """The newest unfinished operation on exactly this path, if it is one that can be merged.
+
+    None if there is a newer one above or below.
+    """
+    sql = (
+        "SELECT job, operation FROM notebooks_touch WHERE notebook = ? AND folded = ? "
+        "ORDER BY job DESC LIMIT 1"
+    )
+    row = tx.execute(sql, (notebook_id, fold(path))).fetchone()
+    if row is None or row[1] is None:
+        return None
+    if max(overlapping(tx, notebook_id, [path], below=True)) > row[0]:
+        return None
+    return row[0], _operation(row[1])
+
+
+def add_touches(tx: Writing, job: int, operation: Operation) -> None:
+    """Note what an operation has to do with until it ends."""
+    is_single = operation.kind in ("create", "update", "delete") and not operation.folder
+    text = encoded(operation) if is_single else None
+    staged = operation.content.name if operation.content else None
+    rows = []
+    for path in operation.touched:
+        is_source = operation.kind == "move" and path == operation.path
+        rows.append(
+            (
+                *(job, operation.notebook, fold(path), path),
+                None if is_source or operation.folder else operation.file,
+                operation.to if is_source and operation.folder else None,
+                *(staged, text),
+            )
+        )
+    tx.executemany("INSERT INTO notebooks_touch VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
+
+
+def end_touches(tx: Statements, job: int) -> None:
+    """Nothing has to wait for this operation any more."""
+    tx.execute("DELETE FROM notebooks_touch WHERE job = ?", (job,))
+
+
+def end_all_touches(tx: Writing, jobs: Sequence[int]) -> None:
+    """The same for many."""
+    tx.executemany("DELETE FROM notebooks_touch WHERE job = ?", [(job,) for job in jobs])
+
+
+def touching_jobs(tx: Statements) -> set[int]:
+    """The jobs of all operations that are noted as unfinished."""
+    return {row[0] for row in tx.execute("SELECT DISTINCT job FROM notebooks_touch").fetchall()}
+
+
+def staged_names(tx: Statements, notebook_id: int) -> set[str]:
+    """The contents that operations wait to put in place."""
+    sql = "SELECT staged FROM notebooks_touch WHERE notebook = ? AND staged IS NOT NULL"
+    return {row[0] for row in tx.execute(sql, (notebook_id,)).fetchall()}
+
+
+def expected_path(tx: Statements, notebook_id: int, file_id: int) -> str | None:
+    """Where a file will be when all operations before now have ended; None if it is not known."""
+    sql = (
+        "SELECT job, path FROM notebooks_touch WHERE notebook = ? AND file = ? "
+        "ORDER BY job DESC LIMIT 1"
+    )
+    row = tx.execute(sql, (notebook_id, file_id)).fetchone()
+    if row is None:
+        known = file_by_id(tx, notebook_id, file_id)
+        row = None if known is None else (0, known.path)
+    if row is None:
+        return None
+    job, path = row
+    while (moved := _moved_above(tx, notebook_id, path, job)) is not None:
+        job, path = moved
+    return str(path)
+
+
+def _moved_above(tx: Statements, notebook_id: int, path: str, after: int) -> tuple[int, str] | None:
+    """The first folder move after a job that takes a path along, and where to."""
+    above = list(parents(fold(path)))
+    if not above:
+        return None
+    sql = (
+        "SELECT job, path, moves_to FROM notebooks_touch WHERE notebook = ? "  # noqa: S608 - marks
+        f"AND folded IN ({_marks(above)}) AND moves_to IS NOT NULL AND job > ? ORDER BY job"
+    )
+    for job, source, target in tx.execute(sql, (notebook_id, *above, after)).fetchall():
+        if path.startswith(f"{source}/"):
+            return job, target + path[len(source) :]
+    return None
+
+
+# What is not in git yet
+
+
+def add_uncommitted(tx: Writing, notebook_id: int, paths: Sequence[str]) -> None:
+    """Note that these paths have changed since they were committed."""
+    change = number(tx, "change")
+    tx.executemany(
+        "INSERT INTO notebooks_uncommitted VALUES (?, ?, ?) "
+        "ON CONFLICT (notebook, path) DO UPDATE SET change = excluded.change",
+        [(notebook_id, path, change) for path in paths],
+    )
+
+
+def uncommitted(tx: Statements, notebook_id: int) -> tuple[list[str], int]:
+    """The paths that have changed since they were committed, and the number of the last change."""
+    sql = "SELECT path, change FROM notebooks_uncommitted WHERE notebook = ? ORDER BY path"
+    rows = tx.execute(sql, (notebook_id,)).fetchall()
+    return [row[0] for row in rows], max((row[1] for row in rows), default=0)
+
+
+def has_uncommitted(tx: Statements, notebook_id: int, at_least: int = 1, *, after: int = 0) -> bool:
+    """Whether so many paths wait to be committed that have changed after a change."""
+    sql = "SELECT 1 FROM notebooks_uncommitted WHERE notebook = ? AND change > ? LIMIT 1 OFFSET ?"
+    return tx.execute(sql, (notebook_id, after, at_least - 1)).fetchone() is not None
+
+
+def count_uncommitted(tx: Statements) -> dict[int, int]:
+    """How many paths wait to be committed, by notebook."""
+    sql = "SELECT notebook, COUNT(*) FROM notebooks_uncommitted GROUP BY notebook"
+    return dict(tx.execute(sql).fetchall())
+
+
+def forget_uncommitted(tx: Statements, notebook_id: int, change: int) -> None:
+    """All up to this change is committed."""
+    sql = "DELETE FROM notebooks_uncommitted WHERE notebook = ? AND change <= ?"
+    tx.execute(sql, (notebook_id, change))
+
+
+# Values
+
+LAST = "\U0010ffff"
+"""No character comes after it."""
+
+
+def span(folder: str) -> tuple[str, str]:
+    """Between which paths all below a folder stand; all there are, for the root."""
+    return (f"{folder}/", f"{folder}0") if folder else ("", LAST)
+
+
+def encoded(operation: Operation) -> str:
+    """An operation as text."""
+    return msgspec.json.encode(operation).decode()
+
+
+def _operation(text: str) -> Operation:
+    return msgspec.json.decode(text, type=Operation)
+
+
+def micros(at: datetime) -> int:
+    """An instant as a number."""
+    return (at - _EPOCH) // timedelta(microseconds=1)
+
+
+def instant(number: int) -> datetime:
+    """The instant that a number stands for."""
+    return _EPOCH + timedelta(microseconds=number)
+
+
+def _marks(values: Sequence[object]) -> str:
+    return ", ".join("?" * len(values))
+
+
+def _portions(values: Sequence[str]) -> Iterable[Sequence[str]]:
+    return (values[n : n + _MANY] for n in range(0, len(values), _MANY))
+
+
+def changed_fields(file: File, fields: Mapping[str, Any]) -> File:
+    """The file with other metadata."""
+    known = {
+        name: fields[name] for name in ("title", "description", "properties") if name in fields
+    }
+    return file._replace(**known)

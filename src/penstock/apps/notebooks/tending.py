@@ -1,0 +1,133 @@
+"""What goes on beside the operations, in the process that has the notebooks."""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from datetime import timedelta
+from functools import partial
+
+from penstock import JobQuery, Penstock, PenstockError, State
+from penstock.apps.notebooks import tables
+from penstock.apps.notebooks.books import Book
+from penstock.apps.notebooks.errors import NotebookError
+from penstock.apps.notebooks.files import Tree
+from penstock.apps.notebooks.library import Library
+from penstock.apps.notebooks.operations import QUEUE, Operation
+from penstock.apps.notebooks.paths import STATE
+from penstock.apps.notebooks.publishing import Publisher
+from penstock.apps.notebooks.reconciling import Found
+from penstock.apps.notebooks.running import Runner
+from penstock.apps.notebooks.settings import Settings
+from penstock.apps.notebooks.syncing import KnownInTables, changes_in
+from penstock.apps.notebooks.watching import Watcher
+
+_log = logging.getLogger(__name__)
+
+_SWEEP = 60.0
+_UNFINISHED = frozenset({State.PENDING, State.RUNNING})
+_AT_ONCE = 1_000_000
+_FORGOTTEN = 3_600
+"""Seconds after which a staged content that no operation names belongs to none to come either."""
+
+
+class Tender:
+    """Looks after the notebooks of a process: at its start, periodically, and at its end."""
+
+    def __init__(
+        self,
+        penstock: Penstock,
+        settings: Settings,
+        library: Library,
+        publisher: Publisher,
+        runner: Runner,
+    ) -> None:
+        self._penstock = penstock
+        self._settings = settings
+        self._library = library
+        self._publisher = publisher
+        self._runner = runner
+
+    @asynccontextmanager
+    async def working(self) -> AsyncIterator[None]:
+        """Have all notebooks inside the block, and commit what is left at its end."""
+        self._library.on_open.append(self._opened)
+        async with self._library.working():
+            await self._sweep()
+            for book in self._library.open_books:
+                await self._begin(book)
+            tending = asyncio.create_task(self._tend())
+            try:
+                yield
+            finally:
+                tending.cancel()
+                with suppress(asyncio.CancelledError):
+                    await tending
+                for book in self._library.open_books:
+                    await self._end(book)
+
+    def _opened(self, book: Book) -> None:
+        """Follow what others do to it; begins with what they have done since the last time."""
+        if self._watches(book):
+            known = KnownInTables(self._penstock, book.id)
+            publish = partial(self._publish, book)
+            period = self._settings.scan_interval
+            watcher = Watcher(book.tree, known, publish, period=period, is_own=book.is_own)
+            book.watching = asyncio.create_task(watcher.run())
+
+    def _watches(self, book: Book) -> bool:
+        own = book.settings.get("watch")
+        return bool(self._settings.watch if own is None else own)
+
+    async def _publish(self, book: Book, found: list[Found]) -> None:
+        await self._publisher.publish_changes(book.id, changes_in(found))
+
+    async def _begin(self, book: Book) -> None:
+        """See what has changed since the last time, and have committed what was left then."""
+        if not self._watches(book):
+            await self._publisher.publish(Operation(notebook=book.id, kind="sync"))
+        if book.git and await self._penstock.read(lambda tx: tables.has_uncommitted(tx, book.id)):
+            await self._penstock.transact(
+                lambda tx: self._publisher.commit(tx, book.id, timedelta(0))
+            )
+
+    async def _end(self, book: Book) -> None:
+        if not book.git:
+            return
+        try:
+            await self._runner.commit_now(book)
+        except (NotebookError, PenstockError) as error:
+            _log.warning("notebook %s is committed at the next start: %s", book.name, error)
+
+    async def _tend(self) -> None:
+        while True:
+            await asyncio.sleep(_SWEEP)
+            try:
+                await self._sweep()
+            except (NotebookError, PenstockError) as error:
+                _log.warning("notebooks could not be looked after: %s", error)
+
+    async def _sweep(self) -> None:
+        """Forget operations that ended without saying so, and contents that nobody waits for."""
+        noted = await self._penstock.read(tables.touching_jobs)
+        unfinished = await self._penstock.find_ids(
+            JobQuery(queue=QUEUE, states=_UNFINISHED, limit=_AT_ONCE)
+        )
+        ended = sorted(noted.difference(unfinished))
+        if ended:
+            await self._penstock.transact(lambda tx: tables.end_all_touches(tx, ended))
+        for book in self._library.open_books:
+            names = await self._penstock.read(
+                lambda tx, book=book: tables.staged_names(tx, book.id)  # type: ignore[misc] # bound at once
+            )
+            await asyncio.to_thread(_discard_forgotten, book.tree, names)
+
+
+def _discard_forgotten(tree: Tree, names: set[str]) -> None:
+    before = time.time() - _FORGOTTEN
+    for name in tree.staged():
+        with suppress(OSError, NotebookError):
+            file = tree.root / STATE / "staged" / name
+            if name not in names and file.stat().st_mtime < before:
+                tree.discard(name)

@@ -1,0 +1,60 @@
+import os
+import subprocess
+from collections.abc import Collection, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from penstock.apps.notebooks.batcher import Pending
+
+ENVIRONMENT = {
+    **{name: value for name, value in os.environ.items() if not name.startswith("GIT_")},
+    "GIT_AUTHOR_NAME": "Person",
+    "GIT_AUTHOR_EMAIL": "person@example.org",
+    "GIT_COMMITTER_NAME": "Person",
+    "GIT_COMMITTER_EMAIL": "person@example.org",
+    "GIT_CONFIG_GLOBAL": os.devnull,
+    "GIT_CONFIG_NOSYSTEM": "1",
+}
+
+
+def git(folder: Path, *words: str) -> str:
+    """What a person does with git."""
+    done = subprocess.run(
+        ["git", "-C", str(folder), *words],  # noqa: S607 - the one that is installed
+        capture_output=True,
+        text=True,
+        env=ENVIRONMENT,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def write(root: Path, path: str, content: str) -> None:
+    """What a person does with an editor that writes in place."""
+    file = root / path
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(content)
+
+
+class Noted:
+    """Pending paths in memory, as the tables of a store have them."""
+
+    def __init__(self) -> None:
+        self.paths: dict[str, Pending] = {}
+        self._mark = 0
+
+    def add(self, *paths: str, at: datetime = datetime(2026, 1, 1, tzinfo=UTC)) -> None:
+        for path in paths:
+            self._mark += 1
+            since = self.paths[path].since if path in self.paths else at
+            self.paths[path] = Pending(path, since, self._mark)
+
+    def all(self) -> Sequence[Pending]:
+        return list(self.paths.values())
+
+    def forget(self, committed: Collection[Pending]) -> None:
+        for one in committed:
+            if self.paths.get(one.path) == one:
+                del self.paths[one.path]

@@ -1,0 +1,389 @@
+import errno
+import hashlib
+import os
+import shutil
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from penstock.apps.notebooks import files, renaming
+from penstock.apps.notebooks.errors import (
+    Exists,
+    Missing,
+    Passing,
+    PathRefused,
+    Permanent,
+    sorted_out,
+)
+from penstock.apps.notebooks.files import Staged, TooLarge, Tree
+from penstock.apps.notebooks.mime import mime_type
+
+
+def digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def written(tree: Tree, path: str, content: bytes, known: bytes | None = None) -> None:
+    tree.place(tree.stage(content), path, known=None if known is None else digest(known))
+
+
+def kept(tree: Tree, path: str) -> list[bytes]:
+    return [one.file.read_bytes() for one in tree.keeper.of(path)]
+
+
+def test_placed_content_is_there_with_its_facts(tree: Tree) -> None:
+    facts = tree.place(tree.stage(b"hello"), "a/b/c.md")
+    assert (tree.root / "a/b/c.md").read_bytes() == b"hello"
+    assert facts == tree.facts("a/b/c.md")
+    assert facts.hash == digest(b"hello")
+    assert tree.staged() == []
+
+
+def test_placing_twice_changes_nothing(tree: Tree) -> None:
+    staged = tree.stage(b"new")
+    first = tree.place(staged, "a.md")
+    assert tree.place(staged, "a.md") == first
+    assert kept(tree, "a.md") == [b"new"]
+
+
+def test_placing_again_after_a_crash_recognises_the_swap(tree: Tree) -> None:
+    """The process died after the rename, before it looked at what it had displaced."""
+    (tree.root / "a.md").write_bytes(b"of a person")
+    staged = tree.stage(b"new")
+    place = tree.root / ".penstock/staged" / staged.name
+    content = (tree.root / "a.md").read_bytes()
+    place.rename(tree.root / "a.md")
+    place.write_bytes(content)
+    tree.place(staged, "a.md", known=digest(b"old"))
+    assert (tree.root / "a.md").read_bytes() == b"new"
+    assert kept(tree, "a.md") == [b"of a person"]
+    assert tree.staged() == []
+
+
+def test_placing_again_after_somebody_edited_what_was_placed_leaves_the_edit(tree: Tree) -> None:
+    staged = tree.stage(b"new")
+    tree.place(staged, "a.md")
+    (tree.root / "a.md").write_bytes(b"later")
+    assert tree.place(staged, "a.md").hash == staged.hash
+    assert (tree.root / "a.md").read_bytes() == b"later"
+
+
+def test_content_that_is_gone_is_permanent(tree: Tree) -> None:
+    with pytest.raises(Missing, match="content"):
+        tree.place(Staged("nothing", 3, digest(b"new")), "a.md")
+
+
+def test_edit_that_nobody_knows_of_is_kept_when_overwritten(tree: Tree) -> None:
+    written(tree, "a.md", b"one")
+    (tree.root / "a.md").write_bytes(b"of a person")
+    written(tree, "a.md", b"two", known=b"one")
+    assert kept(tree, "a.md") == [b"one", b"of a person", b"two"]
+
+
+def test_of_own_writes_only_the_last_is_kept(tree: Tree) -> None:
+    written(tree, "a.md", b"one")
+    written(tree, "a.md", b"two", known=b"one")
+    written(tree, "a.md", b"three", known=b"two")
+    assert kept(tree, "a.md") == [b"three"]
+    tree.keeper.drop(tree.keeper.of("a.md"))
+    assert list((tree.root / ".penstock/kept").iterdir()) == []
+
+
+def test_nothing_is_kept_unless_asked_for(tree: Tree) -> None:
+    (tree.root / "a.md").write_bytes(b"of a person")
+    tree.place(tree.stage(b"new"), "a.md", keep=False)
+    assert kept(tree, "a.md") == []
+
+
+def test_edit_in_place_does_not_reach_what_is_kept(tree: Tree) -> None:
+    written(tree, "a.md", b"one")
+    with (tree.root / "a.md").open("r+b") as file:
+        file.write(b"ONE")
+    assert kept(tree, "a.md") == [b"one"]
+
+
+def test_mode_of_a_file_survives(tree: Tree) -> None:
+    script = tree.root / "run.sh"
+    script.write_bytes(b"old")
+    script.chmod(0o755)
+    written(tree, "run.sh", b"new")
+    assert stat.S_IMODE(script.stat().st_mode) == 0o755
+
+
+def test_content_over_the_limit_leaves_nothing(tree: Tree) -> None:
+    with tree.staging(limit=5) as staging:
+        staging.write(b"123")
+        with pytest.raises(TooLarge):
+            staging.write(b"456")
+    with tree.staging() as staging:
+        staging.write(b"given up")
+    assert tree.staged() == []
+
+
+def test_name_of_255_bytes_can_be_written_moved_and_removed(tree: Tree) -> None:
+    name, other = "x" * 255, "é" * 127
+    written(tree, name, b"long")
+    tree.move(name, f"{other}/{name}")
+    assert tree.facts(f"{other}/{name}").size == 4
+    assert tree.remove(f"{other}/{name}")
+
+
+def test_move_of_a_folder_takes_everything_along(tree: Tree) -> None:
+    written(tree, "a/b/c.md", b"x")
+    (tree.root / "a/empty").mkdir()
+    tree.move("a", "new/place")
+    assert (tree.root / "new/place/b/c.md").read_bytes() == b"x"
+    assert (tree.root / "new/place/empty").is_dir()
+    assert not (tree.root / "a").exists()
+
+
+def test_move_never_replaces(tree: Tree) -> None:
+    written(tree, "a.md", b"a")
+    written(tree, "b.md", b"b")
+    with pytest.raises(Exists):
+        tree.move("a.md", "b.md")
+    with pytest.raises(Missing):
+        tree.move("c.md", "d.md")
+    tree.make_folder("f")
+    with pytest.raises(Permanent):
+        tree.move("f", "f/g")
+    assert (tree.root / "b.md").read_bytes() == b"b"
+
+
+def test_removed_edit_that_nobody_knows_of_is_kept(tree: Tree) -> None:
+    written(tree, "a.md", b"one")
+    (tree.root / "a.md").write_bytes(b"of a person")
+    assert tree.remove("a.md", known=digest(b"one"))
+    assert kept(tree, "a.md") == [b"one", b"of a person"]
+    assert not tree.remove("a.md")
+    assert not tree.remove("no/such/file")
+
+
+def test_removed_file_that_is_known_leaves_nothing(tree: Tree) -> None:
+    written(tree, "a.md", b"one")
+    assert tree.remove("a.md", known=digest(b"one"))
+    assert kept(tree, "a.md") == []
+
+
+def test_removed_folder_keeps_only_what_is_not_known(tree: Tree) -> None:
+    written(tree, "a/one", b"1")
+    (tree.root / "a/two").write_bytes(b"of a person")
+    (tree.root / "a/link").symlink_to("/etc/passwd")
+    known = {"a/one": digest(b"1")}
+    with pytest.raises(Permanent, match="folder"):
+        tree.remove("a")
+    with pytest.raises(Permanent, match="no folder"):
+        tree.remove_folder("a/one")
+    assert tree.remove_folder("a", known=known.get)
+    assert not tree.remove_folder("a")
+    assert not (tree.root / "a").exists()
+    assert kept(tree, "a/two") == [b"of a person"]
+
+
+@pytest.fixture
+def outside(tmp_path: Path) -> Path:
+    folder = tmp_path / "outside"
+    folder.mkdir()
+    (folder / "secret").write_bytes(b"secret")
+    return folder
+
+
+def test_links_are_never_followed(tree: Tree, outside: Path) -> None:
+    (tree.root / "out").symlink_to(outside)
+    (tree.root / "file").symlink_to(outside / "secret")
+    staged = tree.stage(b"new")
+    written(tree, "here", b"x")
+    for attempt in (
+        lambda: tree.open("out/secret"),
+        lambda: tree.open("file"),
+        lambda: tree.facts("file"),
+        lambda: tree.place(staged, "out/new"),
+        lambda: tree.place(staged, "file"),
+        lambda: tree.make_folder("out/new"),
+        lambda: tree.move("here", "out/here"),
+        lambda: tree.move("out/secret", "there"),
+        lambda: tree.remove("out/secret"),
+        lambda: tree.remove_folder("out/x"),
+        lambda: tree.look("out/secret"),
+    ):
+        with pytest.raises(PathRefused, match="symbolic link"):
+            attempt()
+    assert [file.name for file in outside.iterdir()] == ["secret"]
+    assert (outside / "secret").read_bytes() == b"secret"
+
+
+def test_link_itself_can_be_moved_and_removed(tree: Tree, outside: Path) -> None:
+    (tree.root / "out").symlink_to(outside)
+    tree.move("out", "link")
+    assert tree.remove("link")
+    assert (outside / "secret").exists()
+
+
+def test_state_folder_that_is_a_link_is_refused(tmp_path: Path, outside: Path) -> None:
+    root = tmp_path / "cloned"
+    root.mkdir()
+    (root / ".penstock").symlink_to(outside)
+    with pytest.raises(PathRefused):
+        Tree(root).prepare()
+
+
+def test_pipe_is_not_waited_for(tree: Tree) -> None:
+    os.mkfifo(tree.root / "pipe")
+    with pytest.raises(Permanent, match="regular"):
+        tree.open("pipe")
+    with pytest.raises(Permanent, match="regular"):
+        tree.place(tree.stage(b"x"), "pipe")
+
+
+def test_folder_in_the_way_of_a_file_and_the_other_way_round(tree: Tree) -> None:
+    tree.make_folder("a")
+    written(tree, "b", b"x")
+    with pytest.raises(Exists):
+        written(tree, "a", b"x")
+    with pytest.raises(Permanent):
+        written(tree, "b/c", b"x")
+
+
+def test_notebook_that_is_gone_may_come_back(tree: Tree) -> None:
+    staged = tree.stage(b"x")
+    tree.root.rename(tree.root.with_name("away"))
+    with pytest.raises(Passing, match="gone"):
+        tree.place(staged, "a")
+    tree.root.with_name("away").rename(tree.root)
+    assert tree.place(staged, "a").size == 1
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"),
+    [
+        (errno.ENOSPC, Passing),
+        (errno.EDQUOT, Passing),
+        (errno.EBUSY, Passing),
+        (errno.EINTR, Passing),
+        (errno.EIO, Passing),
+        (errno.EMFILE, Passing),
+        (errno.ENAMETOOLONG, Permanent),
+        (errno.EACCES, Permanent),
+        (errno.EROFS, Permanent),
+        (errno.EXDEV, Permanent),
+        (errno.ENOENT, Missing),
+        (errno.EEXIST, Exists),
+    ],
+)
+def test_errors_are_sorted_by_whether_they_pass(number: int, kind: type[Exception]) -> None:
+    assert type(sorted_out(OSError(number, "why"), "a.md")) is kind
+
+
+def test_preparing_clears_what_a_crash_left_but_what_jobs_wait_for(tree: Tree) -> None:
+    staged = tree.stage(b"x")
+    (tree.root / ".penstock/trash/half").mkdir()
+    again = Tree(tree.root).prepare()
+    assert again.staged() == [staged.name]
+    assert list((tree.root / ".penstock/trash").iterdir()) == []
+
+
+def test_renames_without_the_call_of_the_system(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(renaming, "_renameat2", None)
+    test_edit_that_nobody_knows_of_is_kept_when_overwritten(tree)
+    tree.remove("a.md")
+    test_move_never_replaces(tree)
+
+
+def test_edit_in_the_last_moment_before_the_rename_is_kept(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written(tree, "a.md", b"old")
+    swap = renaming.swap
+
+    def edited_first(source: str, staging: int, target: str, folder: int) -> None:
+        (tree.root / "draft").write_bytes(b"of a person")
+        (tree.root / "draft").replace(tree.root / "a.md")
+        swap(source, staging, target, folder)
+
+    monkeypatch.setattr(files, "swap", edited_first)
+    written(tree, "a.md", b"new", known=b"old")
+    assert (tree.root / "a.md").read_bytes() == b"new"
+    assert b"of a person" in kept(tree, "a.md")
+
+
+def test_file_that_comes_in_the_last_moment_is_kept(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rename_new = renaming.rename_new
+
+    def made_first(source: str, staging: int, target: str, folder: int) -> None:
+        (tree.root / "a.md").write_bytes(b"of a person")
+        rename_new(source, staging, target, folder)
+
+    monkeypatch.setattr(files, "rename_new", made_first)
+    written(tree, "a.md", b"new")
+    assert kept(tree, "a.md") == [b"of a person", b"new"]
+
+
+def test_folder_that_comes_in_the_last_moment_stays(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written(tree, "a.md", b"old")
+    swap = renaming.swap
+
+    def made_first(source: str, staging: int, target: str, folder: int) -> None:
+        monkeypatch.undo()
+        (tree.root / "a.md").unlink()
+        (tree.root / "a.md").mkdir()
+        swap(source, staging, target, folder)
+
+    monkeypatch.setattr(files, "swap", made_first)
+    with pytest.raises(Exists):
+        written(tree, "a.md", b"new", known=b"old")
+    assert (tree.root / "a.md").is_dir()
+
+
+def test_kill_at_any_moment_leaves_the_old_or_the_new_content(tree: Tree) -> None:
+    """A process writes in a loop and is killed, several times over."""
+    contents = [bytes([65 + n]) * 100_000 for n in range(3)]
+    script = (
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from penstock.apps.notebooks.files import Tree\n"
+        "tree = Tree(Path(sys.argv[1]))\n"
+        "print('ready', flush=True)\n"
+        "n = 0\n"
+        "while True:\n"
+        "    tree.place(tree.stage(bytes([65 + n % 3]) * 100_000), 'a.md')\n"
+        "    print(n, flush=True)\n"
+        "    n += 1\n"
+    )
+    for wanted in range(4):
+        with subprocess.Popen(
+            [sys.executable, "-c", script, str(tree.root)], stdout=subprocess.PIPE
+        ) as process:
+            assert process.stdout is not None
+            for _ in range(wanted * 3 + 2):
+                process.stdout.readline()
+            process.kill()
+        assert (tree.root / "a.md").read_bytes() in contents
+        shutil.rmtree(tree.root / ".penstock/kept")
+        tree.prepare()
+
+
+@pytest.mark.parametrize(
+    ("path", "head", "expected"),
+    [
+        ("a.md", b"", "text/markdown"),
+        ("a/b.PNG", b"", "image/png"),
+        ("a.tar.gz", b"", "application/gzip"),
+        ("notes", b"plain", "text/plain"),
+        ("notes", "é".encode() * 2_048, "text/plain"),
+        ("notes", b"a" + "é".encode() * 2_048, "text/plain"),
+        ("blob", b"\0\1", "application/octet-stream"),
+        ("blob", b"\xff\xfe\xfd", "application/octet-stream"),
+        ("data:,x.png", b"", "image/png"),
+    ],
+)
+def test_mime_type(path: str, head: bytes, expected: str) -> None:
+    assert mime_type(path, head) == expected

@@ -1,0 +1,78 @@
+"""What others do to the files of a notebook that is served."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from tests.apps.notebooks.serving import Api, served, working
+from tests.apps.notebooks.support import git
+
+
+@pytest.fixture
+async def api(tmp_path: Path) -> AsyncIterator[Api]:
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    async with served(url, tmp_path / "data", watch=True) as api, working(api):
+        yield api
+
+
+async def until(api: Api, holds: Callable[[], Awaitable[bool]]) -> None:
+    """Wait for something that comes with the end of a job."""
+    seen = 0
+    async with asyncio.timeout(30):
+        while not await holds():
+            seen = await api.app.wait(seen, 1)
+
+
+async def test_edits_of_others_become_known_and_keep_ids_and_metadata(api: Api) -> None:
+    body = {"path": "a.md", "content": "one", "title": "A"}
+    file = await api.on("POST", "/files?sync=true", body, status=200)
+    (api.root / "a.md").write_text("edited")
+    (api.root / "new").mkdir()
+    (api.root / "new/b.md").write_text("b")
+
+    async def are_known() -> bool:
+        found = {one["path"]: one for one in (await api.on("GET", "/files"))["files"]}
+        return "new/b.md" in found and bool(found["a.md"]["version"] == 2)
+
+    await until(api, are_known)
+    (api.root / "a.md").rename(api.root / "new/c.md")
+
+    async def is_moved() -> bool:
+        return bool((await api.on("GET", f"/files/{file['id']}"))["path"] == "new/c.md")
+
+    await until(api, is_moved)
+    moved = await api.on("GET", f"/files/{file['id']}")
+    assert moved["title"] == "A"
+    (api.root / "new/b.md").unlink()
+
+    async def is_gone() -> bool:
+        return await api.paths() == ["new/c.md"]
+
+    await until(api, is_gone)
+    await api("POST", "/events/commit?sync=true", {})
+    assert git(api.root, "ls-files").split() == ["new/c.md"]
+    assert git(api.root, "status", "--short") == ""
+    assert "one" in [
+        git(api.root, "cat-file", "blob", line.split()[0])
+        for line in git(
+            api.root, "cat-file", "--batch-all-objects", "--batch-check=%(objectname) %(objecttype)"
+        ).splitlines()
+        if line.endswith("blob")
+    ]  # the content that was overwritten before the commit
+
+
+async def test_what_happened_while_nobody_watched_is_found_at_the_start(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    async with served(url, tmp_path / "data") as api:
+        await api.create("a.md", "one")
+        await api.work()
+    (api.root / "a.md").rename(api.root / "b.md")
+    (api.root / "c.md").write_text("c")
+    async with served(url, tmp_path / "data") as api:
+        await api.work()
+        assert await api.paths() == ["b.md", "c.md"]
+        assert (await api.on("GET", "/files"))["files"][0]["id"] == 1
+        await api.check_agreement()
+    assert git(api.root, "ls-files").split() == ["b.md", "c.md"]

@@ -1,0 +1,454 @@
+"""Operations on files and folders, through the routes."""
+
+import asyncio
+import base64
+import errno
+import json
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from penstock import ConfigurationError, Penstock
+from penstock.apps.notebooks import Settings, install
+from penstock.apps.notebooks.files import Tree
+from penstock.server.app import Service
+from tests.apps.notebooks.serving import Api, served, working
+from tests.apps.notebooks.support import git
+from tests.contract.support import STORES
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+async def api(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Api]:
+    async with served(STORES[request.param](tmp_path), tmp_path / "data") as api:
+        yield api
+
+
+@pytest.fixture
+async def one(tmp_path: Path) -> AsyncIterator[Api]:
+    """On one store, for what has nothing to do with stores."""
+    async with served(f"sqlite:///{tmp_path}/jobs.db", tmp_path / "data") as api:
+        yield api
+
+
+async def test_file_lives_from_its_creation_to_its_end(api: Api) -> None:
+    accepted = await api.create("/notes/tea.md", "# Tea", title="Tea", properties={"cups": 2})
+    assert accepted["status"] == "pending"
+    assert accepted["path"] == "notes/tea.md"
+    place = f"/files/{accepted['file_id']}"
+    await api.on("GET", place, status=404)
+    await api.work()
+    file = await api.on("GET", place)
+    assert (file["title"], file["properties"], file["version"]) == ("Tea", {"cups": 2}, 1)
+    assert file["content_type"] == "text/markdown"
+    await api.on("PUT", place, {"content": "# Green tea", "description": "hot"})
+    await api.on("PATCH", f"{place}/move", {"path": "drinks/tea.md"})
+    await api.work()
+    file = await api.on("GET", place)
+    assert (file["path"], file["title"], file["description"]) == ("drinks/tea.md", "Tea", "hot")
+    assert api.disk() == {"drinks/tea.md": "# Green tea"}
+    deleted = await api.on("DELETE", place)
+    await api.work()
+    assert await api.status(deleted) == "completed"
+    assert api.disk() == {}
+    assert await api.paths() == []
+
+
+async def test_folder_moves_and_goes_as_a_whole(api: Api) -> None:
+    for name in ("a", "b/c"):
+        await api.create(f"old/{name}.md", name)
+    await api.create("old2.md", "beside")
+    await api.work()
+    (api.root / "old" / "unknown.bin").write_bytes(b"?")
+    (api.root / "old" / "empty").mkdir()
+    moved = await api.on("PATCH", "/folders/old", {"path": "/new/place"})
+    assert moved["file_count"] == 2
+    assert moved["correlation_id"]
+    await api.work()
+    assert (await api("GET", f"/events/correlation/{moved['correlation_id']}"))["completed"] == 1
+    assert await api.paths() == ["new/place/a.md", "new/place/b/c.md", "old2.md"]
+    assert (api.root / "new/place/unknown.bin").exists()
+    assert (api.root / "new/place/empty").is_dir()
+    await api("POST", "/events/commit", {}, status=202)
+    await api.work()
+    assert git(api.root, "ls-files").split() == [
+        *("new/place/a.md", "new/place/b/c.md", "new/place/unknown.bin", "old2.md")
+    ]
+    await api.on("DELETE", "/folders/new/place")
+    await api("POST", "/events/commit", {}, status=202)
+    await api.work()
+    await api("POST", "/events/commit", {}, status=202)
+    await api.work()
+    assert api.disk() == {"old2.md": "beside"}
+    assert git(api.root, "ls-files").split() == ["old2.md"]
+    assert await api.paths() == ["old2.md"]
+
+
+async def test_change_based_on_an_old_version_is_refused_with_both(api: Api) -> None:
+    accepted = await api.create("a.md", "one")
+    await api.work()
+    place = f"/files/{accepted['file_id']}"
+    await api.on("PUT", place, {"content": "two", "version": 1})
+    late = await api.on("PUT", place, {"content": "three"}, headers={"If-Match": '"1"'})
+    await api.work()
+    event = await api.event(late)
+    assert event["status"] == "failed"
+    assert "at version 2" in event["error_message"]
+    refused = await api.on("DELETE", f"{place}?version=1", status=409)
+    assert (refused["expected_version"], refused["version"]) == (1, 2)
+    assert api.disk() == {"a.md": "two"}
+
+
+async def test_edit_that_nobody_has_seen_is_not_overwritten_by_a_change_of_a_version(
+    one: Api,
+) -> None:
+    accepted = await one.create("a.md", "one")
+    await one.work()
+    (one.root / "a.md").write_text("edited")
+    late = await one.on("PUT", f"/files/{accepted['file_id']}", {"content": "two", "version": 1})
+    await one.work()
+    assert await one.status(late) == "failed"
+    assert one.disk() == {"a.md": "edited"}
+
+
+async def test_edit_that_is_overwritten_is_in_history(one: Api) -> None:
+    accepted = await one.create("a.md", "one")
+    await one.work()
+    (one.root / "a.md").write_text("edited")
+    await one.on("PUT", f"/files/{accepted['file_id']}", {"content": "two"})
+    await one.work()
+    await one("POST", "/events/commit", {}, status=202)
+    await one.work()
+    assert one.disk() == {"a.md": "two"}
+    contents = [
+        git(one.root, "show", f"{commit}:a.md")
+        for commit in git(one.root, "log", "--format=%H", "--", "a.md").split()
+    ]
+    assert contents[0] == "two"
+    assert "edited" in contents
+
+
+async def test_batch_stops_at_the_first_failure(api: Api) -> None:
+    await api.create("taken.md")
+    await api.work()
+    batch = await api.on(
+        "POST",
+        "/batch",
+        {
+            "operations": [
+                {"op": "create", "path": "a.md", "content": "a"},
+                {"op": "move", "path": "a.md", "to": "b.md"},
+                {"op": "create", "path": "taken.md"},
+                {"op": "delete", "path": "b.md"},
+                {"op": "create", "path": "c.md"},
+            ]
+        },
+    )
+    ids = [event["event_id"] for event in batch["events"]]
+    assert ids == list(range(ids[0], ids[0] + 5))
+    await api.work()
+    found = await api("GET", f"/events/correlation/{batch['correlation_id']}")
+    assert [event["status"] for event in found["events"]] == [
+        *("completed", "completed", "failed", "cancelled", "cancelled")
+    ]
+    assert (found["status"], found["total"], found["failed"]) == ("failed", 5, 1)
+    assert sorted(api.disk()) == ["b.md", "taken.md"]
+
+
+async def test_batch_with_a_hostile_path_stores_nothing(one: Api) -> None:
+    operations = [{"op": "create", "path": "a.md"}, {"op": "create", "path": "../b.md"}]
+    await one.on("POST", "/batch", {"operations": operations}, status=422)
+    await one.work()
+    assert one.disk() == {}
+    assert (await one("GET", "/events/metrics"))["pending"] == 0
+
+
+async def test_pending_operations_are_superseded_by_the_pair_rules(api: Api) -> None:
+    created = await api.create("a.md", "one", title="A")
+    place = f"/files/{created['file_id']}"
+    first = await api.on("PUT", place, {"content": "two"})
+    second = await api.on("PUT", place, {"content": "three", "description": "last"})
+    assert [await api.status(one) for one in (created, first, second)] == [
+        *("superseded", "superseded", "pending")
+    ]
+    await api.work()
+    file = await api.on("GET", place)
+    assert (file["version"], file["title"], file["description"]) == (1, "A", "last")
+    assert api.disk() == {"a.md": "three"}
+    assert not list((api.root / ".penstock/staged").iterdir())
+
+
+async def test_create_and_delete_come_to_nothing_and_delete_and_create_to_an_update(
+    api: Api,
+) -> None:
+    created = await api.create("a.md", "one")
+    await api.on("DELETE", f"/files/{created['file_id']}")
+    await api.work()
+    assert api.disk() == {}
+    created = await api.create("b.md", "one", title="B")
+    await api.work()
+    deleted = await api.on("DELETE", f"/files/{created['file_id']}")
+    again = await api.create("b.md", "two")
+    assert again["file_id"] == created["file_id"]
+    await api.work()
+    assert [await api.status(one) for one in (deleted, again)] == ["superseded", "completed"]
+    assert (await api.event(again))["type"] == "update"
+    file = await api.on("GET", f"/files/{again['file_id']}")
+    assert (file["title"], file["version"]) == (None, 2)
+
+
+async def test_move_is_a_barrier(api: Api) -> None:
+    created = await api.create("a.md", "one")
+    place = f"/files/{created['file_id']}"
+    moved = await api.on("PATCH", f"{place}/move", {"path": "b.md"})
+    updated = await api.on("PUT", place, {"content": "two"})
+    again = await api.create("a.md", "other")
+    assert updated["path"] == "b.md"
+    await api.work()
+    for one in (created, moved, updated, again):
+        assert await api.status(one) == "completed"
+    assert api.disk() == {"a.md": "other", "b.md": "two"}
+
+
+async def test_file_is_followed_through_moves_of_folders_that_wait(api: Api) -> None:
+    created = await api.create("x/y/a.md", "one")
+    await api.work()
+    await api.on("PATCH", "/folders/x", {"path": "z"})
+    await api.on("PATCH", "/folders/z/y", {"path": "w"})
+    updated = await api.on("PUT", f"/files/{created['file_id']}", {"content": "two"})
+    assert updated["path"] == "w/a.md"
+    await api.work()
+    assert api.disk() == {"w/a.md": "two"}
+
+
+async def test_later_operation_waits_while_an_earlier_one_is_retried(
+    one: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fails = [True, True]
+    place = Tree.place
+
+    def failing(self: Tree, *args: Any, **options: Any) -> Any:
+        if fails and args[1] == "a.md":
+            fails.pop()
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return place(self, *args, **options)
+
+    monkeypatch.setattr(Tree, "place", failing)
+    created = await one.create("a.md", "one")
+    moved = await one.on("PATCH", f"/files/{created['file_id']}/move", {"path": "b.md"})
+    async with working(one):
+        event = await one("GET", f"/events/{moved['event_id']}/wait")
+    assert event["status"] == "completed"
+    assert (await one.event(created))["retry_count"] == 2
+    assert one.disk() == {"b.md": "one"}
+
+
+async def test_name_that_cannot_exist_fails_at_once(one: Api) -> None:
+    await one.create("a", "a file")
+    await one.work()
+    below = await one.create("a/b.md")
+    moved = await one.on("PATCH", "/folders/nowhere", {"path": "x"})
+    await one.work()
+    for accepted in (below, moved):
+        event = await one.event(accepted)
+        assert (event["status"], event["retry_count"]) == ("failed", 0)
+
+
+async def test_names_that_other_systems_take_for_the_same_are_refused(one: Api) -> None:
+    await one.create("Tea/Green.md")
+    await one.work()
+    for path in ("Tea/green.md", "tea/black.md"):
+        accepted = await one.create(path)
+        await one.work()
+        assert "ignore case" in (await one.event(accepted))["error_message"]
+    await one.check_agreement()
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("..", "../x", "a/../../x", "/../x", "//x", ".git/config", "a/.GIT/hooks/x", ".git "),
+        *(".penstock/lock", "a\0b", "a\nb", "", "/", "x" * 256, "a/" * 1_100 + "b", "\ud800"),
+    ],
+)
+async def test_hostile_path_is_refused(one: Api, path: str) -> None:
+    body = b'{"path": ' + _json(path) + b"}"
+    headers = {"content-type": "application/json"}
+    for place in ("/files", "/folders"):
+        answer = await one.client.post(
+            f"/api/v1/notebooks/garden{place}", content=body, headers=headers
+        )
+        assert answer.status_code in (400, 422), answer.text
+    assert one.disk() == {}
+
+
+async def test_links_and_devices_are_not_followed(one: Api, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "secret").write_text("secret")
+    (one.root / "out").symlink_to(outside)
+    (one.root / "link.md").symlink_to(outside / "secret")
+    os.mkfifo(one.root / "pipe")
+    for path in ("out/x.md", "link.md", "pipe"):
+        written = await one.on("PUT", f"/content?path={path}", content=b"mine")
+        await one.work()
+        assert await one.status(written) == "failed"
+    assert [one.name for one in outside.iterdir()] == ["secret"]
+    assert (outside / "secret").read_text() == "secret"
+    assert await one.paths() == []
+
+
+async def test_binary_and_large_contents_come_and_go(one: Api) -> None:
+    data = bytes(range(256)) * 10_000
+    async with working(one):
+        file = await one.on("PUT", "/content?path=a.bin&sync=true", content=data, status=200)
+        text = base64.b64encode(data[:300]).decode()
+        await one.on("POST", "/files?sync=true", {"path": "b", "content_base64": text}, status=200)
+    assert file["size"] == len(data)
+    answer = await one.client.get(f"/api/v1/notebooks/garden/files/{file['id']}/content")
+    assert answer.content == data
+    assert answer.headers["content-security-policy"]
+    assert (one.root / "b").read_bytes() == data[:300]
+
+
+async def test_content_over_the_limit_is_refused(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    async with served(url, tmp_path / "data", max_file_size=10) as api:
+        await api.on("PUT", "/content?path=a", content=b"x" * 11, status=413)
+        await api.on("POST", "/files", {"path": "a", "content": "x" * 11}, status=413)
+
+        async def unannounced() -> AsyncIterator[bytes]:
+            yield b"x" * 11
+
+        await api.on("PUT", "/content?path=a", content=unannounced(), status=413)
+        assert not list((api.root / ".penstock/staged").iterdir())
+
+
+async def test_disk_that_is_full_loses_nothing(one: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    created = await one.create("a.md", "one")
+    await one.work()
+
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "fsync", full)
+        answer = await one.on("PUT", f"/files/{created['file_id']}", {"content": "2"}, status=503)
+        assert "No space left" in answer["detail"]
+    assert one.disk() == {"a.md": "one"}
+    assert not list((one.root / ".penstock/staged").iterdir())
+    await one.check_agreement()
+
+
+async def test_sync_answers_with_the_file_or_with_what_went_wrong(one: Api) -> None:
+    async with working(one):
+        body = {"path": "a.md", "content": "one"}
+        file = await one.on("POST", "/files?sync=true", body, status=200)
+        assert file["version"] == 1
+        await one.on("POST", "/files?sync=true", body, status=409)
+        await one.on("DELETE", "/folders/none?sync=true", status=404)
+
+
+async def test_wait_answers_when_the_operation_ends(one: Api) -> None:
+    accepted = await one.create("a.md")
+    waiting = f"/events/{accepted['event_id']}/wait"
+    late = await one("POST", f"{waiting}?timeout=0.01", status=408)
+    assert late["event"]["status"] == "pending"
+    answer = asyncio.create_task(one("GET", f"{waiting}?timeout=30"))
+    await one.work()
+    assert (await answer)["status"] == "completed"
+    await one.app.pause("notebooks")
+    accepted = await one.create("b.md")
+    await one.app.cancel(accepted["event_id"])
+    assert (await one("GET", f"/events/{accepted['event_id']}/wait"))["status"] == "cancelled"
+
+
+async def test_history_content_and_diff_of_a_file(one: Api) -> None:
+    created = await one.create("a.md", "one\n")
+    place = f"/files/{created['file_id']}"
+    for change in (None, {"content": "two\n"}):
+        if change:
+            await one.on("PUT", place, change)
+        await one.work()
+        await one("POST", "/events/commit", {"notebook": "garden"}, status=202)
+        await one.work()
+    commits = (await one.on("GET", f"{place}/history"))["commits"]
+    assert [commit["path"] for commit in commits] == ["a.md", "a.md"]
+    old = await one.client.get(
+        f"/api/v1/notebooks/garden{place}/content?commit={commits[1]['commit']}"
+    )
+    assert old.text == "one\n"
+    assert "-one\n+two" in (await one.on("GET", f"{place}/diff"))["diff"]
+    await one.on("GET", f"{place}/content?commit=--output=x", status=404)
+
+
+async def test_commit_comes_at_so_many_paths(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    async with served(url, tmp_path / "data", commit_paths=3) as api:
+        for n in range(3):
+            await api.create(f"{n}.md")
+        await api.work()
+        assert git(api.root, "log", "--format=%s").split("\n")[0]
+        assert git(api.root, "ls-files").split() == ["0.md", "1.md", "2.md"]
+        await api.create("3.md")
+        await api.work()
+    assert git(tmp_path / "data/notebooks/garden", "ls-files").split()[-1] == "3.md"  # at the end
+
+
+async def test_folder_with_files_becomes_a_notebook(tmp_path: Path) -> None:
+    folder = tmp_path / "mine" / "papers"
+    (folder / "deep").mkdir(parents=True)
+    (folder / "deep/a.md").write_text("a")
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    async with served(url, tmp_path / "data", allowed=str(tmp_path / "mine")) as api:
+        body = {"name": "papers", "path": str(folder), "git": False}
+        await api("POST", "/notebooks", body, status=201)
+        await api.work()
+        await api.work()
+        (file,) = (await api("GET", "/notebooks/papers/files"))["files"]
+        assert file["path"] == "deep/a.md"
+        for refused in (tmp_path, tmp_path / "other", "/", "relative"):
+            await api("POST", "/notebooks", {"name": "x", "path": str(refused)}, status=422)
+        inside = {"name": "x", "path": str(folder / "deep")}
+        await api("POST", "/notebooks", inside, status=409)
+        await api("DELETE", "/notebooks/papers", status=204)
+        await api.work()
+        await api("GET", "/notebooks/papers", status=404)
+        assert (folder / "deep/a.md").exists()
+
+
+async def test_second_server_on_a_notebook_is_refused(one: Api, tmp_path: Path) -> None:
+    other = Penstock(f"sqlite:///{tmp_path}/other.db")
+    data = tmp_path / "data"
+    application = install(other, Settings(watch=False), data)
+    async with other, application.running():
+        async with application.listening(""):
+            pass
+        same = install(Penstock(one.app.url), Settings(watch=False), data)
+        async with same.running():
+            with pytest.raises(ConfigurationError, match="another server works on notebook"):
+                async with same.listening(""):
+                    pass
+
+
+async def test_store_without_tables_answers_why(tmp_path: Path) -> None:
+    app = Penstock("memory://")
+    application = install(app, Settings(), tmp_path)
+    service = Service(app, [application])
+    transport = httpx.ASGITransport(app=service)
+    async with (
+        service.running(),
+        application.listening(""),
+        httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client,
+    ):
+        for path in ("/api/v1/notebooks", "/api/v1/events/metrics"):
+            answer = await client.get(path)
+            assert answer.status_code == 503
+            assert "SQLite or PostgreSQL" in answer.json()["detail"]
+
+
+def _json(text: str) -> bytes:
+    return json.dumps(text).encode()

@@ -1,0 +1,255 @@
+import hashlib
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.apps.notebooks.errors import Passing
+from penstock.apps.notebooks.files import Tree
+from penstock.apps.notebooks.reconciling import SETTLE, Happened, reconcile
+from tests.apps.notebooks.shelf import Shelf
+from tests.apps.notebooks.support import write
+
+
+@pytest.fixture
+def shelf(tree: Tree) -> Shelf:
+    return Shelf(tree)
+
+
+@pytest.fixture
+def root(tree: Tree) -> Path:
+    return tree.root
+
+
+def test_what_others_have_done_is_told_once(shelf: Shelf, root: Path) -> None:
+    write(root, "a", "1")
+    write(root, "b/c", "2")
+    assert shelf.told() == [("created", "a"), ("created", "b/c")]
+    assert shelf.told() == []
+    write(root, "a", "changed")
+    (root / "b/c").unlink()
+    assert shelf.told() == [("deleted", "b/c"), ("modified", "a")]
+    assert shelf.told() == []
+
+
+def test_own_writes_are_recognised_by_their_content(shelf: Shelf, tree: Tree) -> None:
+    shelf.put("a", tree.place(tree.stage(b"ours"), "a"))
+    assert shelf.told() == []
+    assert shelf.told("a") == []
+
+
+def test_same_content_with_another_time_is_a_touch(shelf: Shelf, root: Path) -> None:
+    write(root, "a", "1")
+    shelf.look()
+    os.utime(root / "a", ns=(1, 1))
+    assert shelf.told() == [("touched", "a")]
+    assert shelf.told() == []
+
+
+def test_edit_that_left_size_and_time_alone_is_found_when_named(shelf: Shelf, root: Path) -> None:
+    write(root, "a", "1")
+    shelf.look()
+    about = (root / "a").stat()
+    write(root, "a", "2")
+    os.utime(root / "a", ns=(about.st_atime_ns, about.st_mtime_ns))
+    assert shelf.told("a") == [("modified", "a")]
+
+
+def test_moved_file_keeps_its_id(shelf: Shelf, root: Path) -> None:
+    write(root, "a", "content")
+    write(root, "other", "x")
+    shelf.look()
+    before = shelf.ids()
+    (root / "sub").mkdir()
+    (root / "a").rename(root / "sub/b")
+    assert shelf.told() == [("moved", "sub/b")]
+    assert shelf.ids() == {"sub/b": before["a"], "other": before["other"]}
+
+
+def test_moved_folder_keeps_ids_also_of_equal_and_empty_files(shelf: Shelf, root: Path) -> None:
+    for n in range(20):
+        write(root, f"old/{n % 3}/{n}", "same" if n % 2 else "")
+    shelf.look()
+    before = shelf.ids()
+    (root / "old").rename(root / "new")
+    assert {what for what, _ in shelf.told("old", "new")} == {"moved"}
+    assert shelf.ids() == {path.replace("old", "new"): one for path, one in before.items()}
+
+
+def test_copy_that_lost_its_original_keeps_the_id(shelf: Shelf, root: Path) -> None:
+    write(root, "a", "content")
+    shelf.look()
+    shutil.copy(root / "a", root / "b")
+    (root / "a").unlink()
+    assert shelf.told() == [("moved", "b")]
+
+
+def test_copy_is_a_new_file(shelf: Shelf, root: Path) -> None:
+    write(root, "a", "content")
+    shelf.look()
+    shutil.copy(root / "a", root / "b")
+    assert shelf.told() == [("created", "b")]
+
+
+def test_source_of_a_move_is_found_although_it_was_not_looked_at(shelf: Shelf, root: Path) -> None:
+    write(root, "far/a", "content")
+    shelf.look()
+    (root / "far/a").rename(root / "b")
+    assert shelf.told("b") == [("moved", "b")]
+
+
+def test_empty_files_are_not_taken_for_each_other(shelf: Shelf, root: Path) -> None:
+    write(root, "a", "")
+    keep = (root / "a").open()  # so that its inode is not given to the next
+    shelf.look()
+    (root / "a").unlink()
+    write(root, "b", "")
+    assert shelf.told() == [("created", "b"), ("deleted", "a")]
+    keep.close()
+
+
+def test_move_over_another_file(shelf: Shelf, root: Path) -> None:
+    write(root, "a", "from a")
+    write(root, "b", "from b")
+    shelf.look()
+    before = shelf.ids()
+    (root / "a").replace(root / "b")
+    assert shelf.told() == [("deleted", "a"), ("modified", "b")]
+    assert shelf.ids() == {"b": before["b"]}
+
+
+def test_what_has_just_changed_is_left_for_another_look(shelf: Shelf, root: Path) -> None:
+    write(root, "a", "1")
+    now = (root / "a").stat().st_ctime
+    early = reconcile(shelf.tree, shelf, now=now + SETTLE / 2)
+    assert (early.found, early.unsettled) == ([], {"a"})
+    late = reconcile(shelf.tree, shelf, now=now + SETTLE * 2)
+    assert [one.path for one in late.found] == ["a"]
+    shelf.apply(late.found)
+    (root / "a").unlink()
+    now = root.stat().st_mtime
+    early = reconcile(shelf.tree, shelf, now=now + SETTLE / 2)
+    assert (early.found, early.unsettled) == ([], {"a"})
+    late = reconcile(shelf.tree, shelf, now=now + SETTLE * 2)
+    assert [one.what for one in late.found] == [Happened.DELETED]
+
+
+def test_file_that_is_away_for_a_moment_is_not_taken_for_moved(shelf: Shelf, root: Path) -> None:
+    write(root, "sub/a", "1")
+    shelf.look()
+    shutil.copy(root / "sub/a", root / "b")
+    (root / "sub/a").unlink()
+    later = (root / "b").stat().st_ctime + 10  # the copy is written, the original just went away
+    os.utime(root / "sub", (later, later))
+    early = reconcile(shelf.tree, shelf, now=later + SETTLE / 2)
+    assert early.found == []
+    assert early.unsettled == {"sub/a", "b"}
+
+
+@pytest.mark.parametrize(
+    "path", [".git/config", "sub/.git/x", ".penstock/x", "a~", ".a.swp", "sub/.#a", "#a#", "4913"]
+)
+def test_what_is_nobodys_business_is_left_alone(shelf: Shelf, root: Path, path: str) -> None:
+    write(root, path, "x")
+    assert shelf.told() == []
+    assert shelf.told(path) == []
+
+
+def test_links_and_devices_are_no_files(shelf: Shelf, root: Path, tmp_path: Path) -> None:
+    write(tmp_path, "outside/secret", "x")
+    (root / "link").symlink_to(tmp_path / "outside/secret")
+    (root / "folder").symlink_to(tmp_path / "outside")
+    (root / "loop").symlink_to(root)
+    os.mkfifo(root / "pipe")
+    assert shelf.told() == []
+    assert shelf.told("folder/secret", "link", "pipe", "loop") == []
+
+
+def test_file_that_becomes_a_link_or_a_folder_is_gone(shelf: Shelf, root: Path) -> None:
+    write(root, "a", "1")
+    write(root, "b", "2")
+    write(root, "c/d", "3")
+    shelf.look()
+    (root / "a").unlink()
+    (root / "a").symlink_to("b")
+    (root / "b").unlink()
+    write(root, "b/x", "4")
+    shutil.rmtree(root / "c")
+    write(root, "c", "5")
+    assert shelf.told() == [
+        ("created", "b/x"),
+        ("created", "c"),
+        ("deleted", "a"),
+        ("deleted", "b"),
+        ("deleted", "c/d"),
+    ]
+
+
+def test_names_that_a_notebook_cannot_have_are_said(shelf: Shelf, root: Path) -> None:
+    (root / "line\nbreak").write_text("x")
+    Path(os.fsdecode(os.fsencode(root) + b"/not-utf8-\xff")).write_text("x")
+    result = shelf.look()
+    assert result.found == []
+    assert set(result.refused.values()) == {"has control characters", "is not UTF-8"}
+
+
+def test_notebook_that_is_gone_has_not_lost_its_files(shelf: Shelf, root: Path) -> None:
+    write(root, "a", "1")
+    shelf.look()
+    root.rename(root.with_name("away"))
+    with pytest.raises(Passing, match="gone"):
+        shelf.look()
+    root.mkdir()  # where it was mounted
+    with pytest.raises(Passing, match="gone"):
+        shelf.look()
+
+
+NAMES = st.sampled_from(["a", "b", "c", "d/a", "d/b", "e/f/a", "e/f/b"])
+FOLDERS = st.sampled_from(["d", "e", "e/f", "g", "d/h"])
+STEPS = st.one_of(
+    st.tuples(st.just("write"), NAMES, st.sampled_from(["", "1", "22", "333"])),
+    st.tuples(st.just("remove"), NAMES, st.just("")),
+    st.tuples(st.just("move"), NAMES, NAMES),
+    st.tuples(st.just("move"), FOLDERS, FOLDERS),
+    st.tuples(st.just("look"), NAMES, st.just("")),
+)
+
+
+def do(root: Path, step: str, path: str, other: str) -> None:
+    """What a person does; what cannot be done is not."""
+    try:
+        if step == "write":
+            write(root, path, other)
+        elif step == "remove":
+            (root / path).unlink()
+        elif step == "move":
+            (root / other).parent.mkdir(parents=True, exist_ok=True)
+            (root / path).rename(root / other)
+    except OSError:
+        pass
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(STEPS, max_size=15))
+def test_whatever_others_do_is_known_after_a_look(steps: list[tuple[str, str, str]]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        shelf = Shelf(Tree(root).prepare())
+        for step, path, other in steps:
+            if step == "look":
+                shelf.look()
+            else:
+                do(root, step, path, other)
+        shelf.look()
+        disk = {
+            str(file.relative_to(root)): hashlib.sha256(file.read_bytes()).hexdigest()
+            for file in root.rglob("*")
+            if file.is_file() and ".penstock" not in file.parts
+        }
+        assert shelf.hashes() == disk
+        assert len(set(shelf.ids().values())) == len(disk)
+        assert shelf.told() == []

@@ -1,0 +1,333 @@
+import asyncio
+import shutil
+import subprocess
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from penstock.apps.notebooks import reconciling
+from penstock.apps.notebooks import watching as module
+from penstock.apps.notebooks.files import Tree
+from penstock.apps.notebooks.reconciling import Found, Happened
+from penstock.apps.notebooks.watching import Watcher
+from tests.apps.notebooks.shelf import DEADLINE, Shelf, watching
+from tests.apps.notebooks.support import git, write
+
+
+@pytest.fixture
+def shelf(tree: Tree) -> Shelf:
+    return Shelf(tree)
+
+
+@pytest.fixture
+def root(tree: Tree) -> Path:
+    return tree.root
+
+
+@pytest.fixture(autouse=True)
+def _ready_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_TICK", 100)
+
+
+def run(root: Path, *words: str, stdin: str = "") -> None:
+    tool = shutil.which(words[0])
+    if tool is None:
+        pytest.skip(f"{words[0]} is not installed")
+    subprocess.run(
+        [tool, *words[1:]],
+        cwd=root,
+        input=stdin,
+        text=True,
+        check=True,
+        capture_output=True,
+        timeout=60,
+    )
+
+
+def vim(root: Path) -> None:
+    run(root, "vim", "-u", "NONE", "-N", "-es", "-c", "%s/old/new/", "-c", "wq", "note.md")
+
+
+def vim_with_backup(root: Path) -> None:
+    backup = "set backup writebackup backupcopy=no swapfile"
+    run(root, *("vim", "-u", "NONE", "-N", "-es", "-c", backup), "-c", "%s/old/new/", *WRITE_QUIT)
+
+
+WRITE_QUIT = ("-c", "wq", "note.md")
+
+
+def sed(root: Path) -> None:
+    run(root, "sed", "-i", "s/old/new/", "note.md")
+
+
+def ed(root: Path) -> None:
+    run(root, "ed", "-s", "note.md", stdin=",s/old/new/\nw\nq\n")
+
+
+def perl(root: Path) -> None:
+    run(root, "perl", "-pi", "-e", "s/old/new/", "note.md")
+
+
+def in_place(root: Path) -> None:
+    write(root, "note.md", "new\n")
+
+
+def draft_and_rename(root: Path) -> None:
+    """As rsync and many editors do."""
+    write(root, ".note.md.Xa3b1Q", "new\n")
+    (root / ".note.md.Xa3b1Q").replace(root / "note.md")
+
+
+def removed_and_made_again(root: Path) -> None:
+    (root / "note.md").rename(root / "note.md~")
+    write(root, "note.md", "new\n")
+    (root / "note.md~").unlink()
+
+
+def rsync(root: Path) -> None:
+    write(root.parent, "source/note.md", "new\n")
+    run(root, "rsync", "--checksum", "-a", f"{root.parent}/source/", ".")
+
+
+EDITORS = [
+    *(vim, vim_with_backup, sed, ed, perl),
+    *(in_place, draft_and_rename, removed_and_made_again, rsync),
+]
+
+
+@pytest.mark.parametrize("edit", EDITORS, ids=lambda edit: edit.__name__)
+async def test_edit_is_told_as_one_change_of_the_same_file(
+    shelf: Shelf, root: Path, edit: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # So that it does not matter how slow the machine is between the steps of an editor.
+    monkeypatch.setattr(reconciling, "SETTLE", 1.0)
+    write(root, "note.md", "old\n")
+    shelf.look()
+    before = shelf.ids()
+    async with watching(shelf) as watch:
+        await asyncio.to_thread(edit, root)
+        await watch.until_known("note.md", "new\n")
+    told = [(one.what, one.path) for one in watch.told if one.what is not Happened.TOUCHED]
+    assert told == [("modified", "note.md")]
+    assert shelf.told() == []
+    assert shelf.ids()["note.md"] == before["note.md"]
+
+
+async def test_moves_by_others_keep_ids(shelf: Shelf, root: Path) -> None:
+    for n in range(30):
+        write(root, f"a/{n % 3}/{n}.md", f"note {n}")
+    write(root, "single", "alone")
+    shelf.look()
+    before = shelf.ids()
+    async with watching(shelf) as watch:
+        (root / "a").rename(root / "b")
+        (root / "single").rename(root / "moved")
+        await watch.until(lambda: len(watch.told) == 31)
+    assert {one.what for one in watch.told} == {Happened.MOVED}
+    expected = {path.replace("a/", "b/", 1): one for path, one in before.items()}
+    expected["moved"] = expected.pop("single")
+    assert shelf.ids() == expected
+
+
+async def test_checkout_of_another_branch(shelf: Shelf, root: Path) -> None:
+    git(root, "init", "-q", "-b", "main")
+    for n in range(20):
+        write(root, f"{n}", f"main {n}")
+    git(root, "add", ".")
+    git(root, "commit", "-qm", "main")
+    git(root, "checkout", "-qb", "other")
+    for n in range(10):
+        write(root, f"{n}", f"other {n}")
+    for n in range(10, 15):
+        (root / f"{n}").unlink()
+    write(root, "new", "new")
+    git(root, "add", ".")
+    git(root, "commit", "-qm", "other")
+    git(root, "checkout", "-q", "main")
+    shelf.look()
+    async with watching(shelf) as watch:
+        await asyncio.to_thread(git, root, "checkout", "-q", "other")
+        await watch.until(lambda: len(watch.told) >= 16)
+        counts = Counter(one.what for one in watch.told)
+        assert counts == {Happened.MODIFIED: 10, Happened.DELETED: 5, Happened.CREATED: 1}
+        await asyncio.to_thread(git, root, "checkout", "-q", "main")
+        await watch.until(lambda: len(watch.told) >= 32)
+    assert shelf.told() == []
+
+
+async def test_tree_that_is_copied_is_seen_whole(shelf: Shelf, root: Path, tmp_path: Path) -> None:
+    for n in range(1_000):
+        write(tmp_path, f"source/{n % 10}/{n % 100}/{n}.md", f"note {n}")
+    async with watching(shelf) as watch:
+        await asyncio.to_thread(shutil.copytree, tmp_path / "source", root / "copy")
+        await watch.until(lambda: len(shelf.files) == 1_000)
+    assert Counter(one.what for one in watch.told) == {Happened.CREATED: 1_000}
+
+
+async def test_folder_with_something_new_is_looked_at_again(
+    shelf: Shelf, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The system tells of a folder, and misses what comes into it before it is watched."""
+    monkeypatch.setattr(Watcher, "_concerns", lambda _self, _change, path: path.endswith("/new"))
+    async with watching(shelf) as watch:
+        apply = watch.watcher._handle
+
+        async def more_comes(found: list[Found]) -> None:
+            if len(shelf.files) == 0:
+                write(root, "new/missed", "2")
+            await apply(found)
+
+        watch.watcher._handle = more_comes
+        write(root, "new/seen", "1")
+        await watch.until_known("new/missed", "2")
+
+
+async def test_writes_of_the_server_are_not_told(shelf: Shelf, root: Path, tree: Tree) -> None:
+    async with watching(shelf) as watch:
+        for n in range(50):
+            facts = await asyncio.to_thread(tree.place, tree.stage(b"ours"), f"sub/{n}")
+            shelf.put(f"sub/{n}", facts)
+        write(root, "theirs", "x")
+        await watch.until_known("theirs", "x")
+        write(root, "end", "")
+        await watch.until_known("end", "")
+    assert {one.path for one in watch.told} == {"theirs", "end"}
+
+
+async def test_change_that_waits_to_be_known_is_told_once(shelf: Shelf, root: Path) -> None:
+    async with watching(shelf, is_slow=True) as watch:
+        write(root, "a", "1")
+        await watch.until(lambda: watch.told)
+        write(root, "b", "1")
+        await watch.until(lambda: len(watch.told) == 2)
+        watch.watcher._hints.add("a")  # as the system does, more often than needed
+        write(root, "c", "1")
+        await watch.until(lambda: len(watch.told) == 3)
+    assert sorted(one.path for one in watch.told) == ["a", "b", "c"]
+
+
+async def test_deletion_is_told_again_for_a_file_that_came_back(
+    shelf: Shelf, root: Path, tree: Tree
+) -> None:
+    write(root, "a", "1")
+    shelf.look()
+    async with watching(shelf) as watch:
+        (root / "a").unlink()
+        await watch.until(lambda: "a" not in shelf.files)
+        shelf.put("a", await asyncio.to_thread(tree.place, tree.stage(b"2"), "a"))
+        (root / "a").unlink()
+        await watch.until(lambda: "a" not in shelf.files)
+
+
+async def test_file_that_never_rests_is_told_all_the_same(
+    shelf: Shelf, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_LOOKS", 3)
+    async with watching(shelf) as watch, asyncio.TaskGroup() as group:
+
+        async def keep_writing() -> None:
+            while not watch.told:
+                with (root / "log").open("a") as file:
+                    file.write("line\n")
+                await asyncio.wait([asyncio.ensure_future(watch.changed.wait())], timeout=0.02)
+
+        group.create_task(keep_writing())
+        await watch.until(lambda: watch.told)
+
+
+async def test_what_nobody_told_is_found_by_the_clock(
+    shelf: Shelf, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Watcher, "_concerns", lambda *_: False)  # every hint is lost
+    monkeypatch.setattr(module, "_ROOT_CHECK", 0.05)
+    watch_all = Watcher.__init__
+
+    def quickly(self: Watcher, *args: object, **options: object) -> None:
+        watch_all(self, *args, period=0.05)  # type: ignore[arg-type] # as they came
+
+    monkeypatch.setattr(Watcher, "__init__", quickly)
+    async with watching(shelf) as watch:
+        write(root, "a", "1")
+        await watch.until_known("a", "1")
+
+
+async def test_burst_that_may_be_incomplete_makes_it_look_at_all(
+    shelf: Shelf, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_BURST", 10)
+    monkeypatch.setattr(Watcher, "_concerns", lambda _self, _change, path: "/lost/" not in path)
+    async with watching(shelf) as watch:
+        looks = watch.watcher.looks
+        for n in range(40):
+            write(root, f"lost/{n}", f"{n}")
+            write(root, f"seen/{n}", f"{n}")
+        await watch.until(lambda: len(shelf.files) == 80)
+        assert watch.watcher.looks > looks
+
+
+async def test_notebook_that_is_removed_is_said_and_waited_for(
+    shelf: Shelf, root: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "_ROOT_CHECK", 0.05)
+    monkeypatch.setattr(module, "_BACK_OFF", 0.05)
+    write(root, "a", "1")
+    shelf.look()
+    async with watching(shelf) as watch:
+        away = await asyncio.to_thread(root.rename, root.with_name("away"))
+        async with asyncio.timeout(DEADLINE):
+            while watch.watcher.problem is None:
+                await asyncio.wait([asyncio.ensure_future(watch.changed.wait())], timeout=0.02)
+        assert "gone" in watch.watcher.problem
+        assert [record for record in caplog.records if "gone" in record.getMessage()]
+        assert watch.told == []
+        write(away, "b", "2")
+        away.rename(root)
+        await watch.until_known("b", "2")
+        assert [one.path for one in watch.told] == ["b"]
+        write(root, "c", "3")
+        await watch.until_known("c", "3")
+
+
+async def test_change_whose_handling_failed_is_told_again(
+    tree: Tree, shelf: Shelf, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_BACK_OFF", 0.05)
+    calls: list[list[str]] = []
+    done = asyncio.Event()
+
+    async def handle(found: list[Found]) -> None:
+        calls.append([one.path for one in found])
+        if len(calls) == 1:
+            raise ValueError("the store is away")
+        shelf.apply(found)
+        done.set()
+
+    write(root, "a", "1")
+    task = asyncio.create_task(Watcher(tree, shelf, handle).run())
+    async with asyncio.timeout(DEADLINE):
+        await done.wait()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert calls == [["a"], ["a"]]
+
+
+async def test_system_that_tells_nothing_is_asked_again_and_again(
+    shelf: Shelf, root: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As when there are more folders than it can watch."""
+
+    async def awatch(watched: str, **_: object) -> AsyncIterator[set[tuple[object, str]]]:
+        if watched:
+            raise OSError(28, "no space left for watches")
+        yield set()
+
+    monkeypatch.setattr("watchfiles.awatch", awatch)
+    monkeypatch.setattr(module, "_BACK_OFF", 0.05)
+    monkeypatch.setattr(module, "_ROOT_CHECK", 0.05)
+    async with watching(shelf) as watch:
+        write(root, "a", "1")
+        await watch.until_known("a", "1")
+        assert "watches" in str(watch.watcher.problem)
+    assert len(caplog.records) == 1
