@@ -35,7 +35,7 @@ _LOOKS = 25
 _BURST = 5_000
 """Hints at once beyond which some may be missing: the system keeps 16,384 for us."""
 _SOON = 1.0
-"""Seconds after which the whole is looked at again after a burst; then twice as long each time."""
+"""Seconds until the whole is looked at again if there was something new; then twice as long."""
 _STEP = 100
 _TICK = 1_000
 
@@ -94,8 +94,8 @@ class Watcher:
                 if time.monotonic() >= due:
                     if pause >= self._period:
                         self._told.clear()  # who was told has had the time to know it
-                    await self._look_at_all()
-                    pause = min(2 * pause, self._period)
+                    is_quiet = await self._look_at_all()
+                    pause = self._period if is_quiet else min(2 * pause, self._period)
                     due = time.monotonic() + pause
                 else:
                     await self._look_at_hints()
@@ -143,11 +143,13 @@ class Watcher:
 
     # Looking
 
-    async def _look_at_all(self) -> None:
+    async def _look_at_all(self) -> bool:
+        """Look at the whole notebook; whether there was nothing new."""
         self._hints.clear()
         self._looks = {}
-        await self._look({"": 0})
+        is_quiet = await self._look({"": 0})
         self.looks += 1
+        return is_quiet
 
     async def _look_at_hints(self) -> None:
         paths = dict.fromkeys(self._hints, 0) | self._looks
@@ -155,8 +157,12 @@ class Watcher:
         if paths:
             await self._look(paths)
 
-    async def _look(self, paths: Mapping[str, int]) -> None:
-        """Look at paths, tell what was found, and note what to look at again."""
+    async def _look(self, paths: Mapping[str, int]) -> bool:
+        """Look at paths, tell what was found, and note what to look at again.
+
+        Whether there was nothing new.
+        """
+        is_quiet = True
         tired = [path for path, looks in paths.items() if looks >= _LOOKS]
         fresh = [path for path in paths if path not in tired]
         self._looks = {}
@@ -165,9 +171,10 @@ class Watcher:
                 result = await asyncio.to_thread(
                     reconcile, self._tree, self._known, some, patient=patient
                 )
-                await self._tell(result, paths)
+                is_quiet = await self._tell(result, paths) and is_quiet
+        return is_quiet
 
-    async def _tell(self, result: Reconciled, paths: Mapping[str, int]) -> None:
+    async def _tell(self, result: Reconciled, paths: Mapping[str, int]) -> bool:
         for path in result.unsettled:
             self._looks[path] = paths.get(path, 0) + 1
         for path, why in result.refused.items():
@@ -179,10 +186,10 @@ class Watcher:
             # A folder with something new in it may have got more since, before it was watched.
             again = {path: looks + 1 for path, looks in paths.items() if path}
             self._looks |= {path: n for path, n in again.items() if self._is_folder(path)}
-        if not news:
-            return
-        await self._handle(news)
-        self._told |= {one.path: one for one in news}
+        if news:
+            await self._handle(news)
+            self._told |= {one.path: one for one in news}
+        return not news and not result.unsettled
 
     def _is_folder(self, path: str) -> bool:
         return (self._tree.root / path).is_dir()
