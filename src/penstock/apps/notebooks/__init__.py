@@ -1,5 +1,6 @@
 """Notebooks: folders of files that an API and people change at the same time, kept in git."""
 
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -25,6 +26,7 @@ DATA = Path("penstock-data")
 
 def install(penstock: Penstock, settings: Settings, data: Path | None = None) -> Application:
     """The notebook API on a Penstock; new notebooks are made in a folder of `data`."""
+    logging.getLogger("watchfiles").setLevel(logging.WARNING)  # it tells of every burst
     library = Library(penstock, settings, (data or DATA).absolute())
     publisher = Publisher(penstock)
     runner = Runner(penstock, settings, library, publisher)

@@ -12,10 +12,12 @@ from typing import IO
 from penstock.apps.notebooks.batcher import Batcher, Pending
 from penstock.apps.notebooks.committing import Author, Commit, Committer
 from penstock.apps.notebooks.errors import Permanent
-from penstock.apps.notebooks.files import Tree
+from penstock.apps.notebooks.files import Facts, Tree
 from penstock.apps.notebooks.paths import STATE
 from penstock.apps.notebooks.repository import Repository
 from penstock.apps.notebooks.tables import Notebook
+
+_REMEMBERED = 10_000
 
 
 class Taken(Permanent):
@@ -34,6 +36,7 @@ class Book:
         self.tree = Tree(Path(notebook.path)).prepare()
         self._lock = lock(self.tree.root, notebook.name)
         self.committing = asyncio.Lock()
+        self._written: dict[str, tuple[int, int, int]] = {}
         self.watching: asyncio.Task[None] | None = None
         self.taken = 0
         """The last change that is committed, or being committed just now."""
@@ -51,6 +54,23 @@ class Book:
         now = datetime.now(UTC)
         pending = _Noted([Pending(one, now, 0) for one in paths])
         return Batcher(self.tree, committer, pending).flush()
+
+    def wrote(self, path: str, facts: Facts) -> None:
+        """Remember what the server itself has put at a path."""
+        self._written[path] = facts[:3]
+        if len(self._written) > _REMEMBERED:
+            self._written.pop(next(iter(self._written)))
+
+    def is_own(self, path: str) -> bool:
+        """Whether at a path is still what the server has put there."""
+        written = self._written.get(path)
+        if written is None:
+            return False
+        try:
+            found = (self.tree.root / path).lstat()
+        except OSError:
+            return False
+        return (found.st_size, found.st_mtime_ns, found.st_ino) == written
 
     def close(self) -> None:
         """Let others have it."""

@@ -18,6 +18,8 @@ from penstock.apps.notebooks.operations import Operation, merged
 from penstock.apps.notebooks.paths import is_within
 
 _AT_ONCE = 500
+_SOONER = 8
+"""Commits do not wait behind a backlog of operations: what is due is due."""
 Change = tuple[str, str | None]
 
 
@@ -124,6 +126,7 @@ class Publisher:
         new = replace(
             self._job(Operation(notebook=notebook, kind="commit"), frozenset(), None),
             delay=delay or None,
+            priority=_SOONER,
             dedupe=f"notebooks.commit:{notebook}:{when}",
             scope=Scope.PENDING,
             throttle=f"notebooks.commit:{notebook}",  # one at a time; the others take no slot

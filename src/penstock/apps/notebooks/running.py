@@ -285,6 +285,7 @@ def _write(
     facts = tree.place(
         operation.content, operation.path, known=known.hash if known else None, keep=book.git
     )
+    book.wrote(operation.path, facts)
     return facts, _mime(tree, operation.path)
 
 

@@ -104,7 +104,7 @@ class Notebooks:
         ]
         for content in contents:
             self.check_size(len(content or b""))
-        staged = await asyncio.to_thread(_stage_all, Tree(Path(notebook.path)), contents)
+        staged = await asyncio.to_thread(Tree(Path(notebook.path)).stage_all, contents)
         return [
             Operation(
                 notebook=notebook.id,
@@ -248,7 +248,3 @@ class Notebooks:
             lambda tx: tables.file_at(tx, operation.notebook, operation.path)
         )
         return found.version if found else 0
-
-
-def _stage_all(tree: Tree, contents: Sequence[bytes | None]) -> list[Staged | None]:
-    return [None if content is None else tree.stage(content) for content in contents]

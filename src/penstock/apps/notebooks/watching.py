@@ -48,9 +48,19 @@ class Watcher:
     """Watches one notebook. Tells each change once, until what is known agrees with it."""
 
     def __init__(
-        self, tree: Tree, known: KnownFiles, handle: Handle, *, period: float = PERIOD
+        self,
+        tree: Tree,
+        known: KnownFiles,
+        handle: Handle,
+        *,
+        period: float = PERIOD,
+        is_own: Callable[[str], bool] = lambda _: False,
     ) -> None:
-        """`handle` is called with what was found; what it raises is found again later."""
+        """`handle` is called with what was found; what it raises is found again later.
+
+        `is_own` tells paths at which there is just what the server wrote: no hint is needed.
+        """
+        self._is_own = is_own
         self._tree = tree
         self._root = os.path.realpath(tree.root)
         self._known = known
@@ -116,7 +126,8 @@ class Watcher:
             rust_timeout=_TICK,
             yield_on_timeout=True,
         ):
-            self._hints.update(self._inside(path) for _, path in changes)
+            hinted = {self._inside(path) for _, path in changes}
+            self._hints.update(path for path in hinted if not self._is_own(path))
             if not is_watching:
                 self._hints.add("")
                 is_watching = True
