@@ -170,6 +170,7 @@ async def test_folder_with_something_new_is_looked_at_again(
     shelf: Shelf, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The system tells of a folder, and misses what comes into it before it is watched."""
+    monkeypatch.setattr(module, "_SOON", 3_600)
     monkeypatch.setattr(Watcher, "_concerns", lambda _self, _change, path: path.endswith("/new"))
     async with watching(shelf) as watch:
         apply = watch.watcher._handle
@@ -257,7 +258,8 @@ async def test_burst_that_may_be_incomplete_makes_it_look_at_all(
     shelf: Shelf, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_BURST", 10)
-    monkeypatch.setattr(Watcher, "_concerns", lambda _self, _change, path: "/lost/" not in path)
+    monkeypatch.setattr(module, "_SOON", 3_600)
+    monkeypatch.setattr(Watcher, "_concerns", lambda _self, _change, path: "/lost" not in path)
     async with watching(shelf) as watch:
         looks = watch.watcher.looks
         for n in range(40):

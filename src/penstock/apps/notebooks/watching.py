@@ -34,6 +34,8 @@ _LOOKS = 25
 """So often is a path looked at that never comes to rest; then it is taken as it is."""
 _BURST = 5_000
 """Hints at once beyond which some may be missing: the system keeps 16,384 for us."""
+_SOON = 1.0
+"""Seconds until the whole is looked at again if there was something new; then twice as long."""
 _STEP = 100
 _TICK = 1_000
 
@@ -87,18 +89,24 @@ class Watcher:
         root = _identity(self._tree.root)
         hinting = asyncio.create_task(self._gather())
         try:
+            self._told.clear()
             await self._look_at_all()
-            due = time.monotonic() + self._period
+            pause = _SOON
+            due = time.monotonic() + pause
             while True:
                 await self._pause(hinting)
                 if _identity(self._tree.root) != root:
                     raise Passing(f"the notebook's folder {self._root!r} is gone")
                 if "" in self._hints:
                     self._say(None)
-                if time.monotonic() >= due or len(self._hints) > _BURST or "" in self._hints:
-                    self._hints.clear()
-                    await self._look_at_all()
-                    due = time.monotonic() + self._period
+                if len(self._hints) > _BURST or "" in self._hints:
+                    pause, due = _SOON, 0
+                if time.monotonic() >= due:
+                    if pause >= self._period:
+                        self._told.clear()  # who was told has had the time to know it
+                    is_quiet = await self._look_at_all()
+                    pause = self._period if is_quiet else min(2 * pause, self._period)
+                    due = time.monotonic() + pause
                 else:
                     await self._look_at_hints()
         finally:
@@ -146,11 +154,13 @@ class Watcher:
 
     # Looking
 
-    async def _look_at_all(self) -> None:
-        self._told.clear()
+    async def _look_at_all(self) -> bool:
+        """Look at the whole notebook; whether there was nothing new."""
+        self._hints.clear()
         self._looks = {}
+        is_quiet = await self._look({"": 0})
         self.looks += 1
-        await self._look({"": 0})
+        return is_quiet
 
     async def _look_at_hints(self) -> None:
         paths = dict.fromkeys(self._hints, 0) | self._looks
@@ -158,8 +168,12 @@ class Watcher:
         if paths:
             await self._look(paths)
 
-    async def _look(self, paths: Mapping[str, int]) -> None:
-        """Look at paths, tell what was found, and note what to look at again."""
+    async def _look(self, paths: Mapping[str, int]) -> bool:
+        """Look at paths, tell what was found, and note what to look at again.
+
+        Whether there was nothing new.
+        """
+        is_quiet = True
         tired = [path for path, looks in paths.items() if looks >= _LOOKS]
         fresh = [path for path in paths if path not in tired]
         self._looks = {}
@@ -168,9 +182,10 @@ class Watcher:
                 result = await asyncio.to_thread(
                     reconcile, self._tree, self._known, some, patient=patient
                 )
-                await self._tell(result, paths)
+                is_quiet = await self._tell(result, paths) and is_quiet
+        return is_quiet
 
-    async def _tell(self, result: Reconciled, paths: Mapping[str, int]) -> None:
+    async def _tell(self, result: Reconciled, paths: Mapping[str, int]) -> bool:
         for path in result.unsettled:
             self._looks[path] = paths.get(path, 0) + 1
         for path, why in result.refused.items():
@@ -178,12 +193,17 @@ class Watcher:
                 _log.warning("%r in %s is left alone: it %s", path, self._root, why)
         self._refused |= result.refused.keys()
         news = [one for one in result.found if self._told.get(one.path) != one]
-        if not news:
-            return
-        # A folder in which something was found may have got more since, before it was watched.
-        self._looks |= {path: 0 for path in paths if (self._tree.root / path).is_dir()}
-        await self._handle(news)
-        self._told |= {one.path: one for one in news}
+        if news or result.unsettled:
+            # A folder with something new in it may have got more since, before it was watched.
+            again = {path: looks + 1 for path, looks in paths.items() if path}
+            self._looks |= {path: n for path, n in again.items() if self._is_folder(path)}
+        if news:
+            await self._handle(news)
+            self._told |= {one.path: one for one in news}
+        return not news and not result.unsettled
+
+    def _is_folder(self, path: str) -> bool:
+        return (self._tree.root / path).is_dir()
 
     def _say(self, problem: str | None) -> None:
         if problem and problem != self.problem:
