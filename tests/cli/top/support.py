@@ -53,6 +53,10 @@ class Screen:
             await self._pilot.pause(0.02)
         return self.text()
 
+    async def settle(self) -> None:
+        """Let it draw what it has to draw."""
+        await self._pilot.pause(0.05)
+
     async def resize(self, width: int, height: int) -> None:
         await self._pilot.resize_terminal(width, height)
 

@@ -25,6 +25,12 @@ class Action(NamedTuple):
 
 
 _PAST = {"cancel": "Cancelled", "retry": "Retried", "delete": "Deleted", "priority": "Changed"}
+_OF_ONE = {
+    "cancel": "It ends; if it runs, it is asked to stop.",
+    "retry": "It runs again now, with all its attempts.",
+    "delete": "It is removed with its log, for good.",
+    "priority": "Claims follow it at once.",
+}
 _WHAT = {
     "cancel": "Pending ones end, running ones are asked to stop.",
     "retry": "They run again now, with all their attempts.",
@@ -51,7 +57,7 @@ def on_job(app: App, verb: str, job: Job, priority: int = 0) -> Action:
         return f"Job {job.id} is {standing(moved)}."
 
     question = f"{_asked(verb, priority)} 1 job: {job.id}, {job.task}?"
-    return Action(question, _WHAT[verb].replace("They are", "It is"), run)
+    return Action(question, _OF_ONE[verb], run)
 
 
 def _asked(verb: str, priority: int) -> str:

@@ -117,6 +117,8 @@ class JobsPane(Vertical):
         event.stop()
         text = event.value.strip()
         if text.isdecimal() and 0 < int(text) < 2**63:
+            event.input.value = self.filter.text
+            self.listing.focus()
             desk_of(self).open_job(int(text))
             return
         try:
