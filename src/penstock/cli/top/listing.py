@@ -31,7 +31,7 @@ class Listing(DataTable[Text]):
     ]
 
     def __init__(self, columns: Sequence[Column], *, id: str) -> None:  # noqa: A002 - Textual's word
-        super().__init__(id=id, cursor_type="row")
+        super().__init__(id=id, cursor_type="row", cursor_foreground_priority="renderable")
         self._titles = columns
         self._natural = [len(column.title) for column in columns]
         self._fitted: list[int] = []
