@@ -114,25 +114,26 @@ class Top(Desk):
         """The page in front, or behind what is in front."""
         return self._main.query_one(ContentSwitcher).current or "queues"
 
-    def _front(self) -> Screen[object]:
-        """The screen in front, behind questions."""
-        return next(one for one in reversed(self.screen_stack) if not isinstance(one, ModalScreen))
+    def _front(self) -> Screen[object] | None:
+        """The screen in front, behind questions; None while it comes, or all goes."""
+        stack = self.screen_stack if self.is_running else []
+        front = next((one for one in reversed(stack) if not isinstance(one, ModalScreen)), None)
+        ready = front is not None and front.is_mounted and front.query("#trouble")
+        return front if ready else None
 
-    def view(self) -> View:
+    def view(self) -> View | None:
         """The page or the screen that is looked at."""
         front = self._front()
-        return front if isinstance(front, JobScreen) else self._pane()
-
-    def _pane(self) -> View:
-        return cast("View", self._main.query_one(f"#{self.page}"))
+        if front is None or isinstance(front, JobScreen):
+            return front
+        return cast("View", front.query_one(f"#{self.page}"))
 
     def draw_all(self) -> None:
         """Show everything as of now."""
-        front = self._front()
-        if not front.is_mounted or not front.query(Titles):  # it is on its way
-            return
-        front.query_one(Titles).show("" if isinstance(front, JobScreen) else self.page)
-        self.view().draw()
+        front, view = self._front(), self.view()
+        if front is not None and view is not None:
+            front.query_one(Titles).show("" if isinstance(front, JobScreen) else self.page)
+            view.draw()
 
     def open_page(self, name: str) -> None:
         """Bring a page to the front."""

@@ -68,8 +68,8 @@ class Desk(App[None]):
         """The colours of the theme."""
         return colours(self.current_theme)
 
-    def view(self) -> View:
-        """What is in front."""
+    def view(self) -> View | None:
+        """What is in front; None while it comes or goes."""
         raise NotImplementedError
 
     def draw_all(self) -> None:
@@ -112,7 +112,8 @@ class Desk(App[None]):
 
     async def _look(self) -> None:
         self.seen = await self.feed.overview(self.now())
-        await self.view().look()
+        if (view := self.view()) is not None:
+            await view.look()
         self.link, self.trouble, self.heard_at = "live", "", self.now()
         self.looks += 1
         self.draw_all()
