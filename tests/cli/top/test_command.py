@@ -2,7 +2,9 @@ import sys
 
 import pytest
 
-from penstock import NewJob, Penstock, run_sync
+from penstock import ConfigurationError, NewJob, Penstock, run_sync
+from penstock.cli.top.command import _is_light, _require_textual
+from penstock.client.remote import RemotePenstock
 from tests.cli.support import Shell
 
 
@@ -22,9 +24,6 @@ def test_json_has_the_figures_once(app: Penstock, shell: Shell) -> None:
 
 
 def test_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    from penstock.cli.top.command import _require_textual
-    from penstock.core.errors import ConfigurationError
-
     monkeypatch.setitem(sys.modules, "textual", None)
     with pytest.raises(ConfigurationError, match=r"pip install 'penstock\[top\]'"):
         _require_textual()
@@ -39,7 +38,12 @@ def test_missing_store_is_said(shell: Shell) -> None:
 def test_colours_follow_the_terminal(
     monkeypatch: pytest.MonkeyPatch, says: str, light: bool
 ) -> None:
-    from penstock.cli.top.command import _is_light
-
     monkeypatch.setenv("COLORFGBG", says)
     assert _is_light() is light
+
+
+async def test_changes_are_for_an_event_loop() -> None:
+    remote = RemotePenstock("http://127.0.0.1:1", blocking=True)
+    with pytest.raises(ConfigurationError, match="not blocking"):
+        remote.changes()
+    await remote.close()
