@@ -42,8 +42,13 @@ class Choice(NamedTuple):
 
 def parse_age(ctx: click.Context, param: click.Parameter, value: str | None) -> timedelta | None:
     """A callback for options that take a time like `90s`, `30m`, `12h`, `7d` or `2w`."""
-    if value is None:
-        return None
+    return None if value is None else read_age(value, ctx, param)
+
+
+def read_age(
+    value: str, ctx: click.Context | None = None, param: click.Parameter | None = None
+) -> timedelta:
+    """A time like `90s`, `30m`, `12h`, `7d` or `2w`; raises `click.BadParameter`."""
     match = _AGE.fullmatch(value.strip())
     seconds = float(match[1]) * _UNITS[match[2] or "s"] if match else -1.0
     if not 0 <= seconds <= _OLDEST:

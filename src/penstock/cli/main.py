@@ -27,6 +27,7 @@ from penstock.cli import (
     workers,
 )
 from penstock.cli.exits import Exit, is_json, report
+from penstock.cli.top import command as top
 
 
 class Cli(click.Group):
@@ -77,6 +78,7 @@ for _command in (
     *log.COMMANDS,
     *queues.COMMANDS,
     *stats.COMMANDS,
+    *top.COMMANDS,
     *cron.COMMANDS,
     *admin.COMMANDS,
     *migrate.COMMANDS,

@@ -208,13 +208,19 @@ def show_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None
 
 
 def _widths(columns: Sequence[Column], cells: Sequence[Sequence[str]], available: int) -> list[int]:
-    """The width of each column that has room, from the left; the widest that bend give way."""
+    """The width of each column that has room, from the left."""
     from rich.cells import cell_len
 
     widths = [
         max(map(cell_len, (column.title, *(row[n] for row in cells))))
         for n, column in enumerate(columns)
     ]
+    return fitted(columns, widths, available)
+
+
+def fitted(columns: Sequence[Column], widths: Sequence[int], available: int) -> list[int]:
+    """Of columns that would be so wide, those that have room; the widest that bend give way."""
+    widths = list(widths)
     floors = [
         min(width, _NARROWEST) if column.bends else width
         for column, width in zip(columns, widths, strict=True)

@@ -5,8 +5,13 @@ import itertools
 import os
 import random
 import time
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    asynccontextmanager,
+    contextmanager,
+)
 from typing import IO, TYPE_CHECKING, Any, Protocol, TypeVar
 
 from penstock.client.wire import Reply, Request, answer, checked_url, error_of, may_repeat
@@ -48,10 +53,25 @@ class AsyncExchange:
 
     async def send(self, request: Request) -> Reply:
         """Send it once."""
+        http = self._opened()
+        with _translated(self._given[0]):
+            return _reply(await http.request(**_arguments(request, self._timeout)))
+
+    @asynccontextmanager
+    async def pieces(self, request: Request) -> AsyncIterator[AsyncIterator[bytes]]:
+        """The pieces of an answer that is sent bit by bit, as they arrive."""
+        http, arguments = self._opened(), _arguments(request, self._timeout)
+        with _translated(self._given[0]):
+            async with http.stream(**arguments) as response:
+                if not _is_stream(response):
+                    await response.aread()
+                    raise error_of(request, _reply(response), self._given[0])
+                yield response.aiter_raw()
+
+    def _opened(self) -> "httpx.AsyncClient":
         if self._http is None:
             self._http = _httpx().AsyncClient(**_settings(*self._given))
-        with _translated(self._given[0]):
-            return _reply(await self._http.request(**_arguments(request, self._timeout)))
+        return self._http
 
     async def pause(self, seconds: float) -> None:
         """Let others go on."""
@@ -86,7 +106,7 @@ class BlockingExchange:
             self._http = _httpx().Client(**_settings(*self._given))
         arguments = _arguments(request, self._timeout)
         with _translated(self._given[0]), self._http.stream(**arguments) as response:
-            if not response.headers.get("Content-Type", "").startswith("text/event-stream"):
+            if not _is_stream(response):
                 response.read()
                 raise error_of(request, _reply(response), self._given[0])
             yield response.iter_lines()
@@ -153,6 +173,12 @@ class Line:
             raise ConfigurationError("a file is for synchronous code: make it blocking")
         self._exchange.fetch(request, file)
 
+    def pieces(self, request: Request) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
+        """The pieces of an answer that is sent bit by bit, for an event loop."""
+        if not isinstance(self._exchange, AsyncExchange):
+            raise ConfigurationError("pieces are for an event loop: make it not blocking")
+        return self._exchange.pieces(request)
+
     async def pause(self, seconds: float) -> None:
         """Wait."""
         await self._exchange.pause(seconds)
@@ -210,6 +236,10 @@ def _arguments(request: Request, timeout: float) -> dict[str, Any]:
         "headers": None if content is None else {"Content-Type": request.kind},
         "timeout": times,
     }
+
+
+def _is_stream(response: "httpx.Response") -> bool:
+    return str(response.headers.get("Content-Type", "")).startswith("text/event-stream")
 
 
 def _reply(response: "httpx.Response") -> Reply:

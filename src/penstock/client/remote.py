@@ -1,8 +1,9 @@
 """The jobs of a server: as `Penstock` answers for a store, as far as the server offers it."""
 
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime, timedelta
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from datetime import UTC, datetime, timedelta
 from typing import Any, Self
 from urllib.parse import quote
 
@@ -138,6 +139,13 @@ class RemotePenstock:
         """
         return frames(self._line, after, job_id)
 
+    def changes(self) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
+        """Something, every time that the log has grown, and twice a minute; for an event loop.
+
+        What it is has no meaning: look at what you show. Inside the block nothing is missed.
+        """
+        return self._line.pieces(Request("GET", "/api/v1/stream"))
+
     async def explain(self, job_id: int) -> Explanation:
         """Why this job is not running, or what else became of it."""
         return shapes.read(await self._ask(f"{_JOBS}/{job_id}/explain"), Explanation)
@@ -175,8 +183,17 @@ class RemotePenstock:
         """As `retry`; a running job is taken from its worker."""
         return await self._steer(job_id, "reset", reason)
 
-    async def _steer(self, job_id: int, verb: str, reason: str | None) -> Job:
-        params = None if reason is None else {"reason": reason}
+    async def set_priority(self, job_id: int, priority: int, reason: str | None = None) -> Job:
+        """Give a pending job another priority; claims follow it at once."""
+        return await self._steer(job_id, "reprioritise", reason, priority=priority)
+
+    async def delete(self, job_id: int) -> Job:
+        """Remove a finished job with its log, and return it as it was."""
+        request = Request("DELETE", f"{_JOBS}/{job_id}", repeats=False)
+        return shapes.job(await self._line.ask(request, Body))
+
+    async def _steer(self, job_id: int, verb: str, reason: str | None, **said: Any) -> Job:
+        params = {**said} if reason is None else {**said, "reason": reason}
         request = Request("POST", f"{_JOBS}/{job_id}/{verb}", params=params, repeats=False)
         return shapes.job(await self._line.ask(request, Body))
 
@@ -255,6 +272,14 @@ class RemotePenstock:
     async def count(self) -> Counts:
         """How many jobs there are by queue, state and what they wait for."""
         return {key: n for one in await self._counted() for key, n in shapes.counts(one) if n}
+
+    async def oldest_ready(self) -> Mapping[str, datetime]:
+        """Since when the job of each queue that is ready for the longest has been due."""
+        now = datetime.now(UTC)
+        ages = {str(one.get("name")): one.get("oldest_ready_age") for one in await self._counted()}
+        return {
+            name: now - shapes.read(age, timedelta) for name, age in ages.items() if age is not None
+        }
 
     async def _counted(self) -> list[Body]:
         return shapes.several(await self._ask(_QUEUES), "queues")

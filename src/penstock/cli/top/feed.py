@@ -1,0 +1,141 @@
+"""What the view shows, from a store or from a server, and when it is worth another look."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from penstock.cli.store import App
+from penstock.cli.top.figures import Figures, begin, figures
+from penstock.client.remote import RemotePenstock
+from penstock.core.errors import PenstockError, ServerUnreachable
+from penstock.core.job import Job, JobQuery, LogEntry
+from penstock.core.note import LINES_KEPT, Line, Progress
+from penstock.core.worker import WorkerInfo
+from penstock.engine import Explanation, Penstock
+
+LOG_SHOWN = 1_000
+_LINES_SHOWN = 100
+# A store rings for what became ready or ended, not for what was claimed; a server tells all.
+_STORE_PATIENCE, _SERVER_PATIENCE = 2.0, 10.0
+
+Wait = Callable[[], Awaitable[None]]
+"""Returns when something may have changed, and now and then all the same."""
+
+
+class Overview(msgspec.Struct, frozen=True):
+    """All queues and all workers at one moment."""
+
+    figures: list[Figures]
+    workers: list[WorkerInfo]
+
+
+class Whole(msgspec.Struct, frozen=True, kw_only=True):
+    """All that is known about one job."""
+
+    job: Job
+    explanation: Explanation
+    progress: Progress | None
+    checkpoint: Any
+    lines: Sequence[Line]
+    log: Sequence[LogEntry]
+
+
+class Feed:
+    """Looks at a store, or at the queue behind a server."""
+
+    def __init__(self, app: App) -> None:
+        self.app = app
+
+    async def overview(self, now: datetime) -> Overview:
+        """Every queue with its figures, and who works."""
+        app = self.app
+        if isinstance(app, Penstock):  # a server counts by itself
+            await app.digest()
+        workers = await app.workers()
+        found = figures(
+            await app.queues(),
+            await app.count(),
+            await app.oldest_ready(),
+            workers,
+            await app.history(begin(now), now),
+            now,
+        )
+        return Overview(found, workers)
+
+    async def find(self, query: JobQuery) -> list[Job]:
+        """A page of jobs."""
+        return await self.app.find(query)
+
+    async def whole(self, job_id: int) -> Whole:
+        """One job in full."""
+        app = self.app
+        job = await app.get(job_id)
+        lines = await app.lines(job_id, limit=LINES_KEPT)
+        return Whole(
+            job=job,
+            explanation=await app.explain(job_id),
+            progress=await app.progress(job_id),
+            checkpoint=await app.checkpoint(job_id) if isinstance(app, Penstock) else None,
+            lines=lines[-_LINES_SHOWN:],
+            log=await app.log(job_id, limit=LOG_SHOWN),
+        )
+
+    async def close(self) -> None:
+        """Let go of the connections to a server; who opened a store closes it."""
+        if isinstance(self.app, RemotePenstock):
+            await self.app.close()
+
+    def changes(self) -> AbstractAsyncContextManager[Wait]:
+        """Inside the block, no change is missed between a look and the next wait."""
+        return _of_server(self.app) if isinstance(self.app, RemotePenstock) else _of_store(self.app)
+
+
+@asynccontextmanager
+async def _of_store(app: Penstock) -> AsyncIterator[Wait]:
+    seen = 0
+
+    async def wait() -> None:
+        nonlocal seen
+        seen = await app.wait(seen, _STORE_PATIENCE)
+
+    yield wait
+
+
+@asynccontextmanager
+async def _of_server(app: RemotePenstock) -> AsyncIterator[Wait]:
+    """Its stream is read on and on, and not understood: that it speaks is enough."""
+    news = asyncio.Event()
+    async with app.changes() as pieces:
+        reading = asyncio.create_task(_listen(pieces, news))
+
+        async def wait() -> None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_SERVER_PATIENCE):
+                    await news.wait()
+            news.clear()
+            if reading.done():
+                raise reading.exception() or ServerUnreachable(f"{app.url} has ended the stream")
+
+        try:
+            yield wait
+        finally:
+            reading.cancel()
+            with contextlib.suppress(asyncio.CancelledError, Exception):
+                await reading
+
+
+async def _listen(pieces: AsyncIterator[bytes], news: asyncio.Event) -> None:
+    try:
+        async for _ in pieces:
+            news.set()
+    except PenstockError:
+        raise
+    except Exception as error:  # what the line breaks with, which only the line itself can name
+        raise ServerUnreachable(f"the stream of changes broke: {error!r}") from error
+    finally:
+        news.set()

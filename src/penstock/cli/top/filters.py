@@ -1,0 +1,124 @@
+"""Which jobs are listed, as it is typed: `state:failed queue:mail no route`."""
+
+import shlex
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+import click
+import msgspec
+from msgspec.structs import replace
+
+from penstock.cli.admin import read_age
+from penstock.core.job import Job, JobId, JobQuery
+from penstock.core.lifecycle import State
+
+_WORDS = {
+    "queue": "queue",
+    "task": "task",
+    "key": "key",
+    "tenant": "tenant",
+    "batch": "correlation",
+}
+FIELDS = ("state", *_WORDS, "tag", "parent", "older", "worker")
+"""What can stand before a colon; all else is looked for in errors."""
+
+
+class FilterRefused(ValueError):
+    """What was typed names nothing that jobs can be chosen by."""
+
+
+class Filter(msgspec.Struct, frozen=True, kw_only=True):
+    """What was typed, and what it asks for.
+
+    Stores know nothing of the worker of a job: of what a query finds, `worker` chooses.
+    """
+
+    text: str = ""
+    states: frozenset[State] | None = None
+    fields: tuple[tuple[str, str], ...] = ()
+    tags: tuple[str, ...] = ()
+    parent: int | None = None
+    older: timedelta | None = None
+    error: str | None = None
+    worker: str | None = None
+
+    def query(self, now: datetime) -> JobQuery:
+        """The jobs that it asks for; how long ago something was depends on when that is."""
+        fields: dict[str, Any] = dict(self.fields)
+        return JobQuery(
+            states=frozenset({State.RUNNING}) if self.worker else self.states,
+            tags=self.tags,
+            parent=None if self.parent is None else JobId(self.parent),
+            before=None if self.older is None else now - self.older,
+            error=self.error,
+            **fields,
+        )
+
+    def chosen(self, jobs: Sequence[Job]) -> list[Job]:
+        """Of what the query finds, what was asked for."""
+        return [job for job in jobs if self.worker is None or job.worker == self.worker]
+
+    def of_state(self, state: State | None) -> "Filter":
+        """The same, of this state alone; of any with None."""
+        rest = [one for one in _split(self.text) if not one.startswith("state:")]
+        return parse(shlex.join([*rest, *([] if state is None else [f"state:{state}"])]))
+
+
+def parse(text: str) -> Filter:
+    """What was typed; raises `FilterRefused`."""
+    found = Filter(text=text.strip())
+    bare: list[str] = []
+    for word in _split(text):
+        name, colon, value = word.partition(":")
+        if not colon or name not in FIELDS:
+            if colon and name.isidentifier() and "/" not in value:
+                raise FilterRefused(f"there is no {name}: to choose by; {', '.join(FIELDS)} are")
+            bare.append(word)
+        elif not value:
+            raise FilterRefused(f"say which {name}: {name}:…")
+        else:
+            found = _narrowed(found, name, value)
+    return replace(found, error=" ".join(bare) or None)
+
+
+def _split(text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise FilterRefused(f"{error}") from error
+
+
+def _narrowed(found: Filter, name: str, value: str) -> Filter:
+    match name:
+        case "state":
+            return replace(found, states=(found.states or frozenset()) | _states(value))
+        case "tag":
+            return replace(found, tags=(*found.tags, value))
+        case "worker":
+            return replace(found, worker=value)
+        case "parent":
+            return replace(found, parent=_number(value))
+        case "older":
+            return replace(found, older=_age(value))
+    return replace(found, fields=(*found.fields, (_WORDS[name], value)))
+
+
+def _states(value: str) -> frozenset[State]:
+    try:
+        return frozenset(map(State, value.split(",")))
+    except ValueError:
+        raise FilterRefused(f"a state is one of {', '.join(State)}") from None
+
+
+def _number(value: str) -> int:
+    if not value.isdecimal() or not 0 < int(value) < 2**63:
+        raise FilterRefused("a parent is the id of a job")
+    return int(value)
+
+
+def _age(value: str) -> timedelta:
+    try:
+        return read_age(value)
+    except click.BadParameter as error:
+        raise FilterRefused(error.message) from None
