@@ -39,7 +39,9 @@ from penstock.worker.upkeep import Upkeep
 
 _log = logging.getLogger(__name__)
 
-APPLICATION_QUEUES = frozenset({"events", "indexing", "entries", "entries-operations", "ingest", "notebooks"})
+APPLICATION_QUEUES = frozenset(
+    {"events", "indexing", "entries", "entries-operations", "ingest", "notebooks"}
+)
 """Queues of Penstock's own applications: only a worker that names them works on them."""
 
 # To wait for the next change is to ask the store something: the claim goes first.
