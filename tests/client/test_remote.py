@@ -137,6 +137,9 @@ def test_queues_are_looked_at_and_steered(app: Penstock, remote: RemotePenstock)
     assert run_sync(remote.pause("steer/ed")).paused
     drained = run_sync(remote.drain("steer/ed", timeout=SECOND))
     assert (drained.status, drained.remaining) == ("paused", 1)
+    still = run_sync(remote.pause("steer/ed", duration=60 * SECOND))
+    assert (still.paused, still.paused_until) == (True, None)  # it does not end earlier for that
+    run_sync(remote.resume("steer/ed"))
     held = run_sync(remote.pause("steer/ed", duration=60 * SECOND))
     assert held.paused_until is not None
     assert held in run_sync(app.queues())
