@@ -158,13 +158,16 @@ def test_nothing_is_lost_and_nothing_taken_twice(
         acknowledged = set(family.lines("producer"))
 
         def is_empty() -> bool:
+            # What has lost its worker twice rests for up to a lease: nobody waits so long here.
+            table = "penstock_job" if database.is_sqlite else "job_active"
+            database.run(f"UPDATE {table} SET run_at = enqueued_at WHERE stage = 1")  # noqa: S608
             found = database.run(
                 "SELECT count(*) FROM unified_queue WHERE status IN ('pending', 'in_progress')"
             ).fetchone()[0]
             database.connection.commit()
             return not found
 
-        until(is_empty, "not all came to an end")
+        until(is_empty, "not all came to an end", lambda: standing(database))
     finally:
         family.close()
         for name in ROLES:
