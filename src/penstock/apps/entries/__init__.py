@@ -18,7 +18,7 @@ from penstock.apps.entries.entries import (
 )
 from penstock.apps.entries.entrytypes import EntryType, Field, InvalidEntry
 from penstock.apps.entries.filing import FileRoutes
-from penstock.apps.entries.pool import Pool
+from penstock.apps.entries.pool import pool_of
 from penstock.apps.entries.routes import EntriesRoutes
 from penstock.apps.entries.rows import Chosen
 from penstock.apps.entries.settings import Settings
@@ -72,7 +72,7 @@ def install(penstock: Penstock, settings: Settings, data: Path | None = None) ->
         if routes.refused or missing_packages() or not settings.workers:
             yield
             return
-        async with Pool(entries).running():
+        async with pool_of(entries).running():
             yield
 
     return Application(

@@ -15,12 +15,13 @@ import msgspec
 from penstock import ConfigurationError, Penstock
 from penstock.apps import Application
 from penstock.apps.ingest.items import InvalidItem, Item, ItemType, Operation, checked
-from penstock.apps.ingest.pool import Pool
+from penstock.apps.ingest.process import Told
 from penstock.apps.ingest.roots import Roots
 from penstock.apps.ingest.routes import IngestRoutes
 from penstock.apps.ingest.service import Added, Service
 from penstock.apps.ingest.settings import Settings
 from penstock.apps.ingest.shelves import Shelves
+from penstock.apps.pool import Pool
 from penstock.http.routes import routes_of
 
 if TYPE_CHECKING:
@@ -82,8 +83,10 @@ def install(penstock: Penstock, settings: Settings, data: Path | None = None) ->
     folder = (data or DATA).absolute()
     service, shelves = Service(penstock, settings), Shelves(settings, folder)
     roots = Roots(settings.roots, folder)
-    told = msgspec.structs.replace(settings, roots=roots.roots)
-    pool = Pool(penstock, told, folder)
+    told = Told(penstock.url, str(folder), msgspec.structs.replace(settings, roots=roots.roots))
+    pool = Pool(
+        penstock, "penstock.apps.ingest.process", told, settings.workers, service.has_unfinished
+    )
 
     @asynccontextmanager
     async def running() -> AsyncIterator[None]:

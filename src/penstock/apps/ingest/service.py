@@ -58,6 +58,14 @@ class Service:
             )
             self._is_ready = True
 
+    async def has_unfinished(self) -> bool:
+        """Whether there are items to work on."""
+        counts = await self.penstock.count()
+        unfinished = (State.PENDING, State.RUNNING)
+        return any(
+            n for (queue, state, _), n in counts.items() if queue == QUEUE if state in unfinished
+        )
+
     async def add(
         self, items: Sequence[Item], *, parent: int | None = None, run_at: datetime | None = None
     ) -> list[Added]:
