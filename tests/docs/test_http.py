@@ -25,8 +25,6 @@ def served() -> list[Route]:
     installed = [
         events.install(app, events.Settings()),
         indexing.install(app, indexing.Settings()),
-        events.install(app, events.Settings()),
-        indexing.install(app, indexing.Settings()),
         entries.install(app, entries.Settings()),
         ingest.install(app, ingest.Settings()),
         notebooks.install(app, notebooks.Settings()),

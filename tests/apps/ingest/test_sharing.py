@@ -43,7 +43,7 @@ async def test_a_backlog_of_one_tenant_does_not_delay_another(table: Bench) -> N
 
 
 async def test_age_promotes_items_unless_it_is_turned_off(table: Bench) -> None:
-    await table.service.prepare()
+    await table.service.let_age_count()
     [queue] = [one for one in await table.app.queues() if one.name == "ingest"]
     assert queue.promote_after is not None
     assert queue.promote_after.total_seconds() == 300

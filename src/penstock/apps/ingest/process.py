@@ -35,6 +35,7 @@ async def _work(heard: Told) -> None:
         parts = assemble(penstock, heard.settings, Path(heard.data))
         parts.handlers.register()
         await parts.service.prepare()
+        await parts.service.let_age_count()
         parts.shelves.tidy()
         worker = Worker(
             penstock,

@@ -52,11 +52,12 @@ class Service:
         """Make the tables; raises `ConfigurationError` on a store that can have none."""
         if not self._is_ready:
             await relation.prepare(self.penstock)
-            after = self._settings.promote_after
-            await self.penstock.limit(
-                QUEUE, promote_after=timedelta(seconds=after) if after else None
-            )
             self._is_ready = True
+
+    async def let_age_count(self) -> None:
+        """Have waiting items gain on others; not before there are any, so that no queue shows."""
+        after = self._settings.promote_after
+        await self.penstock.limit(QUEUE, promote_after=timedelta(seconds=after) if after else None)
 
     async def has_unfinished(self) -> bool:
         """Whether there are items to work on."""
