@@ -43,6 +43,8 @@ class Server(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Whether every request is logged."""
     cors_origins: tuple[str, ...] = ()
     """The origins of web pages that may call this server."""
+    secret_fields: tuple[str, ...] = ("password", "passwd", "secret", "api_key", "access_token")
+    """The fields of arguments and results whose values are not shown."""
 
 
 class Setting(msgspec.Struct, frozen=True):
@@ -160,7 +162,7 @@ def _read_file(environment: Mapping[str, str], file: Path | None) -> tuple[Path,
 
 
 def _converted(value: Any, field: Any, title: str, source: str) -> Any:
-    if isinstance(value, str) and field.name in ("apps", "cors_origins"):
+    if isinstance(value, str) and field.name in ("apps", "cors_origins", "secret_fields"):
         value = [part.strip() for part in value.split(",") if part.strip()]
     try:
         return msgspec.convert(value, field.type, strict=False)

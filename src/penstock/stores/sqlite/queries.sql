@@ -1048,15 +1048,24 @@ ON CONFLICT DO NOTHING RETURNING name;
 DELETE FROM penstock_token WHERE name = ? RETURNING name;
 
 -- name: greet
-INSERT OR REPLACE INTO penstock_worker (
+INSERT INTO penstock_worker (
     name, host, pid, queues, tags, concurrency, started_at, seen_at
-) VALUES (?, ?, ?, ?, ?, ?, ?, ?);
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (name) DO UPDATE SET
+    host = excluded.host, pid = excluded.pid, queues = excluded.queues, tags = excluded.tags,
+    concurrency = excluded.concurrency, started_at = excluded.started_at,
+    seen_at = excluded.seen_at
+RETURNING draining;
+
+-- name: drain
+UPDATE penstock_worker SET draining = 1 WHERE name = ? RETURNING name;
 
 -- name: dismiss
 DELETE FROM penstock_worker WHERE name IN (SELECT value FROM json_each(?)) RETURNING name;
 
 -- name: workers
-SELECT name, host, pid, queues, tags, concurrency, started_at, seen_at FROM penstock_worker;
+SELECT name, host, pid, queues, tags, concurrency, started_at, seen_at, draining
+FROM penstock_worker;
 
 -- A lease was claimed at its start, or renewed a whole lease before its end.
 -- name: holdings
@@ -1080,3 +1089,7 @@ SELECT
         (SELECT json_group_array(json_array(kind, name, concurrency)) FROM penstock_limit),
         (SELECT json_group_array(digest) FROM penstock_token)
     );
+
+-- The bytes of all pages; dead rows are a matter of the other database.
+-- name: size
+SELECT page_count * page_size, NULL FROM pragma_page_count(), pragma_page_size();
