@@ -18,15 +18,16 @@ const listeners = new Set();
 /** Call back with every answer's status; 0 where there was none. */
 export const onAnswer = (listener) => listeners.add(listener);
 
-async function request(method, path, { params, body, signal } = {}) {
+async function request(method, path, { params, body, file, signal } = {}) {
   const given = Object.entries(params || {}).filter(([, v]) => v !== undefined && v !== null && v !== "");
   const query = new URLSearchParams(given).toString();
   const headers = { "X-Requested-With": "penstock" };
   if (body !== undefined) headers["Content-Type"] = "application/json";
+  if (file) headers["Content-Type"] = "application/octet-stream";
   let answer;
   try {
     answer = await fetch(`${path}${query ? `?${query}` : ""}`, {
-      method, headers, signal, body: body === undefined ? undefined : JSON.stringify(body),
+      method, headers, signal, body: file || (body === undefined ? undefined : JSON.stringify(body)),
       credentials: "same-origin", cache: "no-store",
     });
   } catch (error) {
@@ -55,8 +56,7 @@ function tell(status) {
 
 export const get = (path, params, signal) => request("GET", path, { params, signal });
 export const post = (path, body, params) => request("POST", path, { body, params });
-export const put = (path, body) => request("PUT", path, { body });
-export const patch = (path, body) => request("PATCH", path, { body });
+export const send = (path, file, params) => request("POST", path, { file, params });
 export const remove = (path, body, params) => request("DELETE", path, { body, params });
 
 /** A part of a path. */

@@ -193,6 +193,7 @@ onAnswer((status) => {
 // Who looks
 
 let checking = null;
+let turns = 0; // sign-ins and sign-outs: an answer from before the last of them says nothing
 
 function check() {
   checking = checking || learn().finally(() => { checking = null; });
@@ -200,8 +201,10 @@ function check() {
 }
 
 async function learn() {
+  const turn = turns;
   try {
     const found = await get("/api/v1/session");
+    if (turn !== turns) return;
     const before = JSON.stringify(session);
     session = found;
     if (JSON.stringify(found) !== before && current) show();
@@ -220,6 +223,7 @@ function showSignIn() {
     event.preventDefault();
     try {
       session = await post("/api/v1/session", { token: secret.value.trim() });
+      turns += 1;
       if (!session.open && !session.signed_in) throw new Error("the token is not known");
       live.start();
       show();
@@ -237,6 +241,7 @@ function showSignIn() {
 
 async function signOut() {
   session = await remove("/api/v1/session");
+  turns += 1;
   location.hash = "#/";
   await show();
   toast("Signed out.");

@@ -82,7 +82,7 @@ export function graph(levels, edges, self) {
       svg("text.dim", { x: x + 10, y: y + 35 }, node.task.length > 24 ? `${node.task.slice(0, 23)}…` : node.task));
   });
   const picture = svg("svg.graph", { viewBox: `0 0 ${width} ${height}`, width, height, role: "group", "aria-label": "What waits for what" }, lines, boxes);
-  return h("div.scroll", { tabindex: "0", role: "region", "aria-label": "What waits for what, as a graph" }, picture);
+  return h("div.scroll", { tabindex: "0", role: "group", "aria-label": "A graph, which can be scrolled" }, picture);
 }
 
 /** The life of a job as a band: where it waited, and where it ran. */

@@ -3,7 +3,7 @@
 import { h, replace, keyed } from "/dashboard/dom.js";
 import { post, remove, part } from "/dashboard/api.js";
 import { number, ago, span, rate, to } from "/dashboard/words.js";
-import { head, panel, body, table, cell, empty, badge, meter, action, ask, flag } from "/dashboard/widgets.js";
+import { head, panel, table, cell, empty, badge, meter, action, ask, flag, drawFacts, found, searching } from "/dashboard/widgets.js";
 
 export async function show(view) {
   const tiles = h("dl.tiles");
@@ -30,7 +30,7 @@ export async function show(view) {
 function drawTiles(tiles, status, page) {
   const shown = [["Documents", number(status.total_documents), `${number(status.total_chunks)} chunks`], ["Running", number(page.running), `${number(page.pending)} waiting`],
     ["Failed", number(page.failed), `${number(page.completed)} done`], ["Watched folders", number(status.file_watcher.watched_folders), status.file_watcher.running ? "the watcher runs" : "the watcher does not run"]];
-  keyed(tiles, shown, ([name]) => name, ([name, big, sub]) => h("div.tile", {}, h("dt", {}, name), h("dd", {}, h("span.big", {}, big), h("span.sub", {}, sub))));
+  drawFacts(tiles, shown);
 }
 
 function folderRow(view, one) {
@@ -65,18 +65,10 @@ async function indexFolder(view) {
 }
 
 function search() {
-  const input = h("input", { type: "search", id: "query", placeholder: "how are jobs retried?", "data-first": true, required: true });
-  const mode = h("select", { id: "mode" }, ["hybrid", "vector", "bm25"].map((one) => h("option", { value: one }, { hybrid: "meaning and words", vector: "meaning", bm25: "words" }[one])));
+  const mode = h("select", { id: "mode" }, [["hybrid", "meaning and words"], ["vector", "meaning"], ["bm25", "words"]].map(([value, name]) => h("option", { value }, name)));
   const collection = h("input", { id: "collection", value: "default" });
-  const results = h("div", { role: "status" });
-  const form = h("form", { role: "search", "aria-label": "Search", onsubmit: async (event) => {
-    event.preventDefault();
-    replace(results, h("p.dim", {}, "Searching…"));
-    try {
-      const found = await post("/query", { query: input.value, mode: mode.value, collection: collection.value || "default", top_k: 10 });
-      replace(results, h("p.dim", {}, `${number(found.total_results)} results in ${span(found.query_time_ms / 1000)}`), h("ol.steps", {}, found.results.map((one) => h("li", {},
-        h("div.what", {}, h("strong", {}, one.source), h("span.chip", {}, `score ${one.score.toFixed(3)}`), one.vector_score !== null && h("span.chip", {}, `meaning ${one.vector_score.toFixed(3)}`), one.bm25_score !== null && h("span.chip", {}, `words ${one.bm25_score.toFixed(3)}`)), h("pre", {}, one.text.slice(0, 600))))));
-    } catch (error) { replace(results, h("p.failed", {}, error.message)); }
-  } }, h("div.fields", {}, h("label", {}, "Search", input), h("label", {}, "By", mode), h("label", {}, "Collection", collection), h("button.main", {}, "Search")));
-  return panel("Search", body(form, results));
+  return searching("how are jobs retried?", [["By", mode], ["Collection", collection]], async (query) => {
+    const answer = await post("/query", { query, mode: mode.value, collection: collection.value || "default", top_k: 10 });
+    return answer.results.map((one) => found(one.source, [["score", one.score], ["meaning", one.vector_score], ["words", one.bm25_score]], one.text));
+  });
 }

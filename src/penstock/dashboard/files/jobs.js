@@ -21,9 +21,14 @@ export async function show(view) {
   page.foot = h("div.pages");
   page.none = h("div");
   await load(page);
-  const kept = document.activeElement && document.activeElement.closest("main") ? document.activeElement.id : "";
-  replace(view.root, head("Jobs", view.can("admin") ? bulkButtons(page) : null), filters(view), h("section.panel", { "aria-label": "Jobs" }, page.bar, page.list, page.none, page.foot));
-  if (kept && document.getElementById(kept)) document.getElementById(kept).focus({ preventScroll: true });
+  const title = head("Jobs", view.can("admin") ? bulkButtons(page) : null);
+  const list = h("section.panel", { "aria-label": "Jobs" }, page.bar, page.list, page.none, page.foot);
+  const [before, form, old] = view.root.children;
+  if (form && form.show) { // somebody may be typing into it
+    before.replaceWith(title);
+    old.replaceWith(list);
+  } else replace(view.root, title, filters(), list);
+  view.root.children[1].show(view);
   view.live((events) => follow(page, events));
   view.turns = [() => refresh(page)];
 }
@@ -106,22 +111,33 @@ async function newest(page) {
 
 // Filters, which stand in the address
 
-function filters(view) {
-  const chosen = new Set((view.params.state || "").split(",").filter(Boolean));
-  const states = h("div.chips", { role: "group", "aria-label": "States" }, STATES.map((state) =>
-    h("button.choice", { type: "button", id: `state-${state}`, "aria-pressed": String(chosen.has(state)), onclick: () => {
-      if (!chosen.delete(state)) chosen.add(state);
-      view.go({ ...view.params, state: [...chosen].join(","), after: "" });
-    } }, badge(state))));
-  const inputs = FIELDS.map(([name, label, hint], n) => h("label", {}, label,
-    h("input", { id: `filter-${name}`, name, type: name === "before" ? "datetime-local" : "search", placeholder: hint, value: view.params[name] || "", "data-first": n === 0, onchange: submit })));
+function filters() {
+  let view = null;
+  const chosen = new Set();
+  const states = STATES.map((state) => h("button.choice", { type: "button", value: state, onclick: () => {
+    if (!chosen.delete(state)) chosen.add(state);
+    view.go({ ...view.params, state: [...chosen].join(","), after: "" });
+  } }, badge(state)));
+  const inputs = FIELDS.map(([name, , hint], n) => h("input", { id: `filter-${name}`, name, type: name === "before" ? "datetime-local" : "search", placeholder: hint, "data-first": n === 0, onchange: submit }));
+  const parent = h("span.chip");
+  const clear = h("button", { type: "button", onclick: () => { inputs.forEach((input) => { input.value = ""; }); view.go({}); } }, "Clear");
   function submit() {
-    const given = Object.fromEntries([...form.querySelectorAll("input")].map((input) => [input.name, input.value.trim()]));
+    const given = Object.fromEntries(inputs.map((input) => [input.name, input.value.trim()]));
     view.go({ ...view.params, ...given, after: "" });
   }
   const form = h("form.panel", { role: "search", "aria-label": "Filter", onsubmit: (event) => { event.preventDefault(); submit(); } },
-    h("div.body", {}, states, h("div.fields", {}, inputs, view.params.parent && h("span.chip", {}, `children of #${view.params.parent}`),
-      h("button.hidden", { tabindex: "-1" }, "Apply"), Object.keys(view.params).length > 0 && h("button", { type: "button", onclick: () => view.go({}) }, "Clear"))));
+    h("div.body", {}, h("div.chips", { role: "group", "aria-label": "States" }, states),
+      h("div.fields", {}, inputs.map((input, n) => h("label", {}, FIELDS[n][1], input)), parent, h("button.hidden", { tabindex: "-1" }, "Apply"), clear)));
+  form.show = (now) => {
+    view = now;
+    chosen.clear();
+    for (const state of (view.params.state || "").split(",").filter(Boolean)) chosen.add(state);
+    for (const button of states) button.setAttribute("aria-pressed", String(chosen.has(button.value)));
+    for (const input of inputs) if (input !== document.activeElement) input.value = view.params[input.name] || "";
+    parent.hidden = !view.params.parent;
+    parent.textContent = `children of #${view.params.parent}`;
+    clear.hidden = !Object.keys(view.params).length;
+  };
   return form;
 }
 

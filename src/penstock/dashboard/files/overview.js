@@ -12,7 +12,7 @@ const RECENT = 300;
 
 export async function show(view) {
   const by = STEPS[view.params.by] ? view.params.by : "minute";
-  const tiles = h("dl.tiles");
+  const tiles = h("div.tiles");
   const charts = h("div.grid.two");
   const queues = table("Queues", ["Queue", ["Waiting", "number"], ["Running", "number"], ["Oldest waiting", "number"], ["In", "number"], ["Out", "number"], "Utilisation", ["Time to empty", "number"], ["Failed", "number"], ""]);
   const none = h("div");

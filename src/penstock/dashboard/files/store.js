@@ -2,7 +2,7 @@
 
 import { h, replace, keyed } from "/dashboard/dom.js";
 import { number, bytes, span } from "/dashboard/words.js";
-import { head, panel, body, facts, table, cell } from "/dashboard/widgets.js";
+import { head, panel, body, facts, table, cell, drawFacts } from "/dashboard/widgets.js";
 
 const WRITES = ["add", "claim", "transition", "renew", "transact", "note", "finish", "digest", "prune", "greet", "configure"];
 const LARGE_WAL = 64e6;
@@ -40,5 +40,5 @@ function drawTiles(tiles, store, ready, writes) {
     ["Stale writes refused", number(store.refused), "of workers that had lost their lease"],
     ["Leases expired", number(store.expired), "workers that fell silent"],
   ].filter(Boolean);
-  keyed(tiles, shown, ([name]) => name, ([name, big, sub]) => h("div.tile", {}, h("dt", {}, name), h("dd", {}, h("span.big", {}, big), h("span.sub", {}, sub))));
+  drawFacts(tiles, shown);
 }

@@ -1,7 +1,7 @@
 // What the screens are made of.
 
-import { h, svg, replace } from "/dashboard/dom.js";
-import { plural } from "/dashboard/words.js";
+import { h, svg, replace, keyed } from "/dashboard/dom.js";
+import { plural, span } from "/dashboard/words.js";
 
 const SHAPES = {
   pending: [["circle", { cx: 8, cy: 8, r: 5.5, fill: "none", stroke: "currentColor", "stroke-width": 2 }]],
@@ -55,7 +55,7 @@ export function table(label, headings, rows = []) {
   const names = headings.map((one) => (Array.isArray(one) ? one : [one, ""]));
   const tbody = h("tbody", {}, rows);
   const wide = names.map(([name, kind]) => h(kind ? `th.${kind}` : "th", { scope: "col" }, name || h("span.hidden", {}, "Actions")));
-  const element = h("div.scroll", { tabindex: "0", role: "region", "aria-label": label }, h("table.cards", {}, h("thead", {}, h("tr", {}, wide)), tbody));
+  const element = h("div.scroll", { tabindex: "0", role: "group", "aria-label": label }, h("table.cards", {}, h("thead", {}, h("tr", {}, wide)), tbody));
   element.rows = tbody;
   return element;
 }
@@ -102,7 +102,7 @@ export function ask({ title, text, count, what, button, danger, fields = [] }) {
       h("div.actions", {}, h("button", { value: "no", type: "button", onclick: () => dialog.close("no") }, "Keep as it is"), confirm));
     const dialog = h("dialog", { "aria-labelledby": "asked" }, form);
     dialog.addEventListener("close", () => {
-      const values = Object.fromEntries([...form.querySelectorAll("input")].map((one) => [one.name, one.type === "checkbox" ? one.checked : one.value]));
+      const values = Object.fromEntries([...form.querySelectorAll("input")].map((one) => [one.name, one.type === "checkbox" ? one.checked : one.type === "file" ? one.files[0] : one.value]));
       dialog.remove();
       resolve(dialog.returnValue === "yes" ? values : null);
     });
@@ -122,14 +122,15 @@ export function action(name, act, kind = "") {
   const element = h(`button${kind}`, { type: "button" }, name);
   element.addEventListener("click", async (event) => {
     event.stopPropagation();
-    element.disabled = true;
+    if (element.ariaBusy === "true") return;
+    element.ariaBusy = "true"; // not disabled: it keeps the focus while a dialog asks
     try {
       const said = await act();
       if (said) toast(said);
     } catch (error) {
       toast(`${name}: ${error.message}`, true);
     } finally {
-      element.disabled = false;
+      element.ariaBusy = null;
     }
   });
   return element;
@@ -140,3 +141,37 @@ export function problem(error, again) {
   return h("div.problem", { role: "alert" }, h("span", {}, text), again && error.status !== 403 && h("button", { type: "button", onclick: again }, "Try again"));
 }
 
+
+/** Figures side by side, in a `dl.tiles`: a name, a large word, and a small one. */
+export function drawFacts(tiles, shown) {
+  keyed(tiles, shown, ([name]) => name, ([name, big, sub]) => h("div.tile", {}, h("dt", {}, name), h("dd", {}, h("span.big", {}, big), h("span.sub", {}, sub))));
+}
+
+/** A search box; `find` answers with what was found, drawn. */
+export function searching(hint, fields, find) {
+  const input = h("input", { type: "search", id: "query", placeholder: hint, "data-first": true, required: true });
+  const results = h("div", { role: "status" });
+  const form = h("form", { role: "search", "aria-label": "Search", onsubmit: async (event) => {
+    event.preventDefault();
+    replace(results, h("p.dim", {}, "Searching…"));
+    const began = performance.now();
+    try {
+      const list = await find(input.value);
+      replace(results, h("p.dim", {}, `${plural(list.length, "result")} in ${span((performance.now() - began) / 1000)}`), h("ol.steps", {}, list));
+    } catch (error) {
+      replace(results, h("p.failed", {}, error.message));
+    }
+  } }, h("div.fields", {}, h("label", {}, "Search", input), fields.map(([name, field]) => h("label", {}, name, field)), h("button.main", {}, "Search")));
+  return panel("Search", body(form, results));
+}
+
+export function found(source, scores, text) {
+  const known = scores.filter(([, score]) => score !== null && score !== undefined);
+  return h("li", {}, h("div.what", {}, h("strong", {}, source), known.map(([name, score]) => h("span.chip", {}, `${name} ${score.toFixed(3)}`))), h("pre", {}, text.slice(0, 600)));
+}
+
+/** What kept an application from answering, in place of its screen; everything else is raised. */
+export function unavailable(error, title) {
+  if (error.status !== 501 && error.status !== 503) throw error;
+  return [head(title), empty(`${title} cannot be used on this server`, `${error.message}.`)];
+}
