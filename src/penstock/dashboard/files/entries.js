@@ -2,7 +2,7 @@
 
 import { h, replace, keyed } from "/dashboard/dom.js";
 import { post, send, part } from "/dashboard/api.js";
-import { number, ago, pretty } from "/dashboard/words.js";
+import { number, ago, pretty, headline } from "/dashboard/words.js";
 import { head, panel, body, table, cell, empty, badge, meter, action, ask, flag, drawFacts, found, searching, unavailable } from "/dashboard/widgets.js";
 
 const STATES = { pending: "pending", processing: "running", embedded: "done", failed: "failed" };
@@ -40,7 +40,7 @@ function drawCounts(tiles, counts, { queue, workers }) {
 
 function failedRow(one) {
   return h("tr.pick", {}, cell("", "wide", h("strong", {}, one.id), " ", badge(STATES[one.embedding_status], one.embedding_status), h("span.sub", {}, `${one.entity_type} · ${one.category_code}`)),
-    cell("Error", "wide", one.embedding_error || ""), cell("Attempts", "number", number(one.embedding_attempts)), cell("Changed", "nowrap", ago(one.updated_at)));
+    cell("Error", "wide", one.embedding_error && h("details", {}, h("summary", {}, headline(one.embedding_error)), h("pre", {}, one.embedding_error))), cell("Attempts", "number", number(one.embedding_attempts)), cell("Changed", "nowrap", ago(one.updated_at)));
 }
 
 function buttons(view, status, imports) {

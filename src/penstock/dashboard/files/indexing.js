@@ -50,7 +50,7 @@ function jobRow(view, job) {
   const { detail } = job;
   const words = detail ? [`${number(detail.files_processed)} of ${number(detail.files_total)} files`, detail.rate && rate(detail.rate).replace("/", " files/"), detail.seconds_left !== null && `${span(detail.seconds_left)} left`].filter(Boolean).join(" · ") : "";
   return h("tr.pick", {}, cell("", "wide", h("a", { href: to(`/jobs/${job.id.replace("job_", "")}`) }, h("strong", {}, job.folder_path)), h("span.sub", {}, `${job.operation} · ${job.collection}`)), cell("State", "", badge(job.status)),
-    cell("Progress", "", meter(job.progress_percent / 100, `Progress of ${job.id}`), h("span.sub", {}, words || job.error || `${job.progress_percent} %`)), cell("Enqueued", "nowrap", ago(job.enqueued_at)),
+    cell("Progress", "", meter(job.progress_percent / 100, `Progress of ${job.id}`, ".flow"), h("span.sub", {}, words || job.error || `${job.progress_percent} %`)), cell("Enqueued", "nowrap", ago(job.enqueued_at)),
     cell("", "number", view.can("publish") && ["pending", "running"].includes(job.status) && stop));
 }
 

@@ -2,7 +2,7 @@
 
 import { h, replace, keyed } from "/dashboard/dom.js";
 import { post, part } from "/dashboard/api.js";
-import { number, ago, to, plural } from "/dashboard/words.js";
+import { number, ago, to, plural, headline } from "/dashboard/words.js";
 import { head, panel, table, cell, empty, badge, action, ask, switcher, drawFacts, found, searching, unavailable } from "/dashboard/widgets.js";
 
 const STATES = { pending: "pending", in_progress: "running", done: "done", failed: "failed" };
@@ -45,7 +45,7 @@ function itemRow(view, one) {
   const named = one.payload && (one.payload.file_path || one.payload.folder_path || one.payload.path || one.payload.document_id || one.payload.library);
   return h("tr.pick", {}, cell("", "wide", h("a", { href: to(`/jobs/${one.job_id}`) }, h("strong", {}, `${one.item_type} ${one.op}`)), h("span.sub", {}, typeof named === "string" ? named : one.queue_id)),
     cell("Status", "", badge(STATES[one.status] || one.status, one.status.replace("_", " "))), cell("Tenant, collection", "", `${one.tenant_id} · ${one.collection}`),
-    cell("Error", "clip.wide", one.error_message || ""), cell("Changed", "nowrap", ago(one.updated_at)),
+    cell("Error", "clip.wide", one.error_message && h("details", {}, h("summary", {}, headline(one.error_message)), h("pre", {}, one.error_message))), cell("Changed", "nowrap", ago(one.updated_at)),
     cell("", "number.wide", h("span.actions", {}, one.item_type === "folder" && h("a.button", { href: to("/ingest", { parent: one.queue_id }) }, "Children"),
       view.can("publish") && one.status === "failed" && act("Retry", "retry", "The item runs again."), view.can("publish") && ["pending", "in_progress"].includes(one.status) && act("Cancel", "cancel", "The item was cancelled."))));
 }

@@ -70,7 +70,7 @@ export function meter(part, label, kind = "") {
   const percent = Math.max(0, Math.min(100, 100 * part));
   const inner = h("i");
   inner.style.width = `${percent}%`;
-  return h(`div.bar${kind}${part >= 1 ? ".full" : ""}`, { role: "meter", "aria-label": label, "aria-valuemin": 0, "aria-valuemax": 100, "aria-valuenow": Math.round(percent) }, inner);
+  return h(`div.bar${kind || (part >= 1 ? ".full" : "")}`, { role: "meter", "aria-label": label, "aria-valuemin": 0, "aria-valuemax": 100, "aria-valuenow": Math.round(percent) }, inner);
 }
 
 export function switcher(label, options, chosen, choose) {
@@ -161,7 +161,7 @@ export function searching(hint, fields, find) {
     } catch (error) {
       replace(results, h("p.failed", {}, error.message));
     }
-  } }, h("div.fields", {}, h("label", {}, "Search", input), fields.map(([name, field]) => h("label", {}, name, field)), h("button.main", {}, "Search")));
+  } }, h("div.fields", {}, h("label.grow", {}, "Search", input), fields.map(([name, field]) => h("label", {}, name, field)), h("button.main", {}, "Search")));
   return panel("Search", body(form, results));
 }
 
