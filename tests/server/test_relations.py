@@ -19,6 +19,16 @@ async def test_line_of_a_key_has_its_holder_first(api: Api, app: Penstock) -> No
     assert [one["id"] for one in line["waiting"]] == [second.id, third.id]
 
 
+async def test_running_job_holds_its_key_before_older_ones(api: Api, app: Penstock) -> None:
+    older, newer = await app.enqueue_many([job(key="k")] * 2)
+    await app.cancel(older.id)
+    await app.claim(worker="w", limit=1)
+    await app.retry(older.id)
+    line = await api("GET", "/keys/k")
+    assert line["holder"]["id"] == newer.id
+    assert [one["id"] for one in line["waiting"]] == [older.id]
+
+
 async def test_long_line_comes_in_pages(api: Api, app: Penstock) -> None:
     jobs = await app.enqueue_many([job(key="k")] * 5)
     page = await api("GET", "/keys/k?limit=2")

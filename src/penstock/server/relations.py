@@ -5,8 +5,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from penstock.core.job import Job, JobQuery
-from penstock.core.lifecycle import UNFINISHED, State
+from penstock.core.job import Job, JobId, JobQuery
+from penstock.core.lifecycle import State
 from penstock.core.token import Access
 from penstock.engine import Penstock
 from penstock.http.routes import route
@@ -107,21 +107,24 @@ class RelationRoutes:
     )
     async def line(self, key: Key, query: LineQuery) -> KeyLine:
         """Who holds a key and who waits behind, in the order in which they will run."""
-        found = await self._penstock.find(
-            JobQuery(
-                key=key,
-                states=UNFINISHED,
-                newest_first=False,
-                after=query.after,  # type: ignore[arg-type] # ids are numbers on the wire
-                limit=query.limit + 1,
-            )
+        first = query.after is None
+        running = JobQuery(key=key, states=frozenset({State.RUNNING}), limit=1)
+        held = await self._penstock.find(running) if first else []
+        pending = JobQuery(
+            key=key,
+            states=frozenset({State.PENDING}),
+            newest_first=False,
+            after=None if query.after is None else JobId(query.after),
+            limit=query.limit + 1,
         )
+        found = await self._penstock.find(pending)
         page, more = found[: query.limit], len(found) > query.limit
-        holder = page[0] if page and query.after is None else None
+        line = [*held, *page]
+        holder = line[0] if line and first else None
         return KeyLine(
             key=key,
             holder=None if holder is None else _waiter(holder),
-            waiting=[_waiter(job) for job in page if job is not holder],
+            waiting=[_waiter(job) for job in line if job is not holder],
             after=page[-1].id if more else None,
         )
 
