@@ -266,7 +266,7 @@ def test_missing_extra_is_named(tmp_path: Path) -> None:
 def test_server_goes_on_when_its_worker_is_drained(tmp_path: Path) -> None:
     with served(tmp_path) as (server, url):
         deadline = time.monotonic() + SOON
-        workers = []
+        workers: list[dict[str, str]] = []
         while not workers:  # it greets a moment after the server answers
             assert time.monotonic() < deadline
             workers = httpx.get(f"{url}/api/v1/workers", timeout=SOON).json()["workers"]
