@@ -20,6 +20,8 @@ from playwright.sync_api import Browser, ConsoleMessage, Error, Page, expect, sy
 from penstock import Penstock
 from penstock.apps import events, indexing
 from penstock.server.app import Service
+from penstock.stores import open_store
+from penstock.stores.observed import Timing, observe
 from tests.server.support import SOON, Listener
 
 T = TypeVar("T")
@@ -61,7 +63,11 @@ def a_site(folder: Path) -> Iterator[Site]:
     stopping = threading.Event()
 
     async def run() -> None:
-        app = Penstock(f"sqlite:///{folder}/jobs.db")
+        timings: dict[str, Timing] = {}
+        app = Penstock(
+            f"sqlite:///{folder}/jobs.db",
+            opener=lambda *args, **options: observe(open_store(*args, **options), timings),
+        )
         settings = indexing.Settings(project_root=str(folder))
         data = folder / "data"
         data.mkdir()
@@ -69,7 +75,7 @@ def a_site(folder: Path) -> Iterator[Site]:
             events.install(app, events.Settings(), data),
             indexing.install(app, settings, data),
         ]
-        service = Service(app, installed, secret_fields=["password"])
+        service = Service(app, installed, secret_fields=["password"], timings=timings)
         listener = Listener(service)
         listening = asyncio.create_task(listener.listen())
         while not listener.started:  # noqa: ASYNC110 - it tells nobody

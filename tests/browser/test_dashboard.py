@@ -334,6 +334,7 @@ def test_store_tells_how_it_fares(site: Site, page: Page) -> None:
     main = page.locator("main")
     for text in ("answers", "Write-ahead log", "Stale writes refused", "Write latency", "sqlite"):
         expect(main).to_contain_text(text)
+    expect(row(page, "add").locator("td[data-name=Calls]")).to_have_text("1")
 
 
 def test_folder_is_indexed_and_searched(site: Site, page: Page, tmp_path: Path) -> None:

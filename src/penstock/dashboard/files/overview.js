@@ -53,7 +53,7 @@ function recentRates(history) {
 }
 
 function slotsOf(queue, workers) {
-  const own = ["events", "indexing", "entries", "ingest", "notebooks"].includes(queue.name);
+  const own = ["events", "indexing", "entries", "entries-operations", "ingest", "notebooks"].includes(queue.name);
   const taking = workers.filter((one) => !one.silent && (one.queues ? one.queues.includes(queue.name) : !own));
   const slots = taking.reduce((sum, one) => sum + (one.concurrency || 0), 0);
   return { workers: taking.length, slots: queue.concurrency ? Math.min(queue.concurrency, slots || queue.concurrency) : slots };
