@@ -43,6 +43,8 @@ class Server(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Whether every request is logged."""
     cors_origins: tuple[str, ...] = ()
     """The origins of web pages that may call this server."""
+    secret_fields: tuple[str, ...] = ("password", "passwd", "secret", "api_key", "access_token")
+    """The fields of arguments and results whose values are not shown."""
 
 
 class Setting(msgspec.Struct, frozen=True):

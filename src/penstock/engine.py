@@ -923,6 +923,14 @@ class Penstock(AccessTokens, Administration, History, OwnTables, Periodic):
         """
         return await self.store.workers()
 
+    async def drain_worker(self, name: str) -> bool:
+        """Ask a worker to take no more jobs, finish those that it has, and end.
+
+        It hears of it within ten seconds. Returns whether there is such a worker; one that only
+        holds leases, without having said who it is, cannot be asked.
+        """
+        return await self.store.drain(name)
+
     async def limits(self) -> list[Limit]:
         """Every limit of a task or of throttles; those of queues are in `queues`."""
         return await self.store.limits()

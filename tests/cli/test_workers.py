@@ -73,6 +73,7 @@ def test_workers_as_json_have_every_field(app: Penstock, shell: Shell) -> None:
                 "running": 0,
                 "oldest_start": None,
                 "expires_at": None,
+                "draining": False,
                 "silent": False,
             }
         ]

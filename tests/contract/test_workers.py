@@ -176,3 +176,24 @@ def test_worker_that_never_greeted_is_silent_when_its_lease_is_over(clock: Manua
     assert not brief.is_silent(clock.now + SECOND)
     assert brief.is_silent(clock.now + HOUR)
     assert replace(leased, host="h").is_silent(clock.now + HOUR - SECOND)
+
+
+async def test_worker_that_should_drain_hears_of_it_when_it_greets(
+    store: Store, clock: ManualClock
+) -> None:
+    assert await store.greet([worker(clock, "a"), worker(clock, "b")]) == []
+    assert await store.drain("a")
+    assert not await store.drain("unknown")
+    assert [one.draining for one in await store.workers()] == [True, False]
+    assert await store.greet([worker(clock, "a"), worker(clock, "b")]) == ["a"]
+    assert await store.greet([worker(clock, "a")]) == ["a"]
+
+
+async def test_next_worker_of_a_name_is_not_asked_to_drain(
+    store: Store, clock: ManualClock
+) -> None:
+    await store.greet([worker(clock)])
+    await store.drain("w")
+    await store.dismiss(["w"])
+    assert await store.greet([worker(clock)]) == []
+    assert [one.draining for one in await store.workers()] == [False]

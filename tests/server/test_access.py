@@ -135,12 +135,24 @@ async def test_only_a_good_token_of_the_right_scope_opens(
     assert not [secret for secret in door.secrets.values() if secret in written]
 
 
-async def test_open_routes_are_about_health(door: Door) -> None:
-    for one in ROUTES:
-        if one.declared.access is None:
-            assert one.declared.path in ("/health", "/health/ready", "/metrics")
-            status, _ = await door.knock(one.declared.method, path_of(one))
-            assert status in (200, 503)
+async def test_open_routes_are_about_health_and_the_door(door: Door) -> None:
+    """Beside health: the files of the dashboard, which have no secret in them, and its sign-in."""
+    opened = {label(one) for one in ROUTES if one.declared.access is None}
+    assert opened == {
+        "GET /health",
+        "GET /health/ready",
+        "GET /",
+        "GET /dashboard/{name}",
+        "GET /api/v1/session",
+        "POST /api/v1/session",
+        "DELETE /api/v1/session",
+    }
+    for path in ("/health", "/health/ready", "/", "/dashboard/app.js", "/api/v1/session"):
+        status, _ = await door.knock("GET", path)
+        assert status in (200, 503)
+    for method in ("POST", "DELETE"):  # not of the dashboard's own page
+        status, _ = await door.knock(method, "/api/v1/session")
+        assert status in (403, 422)
 
 
 @pytest.mark.parametrize(

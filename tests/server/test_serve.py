@@ -5,8 +5,10 @@ import os
 import signal
 import socket
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from urllib.parse import quote
 from urllib.request import urlopen
 
 import httpx
@@ -259,3 +261,22 @@ def test_missing_extra_is_named(tmp_path: Path) -> None:
     with started((COMMAND[0], "-c", program, "serve"), tmp_path) as server:
         assert server.wait() == 2
     assert server.printed[0].endswith("try: pip install 'penstock[server]'")
+
+
+def test_server_goes_on_when_its_worker_is_drained(tmp_path: Path) -> None:
+    with served(tmp_path) as (server, url):
+        deadline = time.monotonic() + SOON
+        workers: list[dict[str, str]] = []
+        while not workers:  # it greets a moment after the server answers
+            assert time.monotonic() < deadline
+            workers = httpx.get(f"{url}/api/v1/workers", timeout=SOON).json()["workers"]
+        name = quote(workers[0]["name"], safe="")
+        answer = httpx.post(f"{url}/api/v1/workers/{name}/drain", timeout=SOON)
+        assert answer.json()["draining"]
+        server.wait_for("asked to drain")
+        while httpx.get(f"{url}/api/v1/workers", timeout=SOON).json()["workers"]:
+            assert time.monotonic() < deadline
+        answer = httpx.post(f"{url}/events", json={"title": "x", "tags": "a"}, timeout=SOON)
+        assert answer.status_code == 201
+        server.send(signal.SIGTERM)
+        assert server.wait() == 0

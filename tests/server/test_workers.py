@@ -38,3 +38,12 @@ async def test_worker_that_fell_silent_is_marked(
     assert [one["silent"] for one in (await api("GET", "/workers"))["workers"]] == [False]
     clock.advance(timedelta(minutes=2))
     assert [one["silent"] for one in (await api("GET", "/workers"))["workers"]] == [True]
+
+
+async def test_worker_can_be_asked_to_drain(api: Api, app: Penstock, clock: ManualClock) -> None:
+    info = WorkerInfo(name="a/b", host="h", seen_at=clock.now)
+    await app.store.greet([info])
+    assert await api("POST", "/workers/a%2Fb/drain") == {"name": "a/b", "draining": True}
+    assert [one["draining"] for one in (await api("GET", "/workers"))["workers"]] == [True]
+    assert await app.store.greet([info]) == ["a/b"]
+    await api.refused("POST", "/workers/nobody/drain", status=404)

@@ -219,3 +219,48 @@ async def _is_over(worker: Worker) -> bool:
 
 async def _has_struck(faults: Faults, n: int) -> bool:
     return len(faults.struck) >= n
+
+
+async def test_worker_that_is_asked_to_drain_ends_with_the_jobs_it_has(
+    app: Penstock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(upkeep, "GREET_EVERY", OFTEN)
+    began, go_on = asyncio.Event(), asyncio.Event()
+
+    @app.task
+    async def long() -> None:
+        began.set()
+        await go_on.wait()
+
+    first = await long.enqueue()
+    worker = Worker(app, name="w", concurrency=5)
+    running = asyncio.create_task(worker.run())
+    await asyncio.wait_for(began.wait(), 30)
+    assert await app.drain_worker("w")
+    await eventually(lambda: asyncio.sleep(0, worker.draining))
+    second = await long.enqueue()
+    assert not running.done()
+    go_on.set()
+    await asyncio.wait_for(running, 30)
+    assert (await app.get(first.id)).state == "done"
+    assert (await app.get(second.id)).state == "pending"
+    assert await app.workers() == []
+    assert "asked to drain" in caplog.text
+
+
+async def test_worker_that_drains_can_still_be_stopped(app: Penstock) -> None:
+    began = asyncio.Event()
+
+    @app.task
+    async def endless() -> None:
+        began.set()
+        await asyncio.Event().wait()
+
+    job = await endless.enqueue()
+    worker = Worker(app, grace=timedelta(0))
+    running = asyncio.create_task(worker.run())
+    await asyncio.wait_for(began.wait(), 30)
+    worker.drain()
+    worker.stop()
+    await asyncio.wait_for(running, 30)
+    assert (await app.get(job.id)).state == "pending"

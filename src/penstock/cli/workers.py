@@ -35,6 +35,12 @@ def _fields(worker: WorkerInfo, now: datetime) -> dict[str, Any]:
     return {**plain(worker), "silent": worker.is_silent(now)}
 
 
+def _state(worker: WorkerInfo, now: datetime) -> str:
+    if worker.is_silent(now):
+        return "silent"
+    return "draining" if worker.draining else ""
+
+
 def _print_workers(workers: Sequence[WorkerInfo], now: datetime) -> None:
     columns = [
         Column("name", bends=True),
@@ -49,7 +55,7 @@ def _print_workers(workers: Sequence[WorkerInfo], now: datetime) -> None:
     rows = [
         [
             worker.name,
-            "silent" if worker.is_silent(now) else "",
+            _state(worker, now),
             _running(worker),
             when(worker.seen_at, now),
             when(worker.started_at, now),

@@ -31,6 +31,7 @@ from penstock.core.mirror import Mirror
 from penstock.core.note import Line, Note, Notes, Progress
 from penstock.core.schedule import Due, Firing, Schedule
 from penstock.core.seal import Seal
+from penstock.core.size import StoreSize
 from penstock.core.tables import Statements, Tables, Within
 from penstock.core.token import Token
 from penstock.core.worker import WorkerInfo
@@ -447,11 +448,24 @@ class Store(Protocol):
         """Remove an access token; whether there was one."""
         ...
 
-    async def greet(self, workers: Sequence[WorkerInfo]) -> None:
+    async def greet(self, workers: Sequence[WorkerInfo]) -> list[str]:
         """Keep what these workers say of themselves, each under its name, as seen now.
 
-        What an earlier greeting said is replaced. Nobody is woken.
+        What an earlier greeting said is replaced. Nobody is woken. Returns the names of those
+        that were asked to drain.
         """
+        ...
+
+    async def drain(self, name: str) -> bool:
+        """Ask a worker to take no more jobs, and to end with those that it has.
+
+        It hears of it with its next greeting. Returns whether it has greeted and was not
+        dismissed.
+        """
+        ...
+
+    async def size(self) -> StoreSize:
+        """How much room the store takes; the cost does not grow with the number of jobs."""
         ...
 
     async def dismiss(self, names: Sequence[str]) -> None:

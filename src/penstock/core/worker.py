@@ -16,7 +16,8 @@ class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
     `queues` are all where it is None. Of one that holds leases and never greeted, only its name
     and its leases are known; it was last seen when it claimed or renewed one of them.
     `oldest_start` is when the first of its running jobs began, `expires_at` when the first of its
-    leases ends.
+    leases ends. `draining` tells that it was asked to take no more jobs and to end with those
+    that it has.
     """
 
     name: str
@@ -30,6 +31,7 @@ class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
     running: int = 0
     oldest_start: datetime | None = None
     expires_at: datetime | None = None
+    draining: bool = False
 
     def is_silent(self, now: datetime) -> bool:
         """Whether it was not heard of for over a minute.

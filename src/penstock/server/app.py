@@ -1,7 +1,7 @@
 """What is served: the routes of the server and of the applications, as one ASGI application."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from importlib.metadata import version
 from typing import get_args
@@ -13,13 +13,18 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Match
 from starlette.routing import Route as StarletteRoute
 
+from penstock import dashboard
 from penstock.apps import Application
 from penstock.engine import Penstock
 from penstock.http.bodies import Receive, Scope, Send
 from penstock.http.openapi import describe
-from penstock.http.routes import Gate, Route
+from penstock.http.routes import Route, routes_of
 from penstock.server import api
+from penstock.server.gate import Gatekeeper
 from penstock.server.meter import Meter
+from penstock.server.secrets import Secrets
+from penstock.server.session import SessionRoutes
+from penstock.stores.observed import Timing
 
 TITLE = "Penstock"
 
@@ -35,11 +40,24 @@ class Service:
         *,
         meter: Meter | None = None,
         cors_origins: Sequence[str] = (),
+        secret_fields: Sequence[str] = (),
+        timings: Mapping[str, Timing] | None = None,
     ) -> None:
         self.penstock = penstock
         self._meter = meter or Meter()
         self.stopping = asyncio.Event()  # set when those who wait should go
-        self.applications = [*applications, api.install(penstock, self.stopping)]
+        self._session = SessionRoutes([application.name for application in applications])
+        self.applications = [
+            *applications,
+            api.install(
+                penstock,
+                self.stopping,
+                routes_of(self._session),
+                secrets=Secrets(secret_fields),
+                timings={} if timings is None else timings,
+            ),
+            dashboard.install(),
+        ]
         self.routes = [*(route for one in self.applications for route in one.routes), *routes]
         self._app = _fastapi(self.routes)
         # Web pages of other sites have their questions answered by the middleware.
@@ -52,8 +70,9 @@ class Service:
                 allow_headers=["Authorization", "Content-Type"],
             )
 
-    def guard(self, gate: Gate) -> None:
+    def guard(self, gate: Gatekeeper) -> None:
         """Let nobody in whom this gate refuses."""
+        self._session.door = gate
         for route in self.routes:
             route.gate = gate
 

@@ -1,4 +1,4 @@
-"""Who may call what: bearer tokens with scopes, as the store keeps them."""
+"""Who may call what: tokens with scopes, as the store keeps them, in a header or a cookie."""
 
 import asyncio
 import hmac
@@ -12,7 +12,8 @@ from penstock.core.token import Access, Token, digest_of
 from penstock.engine import Penstock
 from penstock.http.bodies import Scope, header
 from penstock.http.problems import Problem
-from penstock.server.site import Site
+from penstock.server.cookie import cookie_of
+from penstock.server.site import Site, check_own_page
 
 _log = logging.getLogger(__name__)
 
@@ -70,18 +71,32 @@ class Gatekeeper:
         if self.is_open:
             self._site.check(scope)
             return ""
+        token = self.bearer(scope)
+        if access not in token.scopes:
+            raise Problem(403, f"the token {token.name!r} does not have the scope {access}")
+        return token.name
+
+    def bearer(self, scope: Scope) -> Token:
+        """The token that a request carries; raises the `Problem` why it counts for nothing."""
         kind, _, secret = (header(scope, b"authorization") or b"").partition(b" ")
-        if kind.lower() != b"bearer" or not secret:
+        if kind.lower() == b"bearer" and secret:
+            return self.known(secret.decode("latin-1").strip())
+        kept = cookie_of(scope)
+        if kept is None:
             raise _unknown("this needs a token: send Authorization: Bearer …")
-        digest = digest_of(secret.decode("latin-1").strip())
+        # A browser adds its cookie to whatever page asks: only our own may.
+        check_own_page(scope)
+        return self.known(kept)
+
+    def known(self, secret: str) -> Token:
+        """The token with this secret; raises the `Problem` why it counts for nothing."""
+        digest = digest_of(secret)
         token = self._tokens.get(digest)
         if token is None or not hmac.compare_digest(token.digest, digest):
             raise _unknown("the token is not known; it may have been revoked")
         if token.has_expired(from_micros(self._penstock.clock())):
             raise _unknown("the token has expired")
-        if access not in token.scopes:
-            raise Problem(403, f"the token {token.name!r} does not have the scope {access}")
-        return token.name
+        return token
 
 
 def _unknown(detail: str) -> Problem:

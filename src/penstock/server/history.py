@@ -6,7 +6,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from penstock.core.history import KEPT, Interval, Spread
+from penstock.core.history import BOUNDS, KEPT, Interval, Spread
 from penstock.core.times import from_micros
 from penstock.core.token import Access
 from penstock.engine import Penstock
@@ -17,6 +17,7 @@ from penstock.server.shapes import Instant, Name, seconds
 _MOST_STEPS = 1_500
 _MINUTE = 60
 _UNASKED = timedelta(hours=1)
+_BOUNDS = tuple(bound.total_seconds() for bound in BOUNDS)
 _EXAMPLE = {
     "count": 1800,
     "total": 69.5,
@@ -67,11 +68,15 @@ class IntervalShape(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HistoryAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What has happened, by time and queue. Steps in which nothing did are left out."""
+    """What has happened, by time and queue. Steps in which nothing did are left out.
+
+    `bounds` are those of the buckets, in seconds.
+    """
 
     since: datetime
     until: datetime
     step: int
+    bounds: tuple[float, ...]
     intervals: list[IntervalShape]
 
 
@@ -92,6 +97,7 @@ class HistoryRoutes:
                 "since": "2030-01-01T12:00:00Z",
                 "until": "2030-01-01T13:00:00Z",
                 "step": 3600,
+                "bounds": _BOUNDS,
                 "intervals": [
                     {
                         "at": "2030-01-01T12:00:00Z",
@@ -121,6 +127,7 @@ class HistoryRoutes:
             since=since,
             until=until,
             step=query.step,
+            bounds=_BOUNDS,
             intervals=[
                 _shape(one, min(step, max(now - one.at, timedelta(seconds=1)))) for one in found
             ],

@@ -17,6 +17,7 @@ from penstock.engine import Explanation, Penstock
 from penstock.http.problems import Problem
 from penstock.http.routes import Answer, route
 from penstock.server import shapes
+from penstock.server.secrets import Secrets
 from penstock.server.shapes import Id, Key, Name, Priority, Text
 
 # A page ends early rather than be larger: arguments may have a megabyte each.
@@ -119,8 +120,9 @@ class Reprioritising(Reason, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 class JobRoutes:
     """What the server serves of jobs."""
 
-    def __init__(self, penstock: Penstock) -> None:
+    def __init__(self, penstock: Penstock, secrets: Secrets) -> None:
         self._penstock = penstock
+        self._secrets = secrets
 
     @route(
         "POST",
@@ -138,7 +140,7 @@ class JobRoutes:
         """
         with _naming_after():
             (job,) = await self._penstock.enqueue_many([shapes.new_job(body)])
-        return Answer(200 if job.duplicate else 201, shapes.enqueued(job))
+        return Answer(200 if job.duplicate else 201, shapes.enqueued(job, self._secrets))
 
     @route(
         "POST",
@@ -165,7 +167,10 @@ class JobRoutes:
             else:
                 jobs = await self._penstock.enqueue_many(chain(*new) if body.ordered else new)
         return Answer(
-            201, shapes.BatchAnswer(body.correlation, [shapes.enqueued(job) for job in jobs])
+            201,
+            shapes.BatchAnswer(
+                body.correlation, [shapes.enqueued(job, self._secrets) for job in jobs]
+            ),
         )
 
     @route(
@@ -197,7 +202,8 @@ class JobRoutes:
             found += jobs[:portion]
             size += sum(map(_size, jobs[:portion]))
         return shapes.JobPage(
-            [shapes.job_shape(job) for job in found], shapes.last_id(found, more=more)
+            [shapes.job_shape(job, self._secrets) for job in found],
+            shapes.last_id(found, more=more),
         )
 
     @route(
@@ -219,7 +225,7 @@ class JobRoutes:
         progress = await self._penstock.progress(job_id)
         lines = await self._penstock.lines(job_id)
         return shapes.JobDetail(
-            **shapes.job_fields(record.job),
+            **shapes.job_fields(record.job, self._secrets),
             explanation=_explained(await self._penstock.explain(job_id)),
             progress=None if progress is None else shapes.progress_shape(progress),
             attempts=shapes.attempts_of(record.log)[-_NEWEST:],
@@ -301,7 +307,7 @@ class JobRoutes:
     )
     async def cancel(self, job_id: Id, query: Reason) -> shapes.JobShape:
         """End a pending job, or ask a running one to stop."""
-        return shapes.job_shape(await self._penstock.cancel(job_id, query.reason))
+        return shapes.job_shape(await self._penstock.cancel(job_id, query.reason), self._secrets)
 
     @route(
         "POST",
@@ -312,7 +318,7 @@ class JobRoutes:
     )
     async def retry(self, job_id: Id, query: Reason) -> shapes.JobShape:
         """Run a failed, cancelled or waiting job now, with all its attempts."""
-        return shapes.job_shape(await self._penstock.retry(job_id, query.reason))
+        return shapes.job_shape(await self._penstock.retry(job_id, query.reason), self._secrets)
 
     @route(
         "POST",
@@ -323,7 +329,7 @@ class JobRoutes:
     )
     async def reset(self, job_id: Id, query: Reason) -> shapes.JobShape:
         """As retry; a running job is taken from its worker, which is refused from then on."""
-        return shapes.job_shape(await self._penstock.reset(job_id, query.reason))
+        return shapes.job_shape(await self._penstock.reset(job_id, query.reason), self._secrets)
 
     @route(
         "POST",
@@ -335,7 +341,7 @@ class JobRoutes:
     async def reprioritise(self, job_id: Id, query: Reprioritising) -> shapes.JobShape:
         """Give a pending job another priority; claims follow it at once."""
         return shapes.job_shape(
-            await self._penstock.set_priority(job_id, query.priority, query.reason)
+            await self._penstock.set_priority(job_id, query.priority, query.reason), self._secrets
         )
 
     @route(
@@ -347,7 +353,7 @@ class JobRoutes:
     )
     async def delete(self, job_id: Id) -> shapes.JobShape:
         """Remove a finished job with its log; the answer is the job as it was."""
-        return shapes.job_shape(await self._penstock.delete(job_id))
+        return shapes.job_shape(await self._penstock.delete(job_id), self._secrets)
 
 
 @contextmanager

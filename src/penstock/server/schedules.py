@@ -8,6 +8,7 @@ from penstock.core.schedule import Schedule
 from penstock.core.token import Access
 from penstock.engine import Penstock
 from penstock.http.routes import Answer, route
+from penstock.server.secrets import Secrets
 from penstock.server.shapes import JobShape, Name, enqueued, seconds
 
 
@@ -61,8 +62,9 @@ _EXAMPLE = {
 class ScheduleRoutes:
     """What the server serves of schedules."""
 
-    def __init__(self, penstock: Penstock) -> None:
+    def __init__(self, penstock: Penstock, secrets: Secrets) -> None:
         self._penstock = penstock
+        self._secrets = secrets
 
     @route(
         "GET",
@@ -89,7 +91,7 @@ class ScheduleRoutes:
         Where runs may not overlap and one is unfinished, that one is answered, with 200.
         """
         job = await self._penstock.run_now(name)
-        return Answer(200 if job.duplicate else 201, enqueued(job))
+        return Answer(200 if job.duplicate else 201, enqueued(job, self._secrets))
 
     @route(
         "POST",

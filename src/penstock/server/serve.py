@@ -107,6 +107,8 @@ class Serving:
             routes_of(metrics),
             meter=meter,
             cors_origins=settings.cors_origins,
+            secret_fields=settings.secret_fields,
+            timings=timings,
         )
         self._gate = Gatekeeper(
             self._penstock,
@@ -188,13 +190,22 @@ class Serving:
             concurrency=self._settings.workers,
             grace=self._grace,
         )
-        running = asyncio.create_task(self._worker.run())
+        running = asyncio.create_task(self._work(self._worker))
         running.add_done_callback(lambda _: self.stop())  # whatever ended it, it has to be seen
         try:
             yield
         finally:
             self._worker.stop()
-            await running
+            if self._worker.draining:  # it may be over, and what follows it is to end
+                running.cancel()
+            with suppress(asyncio.CancelledError):
+                await running
+
+    async def _work(self, worker: Worker) -> None:
+        """Run jobs; a server whose worker was drained goes on without one."""
+        await worker.run()
+        if worker.draining and not self._told:
+            await Upkeep(self._penstock, None, _SWEEP, Retention()).run()
 
 
 @asynccontextmanager

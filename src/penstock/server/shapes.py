@@ -24,6 +24,7 @@ from penstock.core.lifecycle import Event, State, Waiting
 from penstock.core.note import Progress
 from penstock.core.retry import DEFAULT_RETRY, LONGEST, RetryPolicy
 from penstock.http.problems import Problem
+from penstock.server.secrets import Secrets
 
 Id = Annotated[int, Meta(ge=1, le=2**63 - 1)]
 Name = Annotated[str, Meta(min_length=1, max_length=200)]
@@ -328,7 +329,7 @@ def seconds(duration: timedelta | None) -> float | None:
     return None if duration is None else duration.total_seconds()
 
 
-def job_fields(job: Job) -> dict[str, Any]:
+def job_fields(job: Job, secrets: Secrets) -> dict[str, Any]:
     """The fields of a job, as they go over the wire."""
     fields = {
         name: getattr(job, name)
@@ -337,22 +338,22 @@ def job_fields(job: Job) -> dict[str, Any]:
     }
     return {
         **fields,
-        "args": Raw(job.payload.encode()),
+        "args": Raw(secrets.hide(job.payload).encode()),
         "retry": _retry(job.retry),
         "timeout": seconds(job.timeout),
         "lease_time": job.lease_time.total_seconds(),
-        "result": _json(job.result_json),
+        "result": None if job.result_json is None else _json(secrets.hide(job.result_json)),
     }
 
 
-def job_shape(job: Job) -> JobShape:
+def job_shape(job: Job, secrets: Secrets) -> JobShape:
     """A job for the wire."""
-    return JobShape(**job_fields(job))
+    return JobShape(**job_fields(job, secrets))
 
 
-def enqueued(job: Job) -> JobShape:
+def enqueued(job: Job, secrets: Secrets) -> JobShape:
     """A job that was just asked for: also whether it was there already."""
-    return JobShape(**job_fields(job), duplicate=job.duplicate)
+    return JobShape(**job_fields(job, secrets), duplicate=job.duplicate)
 
 
 def log_shape(entry: LogEntry) -> LogShape:

@@ -9,11 +9,14 @@ Programs say nothing of the kind, and are let in.
 import ipaddress
 from collections.abc import Collection
 
-from penstock.http.bodies import Scope
+from penstock.http.bodies import Scope, header
 from penstock.http.problems import Problem
 
 _LOOPBACK = "localhost"
 _REMEMBERED = 1_000
+
+PAGE_HEADER, PAGE = b"x-requested-with", b"penstock"
+"""What the dashboard sends along, and a page of another site cannot."""
 
 
 def is_loopback(host: str) -> bool:
@@ -64,6 +67,23 @@ class Site:
         _, _, place = origin.partition("://")
         if not place or place != host.decode("latin-1").strip().lower():
             raise _foreign(f"the page {origin!r:.80}")
+
+
+def check_own_page(scope: Scope) -> None:
+    """Raise the `Problem` why a request with a cookie is not one of the server's own page.
+
+    What changes something has to carry a header that no page of another site can send, since
+    browsers ask for leave first, which is not given.
+    """
+    relation = (header(scope, b"sec-fetch-site") or b"none").strip().lower()
+    if relation not in (b"same-origin", b"none"):
+        raise Problem(403, "a page of another site cannot use the cookie of this one")
+    origin = (header(scope, b"origin") or b"").decode("latin-1").lower()
+    host = (header(scope, b"host") or b"").decode("latin-1").strip().lower()
+    if origin and relation == b"none" and origin.partition("://")[2] != host:
+        raise Problem(403, "a page of another site cannot use the cookie of this one")
+    if scope["method"] not in ("GET", "HEAD") and header(scope, PAGE_HEADER) != PAGE:
+        raise Problem(403, "with a cookie, this needs the header X-Requested-With: penstock")
 
 
 def _name_of(host: str) -> str:

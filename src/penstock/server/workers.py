@@ -11,7 +11,9 @@ from penstock.core.times import from_micros
 from penstock.core.token import Access
 from penstock.core.worker import WorkerInfo
 from penstock.engine import Penstock
+from penstock.http.problems import Problem
 from penstock.http.routes import route
+from penstock.server.shapes import Name
 
 _LEASES = 1_000
 
@@ -23,6 +25,7 @@ class LeaseShape(msgspec.Struct, frozen=True, kw_only=True):
     token: int
     queue: str
     task: str
+    key: str | None
     attempt: int
     started_at: datetime | None
     expires_at: datetime | None
@@ -48,7 +51,15 @@ class WorkerShape(msgspec.Struct, frozen=True, kw_only=True):
     running: int
     oldest_start: datetime | None
     expires_at: datetime | None
+    draining: bool
     leases: list[LeaseShape]
+
+
+class DrainAnswer(msgspec.Struct, frozen=True):
+    """The worker was asked; it hears of it within ten seconds."""
+
+    name: str
+    draining: bool = True
 
 
 class WorkerList(msgspec.Struct, frozen=True):
@@ -71,12 +82,14 @@ _EXAMPLE = {
     "running": 1,
     "oldest_start": "2030-01-01T12:29:59Z",
     "expires_at": "2030-01-01T12:30:29Z",
+    "draining": False,
     "leases": [
         {
             "job_id": 1,
             "token": 2,
             "queue": "mail",
             "task": "mail.send",
+            "key": None,
             "attempt": 1,
             "started_at": "2030-01-01T12:29:59Z",
             "expires_at": "2030-01-01T12:30:29Z",
@@ -110,6 +123,19 @@ class WorkerRoutes:
         now = from_micros(self._penstock.clock())
         return WorkerList([_shape(one, held.get(one.name, ()), now) for one in workers])
 
+    @route(
+        "POST",
+        "/api/v1/workers/{name}/drain",
+        Access.ADMIN,
+        "Drain a worker",
+        answers={200: DrainAnswer},
+    )
+    async def drain(self, name: Name) -> DrainAnswer:
+        """Ask a worker to take no more jobs, finish those that it has, and end."""
+        if not await self._penstock.drain_worker(name):
+            raise Problem(404, f"no worker {name!r:.200} has said that it is there")
+        return DrainAnswer(name)
+
 
 def _shape(worker: WorkerInfo, held: Sequence[Job], now: datetime) -> WorkerShape:
     fields = {name: getattr(worker, name) for name in worker.__struct_fields__}
@@ -127,6 +153,7 @@ def _lease(job: Job) -> LeaseShape:
         token=job.token,
         queue=job.queue,
         task=job.task,
+        key=job.key,
         attempt=job.attempt,
         started_at=job.started_at,
         expires_at=job.expires_at,

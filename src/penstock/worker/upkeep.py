@@ -48,9 +48,16 @@ class Upkeep:
     """What a worker does for the store, beside its jobs; without a worker, nobody greets."""
 
     def __init__(
-        self, penstock: Penstock, worker: WorkerInfo | None, sweep: timedelta, retention: Retention
+        self,
+        penstock: Penstock,
+        worker: WorkerInfo | None,
+        sweep: timedelta,
+        retention: Retention,
+        drain: Callable[[], object] = lambda: None,
     ) -> None:
+        """`drain` is called when the worker is asked to drain."""
         self._penstock = penstock
+        self._drain = drain
         self._worker = worker
         self._retention = retention
         self._chores = [
@@ -85,7 +92,8 @@ class Upkeep:
             _log.warning("worker %s stays in the list of workers: %s", self._worker.name, why)
 
     async def _greet(self, worker: WorkerInfo) -> None:
-        await self._penstock.store.greet([worker])
+        if await self._penstock.store.greet([worker]):
+            self._drain()
 
     async def _sweep(self) -> None:
         if reclaimed := await self._penstock.reclaim():

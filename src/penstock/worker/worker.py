@@ -110,6 +110,7 @@ class Worker:
         self._more = True
         self._started = False
         self._stopping = False
+        self.draining = False
         self._over = False
 
     async def run(self, *, until_empty: bool = False) -> None:
@@ -128,7 +129,9 @@ class Worker:
         self._threads = ThreadPoolExecutor(self._concurrency, f"penstock-{self.name}")
         self._keeper = LeaseKeeper(self._penstock, self._runs, self._renewed)
         cron = Cron(self._penstock, self._sweep)
-        upkeep = Upkeep(self._penstock, self._introduction(), self._sweep, self._retention)
+        upkeep = Upkeep(
+            self._penstock, self._introduction(), self._sweep, self._retention, self.drain
+        )
         try:
             await cron.begin()
             async with asyncio.TaskGroup() as group:
@@ -183,6 +186,13 @@ class Worker:
         self._stopping = True
         self._stir.set()
 
+    def drain(self) -> None:
+        """Claim no more, and end when what runs has ended, however long that takes."""
+        if not self.draining:
+            _log.warning("worker %s was asked to drain: it ends with the jobs it has", self.name)
+        self.draining = True
+        self._stir.set()
+
     # The exchange with the store
 
     async def _exchange_until(self, *, until_empty: bool) -> None:
@@ -190,7 +200,11 @@ class Worker:
             self._stir.clear()
             try:
                 await self._exchange()
-                if self._ended or (self._more and len(self._runs) < self._concurrency):
+                if self.draining and not self._runs:
+                    return
+                if self._ended or (
+                    self._more and not self.draining and len(self._runs) < self._concurrency
+                ):
                     continue
                 if until_empty and not self._runs and not self._more and await self._is_empty():
                     return
@@ -229,7 +243,7 @@ class Worker:
         exchanging: list[asyncio.Task[None]] = []
         if self._ended:
             exchanging.append(self._loop.create_task(self._settle()))
-        if free and self._more:
+        if free and self._more and not self.draining:
             exchanging.append(self._loop.create_task(self._claim(free)))
         if exchanging:
             self._exchanging = exchanging

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from penstock.core.errors import StoreError, StoreUnavailable
+from penstock.core.size import StoreSize
 from penstock.core.store import Clock
 from penstock.stores.journal.group import Group
 from penstock.stores.journal.journal import Journal
@@ -31,6 +32,7 @@ class JournalStore(MemoryStore):
     """
 
     _name = "a journal"
+    kind = "journal"
 
     def __init__(
         self, path: str | os.PathLike[str], clock: Clock, *, create: bool = True, syncs: bool = True
@@ -65,6 +67,11 @@ class JournalStore(MemoryStore):
             self._journal.close(self._content)
         _opened.discard(self)
         self._wake()
+
+    async def size(self) -> StoreSize:
+        """See `Store.size`."""
+        found = sum(file.stat().st_size for file in self._path.glob("*") if file.is_file())
+        return StoreSize(kind=self.kind, bytes=found)
 
     # How verbs are carried out
 

@@ -21,6 +21,11 @@ class Attendance:
         for name in batch.dismissed:
             self._greeted.pop(name, None)
 
+    @property
+    def draining(self) -> set[str]:
+        """The names of those that should drain."""
+        return {name for name, worker in self._greeted.items() if worker.draining}
+
     def all(self) -> list[WorkerInfo]:
         """What the workers have said."""
         return list(self._greeted.values())

@@ -46,6 +46,7 @@ from penstock.core.note import Note, Progress
 from penstock.core.note import Notes as KeptNotes
 from penstock.core.schedule import Due, Firing, Schedule
 from penstock.core.seal import Passage, Seal, check_lasting, check_open
+from penstock.core.size import StoreSize
 from penstock.core.store import Clock
 from penstock.core.tables import Tables
 from penstock.core.times import from_micros
@@ -81,6 +82,7 @@ class MemoryStore:
     """The Store protocol in plain Python: shared by threads and event loops of one process."""
 
     _name = "the in-memory store"
+    kind = "memory"
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -517,9 +519,23 @@ class MemoryStore:
         return True
 
     @verb
-    def greet(self, workers: Sequence[WorkerInfo]) -> None:
+    def greet(self, workers: Sequence[WorkerInfo]) -> list[str]:
         now = self._tick()
-        self._commit(Batch(greeted=[replace(one, seen_at=now) for one in workers]), wake=False)
+        asked = self._content.attendance.draining
+        greeted = [replace(one, seen_at=now, draining=one.name in asked) for one in workers]
+        self._commit(Batch(greeted=greeted), wake=False)
+        return [one.name for one in greeted if one.draining]
+
+    @verb
+    def drain(self, name: str) -> bool:
+        known = [one for one in self._content.attendance.all() if one.name == name]
+        if known:
+            self._commit(Batch(greeted=[replace(known[0], draining=True)]), wake=False)
+        return bool(known)
+
+    @verb
+    def size(self) -> StoreSize:
+        return StoreSize(kind=self.kind)
 
     @verb
     def dismiss(self, names: Sequence[str]) -> None:

@@ -1587,14 +1587,19 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
 ON CONFLICT (name) DO UPDATE SET
     host = excluded.host, pid = excluded.pid, queues = excluded.queues, tags = excluded.tags,
     concurrency = excluded.concurrency, started_at = excluded.started_at,
-    seen_at = excluded.seen_at;
+    seen_at = excluded.seen_at
+RETURNING draining;
+
+-- name: drain
+UPDATE penstock.worker SET draining = 1 WHERE name = $1 RETURNING name;
 
 -- name: dismiss
 DELETE FROM penstock.worker WHERE name IN (SELECT json_array_elements_text($1::json))
 RETURNING name;
 
 -- name: workers
-SELECT name, host, pid, queues, tags, concurrency, started_at, seen_at FROM penstock.worker;
+SELECT name, host, pid, queues, tags, concurrency, started_at, seen_at, draining
+FROM penstock.worker;
 
 -- A lease was claimed at its start, or renewed a whole lease before its end.
 -- name: holdings
@@ -1606,3 +1611,11 @@ FROM penstock.job_active WHERE stage = 3 GROUP BY worker;
 -- What a mirror does, as it stands in the database.
 -- name: mirror
 SELECT prosrc FROM pg_proc WHERE oid = to_regprocedure($1);
+
+-- The bytes of all tables with their indexes, and the rows in them that are dead.
+-- name: size
+SELECT sum(pg_total_relation_size(relid))::bigint, sum(n_dead_tup)::bigint
+FROM pg_stat_user_tables WHERE schemaname = (
+    SELECT nspname FROM pg_class JOIN pg_namespace AS n ON relnamespace = n.oid
+    WHERE pg_class.oid = 'penstock.worker'::regclass
+);

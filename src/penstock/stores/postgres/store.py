@@ -76,6 +76,7 @@ _MODES = {
     "_transact": Mode.BESIDE,
     "_greet": Mode.BESIDE,
     "_dismiss": Mode.BESIDE,
+    "_drain": Mode.BESIDE,
     "_drop_days": Mode.BESIDE,
     "_write_digest": Mode.BESIDE,
 }
@@ -84,6 +85,8 @@ _FINISHING = {Event.DONE, Event.FAILED, Event.CANCELLED}
 
 class PostgresStore(SqlStore):
     """Jobs in one PostgreSQL database, shared by processes on any number of machines."""
+
+    kind = "postgres"
 
     def __init__(self, url: str, clock: Clock | None, *, create: bool = True) -> None:
         super().__init__()

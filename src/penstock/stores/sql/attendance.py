@@ -19,11 +19,21 @@ def find(reading: Reading) -> list[WorkerInfo]:
     return roster(greeted, [_holding(row) for row in reading.execute("holdings")])
 
 
-def greet(tx: Transaction, workers: Iterable[WorkerInfo], now: int) -> None:
-    """Write what workers say of themselves; nobody is woken."""
+def greet(tx: Transaction, workers: Iterable[WorkerInfo], now: int) -> list[str]:
+    """Write what workers say of themselves; those of them that should drain. Nobody is woken."""
+    asked: list[str] = []
     for worker in workers:
-        tx.execute("greet", _columns(worker, now))
+        ((draining,),) = tx.execute("greet", _columns(worker, now)).fetchall()
+        asked += [worker.name] if draining else []
         tx.written = True
+    return asked
+
+
+def drain(tx: Transaction, name: str) -> bool:
+    """Ask a worker to drain; whether it has greeted. Nobody is woken."""
+    found = bool(tx.execute("drain", (name,)).fetchall())
+    tx.written = tx.written or found
+    return found
 
 
 def dismiss(tx: Transaction, names: Collection[str]) -> None:
@@ -46,7 +56,7 @@ def _columns(worker: WorkerInfo, now: int) -> tuple[Any, ...]:
 
 
 def _worker(row: Sequence[Any]) -> WorkerInfo:
-    name, host, pid, queues, tags, concurrency, started_at, seen_at = row
+    name, host, pid, queues, tags, concurrency, started_at, seen_at, draining = row
     return WorkerInfo(
         name=name,
         host=host,
@@ -56,6 +66,7 @@ def _worker(row: Sequence[Any]) -> WorkerInfo:
         concurrency=concurrency,
         started_at=None if started_at is None else from_micros(started_at),
         seen_at=from_micros(seen_at),
+        draining=bool(draining),
     )
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import count, groupby, islice
-from typing import Any, TypeVar, cast
+from typing import Any, ClassVar, TypeVar, cast
 
 import msgspec
 
@@ -38,6 +38,7 @@ from penstock.core.limits import Held, Limit
 from penstock.core.note import Line, Note, Notes, Progress
 from penstock.core.schedule import Due, Firing, Schedule
 from penstock.core.seal import Seal
+from penstock.core.size import StoreSize
 from penstock.core.tables import Statements, Tables, Within
 from penstock.core.times import from_micros, span_to_micros
 from penstock.core.token import Token
@@ -69,6 +70,8 @@ _PROMOTED_AT_ONCE = 1_000
 
 class SqlStore(ABC):
     """Jobs in a database, durable on return."""
+
+    kind: ClassVar[str]
 
     def __init__(self) -> None:
         self._noting = noting.Noting()
@@ -400,9 +403,13 @@ class SqlStore(ABC):
         """See `Store.drop_token`."""
         return await self._write(self._drop_tokens, name)
 
-    async def greet(self, workers: Sequence[WorkerInfo]) -> None:
+    async def greet(self, workers: Sequence[WorkerInfo]) -> list[str]:
         """See `Store.greet`."""
-        await self._write(self._greet, workers)
+        return await self._write(self._greet, workers)
+
+    async def drain(self, name: str) -> bool:
+        """See `Store.drain`."""
+        return await self._write(self._drain, name)
 
     async def dismiss(self, names: Sequence[str]) -> None:
         """See `Store.dismiss`."""
@@ -411,6 +418,11 @@ class SqlStore(ABC):
     async def workers(self) -> list[WorkerInfo]:
         """See `Store.workers`."""
         return await self._read(attendance.find)
+
+    async def size(self) -> StoreSize:
+        """See `Store.size`."""
+        ((size, dead),) = await self._read(lambda reading: reading.execute("size").fetchall())
+        return StoreSize(kind=self.kind, bytes=size, dead_rows=dead)
 
     async def _read_let_in(self, read: Callable[[Reading, int], T]) -> T:
         """Read when what has fallen due by now is ready; what does so meanwhile does not count."""
@@ -666,10 +678,11 @@ class SqlStore(ABC):
 
     # Workers
 
-    def _greet(self, tx: Transaction, calls: Sequence[Sequence[WorkerInfo]]) -> list[None]:
-        for workers in calls:
-            attendance.greet(tx, workers, tx.now())
-        return [None] * len(calls)
+    def _greet(self, tx: Transaction, calls: Sequence[Sequence[WorkerInfo]]) -> list[list[str]]:
+        return [attendance.greet(tx, workers, tx.now()) for workers in calls]
+
+    def _drain(self, tx: Transaction, calls: Sequence[str]) -> list[bool]:
+        return [attendance.drain(tx, name) for name in calls]
 
     def _dismiss(self, tx: Transaction, calls: Sequence[Sequence[str]]) -> list[None]:
         for names in calls:

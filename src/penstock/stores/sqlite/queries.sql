@@ -1052,15 +1052,24 @@ ON CONFLICT DO NOTHING RETURNING name;
 DELETE FROM penstock_token WHERE name = ? RETURNING name;
 
 -- name: greet
-INSERT OR REPLACE INTO penstock_worker (
+INSERT INTO penstock_worker (
     name, host, pid, queues, tags, concurrency, started_at, seen_at
-) VALUES (?, ?, ?, ?, ?, ?, ?, ?);
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (name) DO UPDATE SET
+    host = excluded.host, pid = excluded.pid, queues = excluded.queues, tags = excluded.tags,
+    concurrency = excluded.concurrency, started_at = excluded.started_at,
+    seen_at = excluded.seen_at
+RETURNING draining;
+
+-- name: drain
+UPDATE penstock_worker SET draining = 1 WHERE name = ? RETURNING name;
 
 -- name: dismiss
 DELETE FROM penstock_worker WHERE name IN (SELECT value FROM json_each(?)) RETURNING name;
 
 -- name: workers
-SELECT name, host, pid, queues, tags, concurrency, started_at, seen_at FROM penstock_worker;
+SELECT name, host, pid, queues, tags, concurrency, started_at, seen_at, draining
+FROM penstock_worker;
 
 -- A lease was claimed at its start, or renewed a whole lease before its end.
 -- name: holdings
@@ -1091,3 +1100,7 @@ SELECT name, sql FROM sqlite_schema WHERE type = 'trigger' AND substr(name, 1, l
 -- What programs ended with SQL alone, and others wait for.
 -- name: arrived
 DELETE FROM penstock_arrival RETURNING job_id, state, actor;
+
+-- The bytes of all pages; dead rows are a matter of the other database.
+-- name: size
+SELECT page_count * page_size, NULL FROM pragma_page_count(), pragma_page_size();

@@ -10,10 +10,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
+from msgspec.structs import replace
+
 from penstock.core.errors import ConfigurationError, StoreError
 from penstock.core.job import Claim, Job, JobId
 from penstock.core.lifecycle import Done, State
 from penstock.core.mirror import Mirror
+from penstock.core.size import StoreSize
 from penstock.core.store import Clock
 from penstock.stores.sql.adding import Addition
 from penstock.stores.sql.claiming import next_start
@@ -39,6 +42,8 @@ _READER_THREADS = 2
 class SqliteStore(SqlStore):
     """Jobs in one SQLite file, durable on return, shared by the processes of one machine."""
 
+    kind = "sqlite"
+
     def __init__(self, path: str | os.PathLike[str], clock: Clock, *, create: bool = True) -> None:
         super().__init__()
         self._path = Path(path)
@@ -55,6 +60,15 @@ class SqliteStore(SqlStore):
         self._threads = ThreadPoolExecutor(_READER_THREADS, "penstock-reader")
         self._closed = False
         self._opened = note_opened(self._path)
+
+    async def size(self) -> StoreSize:
+        """See `Store.size`."""
+        found = await super().size()
+        try:
+            log = self._path.with_name(f"{self._path.name}-wal").stat().st_size
+        except FileNotFoundError:
+            log = 0
+        return replace(found, wal_bytes=log)
 
     async def wait(self, seen: int, timeout: float) -> int:
         """See `Store.wait`."""

@@ -1,0 +1,172 @@
+// The jobs: find them, page through them, steer many at once.
+
+import { h, replace, keyed } from "/dashboard/dom.js";
+import { post } from "/dashboard/api.js";
+import { number, ago, headline, to, plural, moment } from "/dashboard/words.js";
+import { head, table, cell, empty, badge, stateOf, action, ask, STATES } from "/dashboard/widgets.js";
+
+const LIMIT = 50;
+const FIELDS = [
+  ["queue", "Queue", "any"], ["task", "Task", "any"], ["tags", "Tags", "any of a, b"], ["tenant", "Tenant", "any"], ["key", "Key", "any"],
+  ["correlation", "Batch", "any"], ["error", "Text in the error", "any"], ["before", "Ended or enqueued before", ""],
+];
+const NAMES = [...FIELDS.map(([name]) => name), "state", "parent"];
+
+export async function show(view) {
+  const asked = Object.fromEntries(NAMES.filter((name) => view.params[name]).map((name) => [name, view.params[name]]));
+  if (asked.before) asked.before = new Date(asked.before).toISOString();
+  const page = { view, asked, after: view.params.after, jobs: [], news: new Set(), gone: new Map() };
+  page.bar = h("div");
+  page.list = table("Jobs", ["Job", "State", "Queue", "Key, tags, tenant", ["Attempt", "number"], "Enqueued", "Error"]);
+  page.foot = h("div.pages");
+  page.none = h("div");
+  await load(page);
+  const title = head("Jobs", view.can("admin") ? bulkButtons(page) : null);
+  const list = h("section.panel", { "aria-label": "Jobs" }, page.bar, page.list, page.none, page.foot);
+  const [before, form, old] = view.root.children;
+  if (form && form.show) { // somebody may be typing into it
+    before.replaceWith(title);
+    old.replaceWith(list);
+  } else replace(view.root, title, filters(), list);
+  view.root.children[1].show(view);
+  view.live((events) => follow(page, events));
+  view.turns = [() => refresh(page)];
+}
+
+async function load(page) {
+  const found = await page.view.get("/api/v1/jobs", { ...page.asked, after: page.after, limit: LIMIT });
+  page.jobs = found.jobs;
+  page.next = found.after;
+  draw(page);
+}
+
+function draw(page) {
+  const rows = page.jobs.map((job) => ({ ...job, args: null, result: null, moved: page.gone.get(job.id) || null }));
+  keyed(page.list.rows, rows, (job) => job.id, jobRow);
+  page.list.hidden = !page.jobs.length;
+  const filtered = Object.keys(page.asked).length > 0;
+  replace(page.none, !page.jobs.length && empty(filtered ? "No job fits" : "No job yet", filtered ? "Loosen the filter, or clear it." : "Jobs appear here as they are enqueued."));
+  replace(page.bar, page.news.size > 0 && h("button.fresh", { type: "button", onclick: () => newest(page) }, `${plural(page.news.size, "new job")} · show`));
+  const { view } = page;
+  replace(page.foot, h("span", {}, page.jobs.length ? `Jobs ${number(page.jobs[0].id)} to ${number(page.jobs[page.jobs.length - 1].id)}` : ""),
+    page.after && h("button", { type: "button", onclick: () => view.go({ ...view.params, after: "" }) }, "Newest"),
+    page.next && h("button", { type: "button", "data-next": "", onclick: () => view.go({ ...view.params, after: page.next }) }, "Older"));
+}
+
+export function jobRow(job) {
+  const state = job.moved && job.moved !== job.state ? badge(job.moved) : stateOf(job);
+  return h(`tr.pick${job.moved ? ".moved" : ""}`, {},
+    cell("", "wide", h("a", { href: to(`/jobs/${job.id}`) }, h("strong", {}, job.task)), " ", h("span.dim", {}, `#${job.id}`)),
+    cell("State", "", state), cell("Queue", "", job.queue),
+    cell("Key, tags, tenant", "clip", h("span.chips", {}, job.key && h("a.chip", { href: to("/keys", { key: job.key }), title: "Key" }, `key ${job.key}`), job.tags.map((tag) => h("a.chip", { href: to("/jobs", { tags: tag }) }, tag)), job.tenant && h("a.chip", { href: to("/jobs", { tenant: job.tenant }), title: "Tenant" }, `tenant ${job.tenant}`))),
+    cell("Attempt", "number", `${job.attempt} of ${number(job.retry.attempts)}`),
+    cell("Enqueued", "nowrap", ago(job.enqueued_at)),
+    cell("", "clip.wide", job.error && h("span.line.dim", { title: headline(job.error) }, headline(job.error))));
+}
+
+// What happens meanwhile
+
+function follow(page, events) {
+  const shown = new Set(page.jobs.map((job) => job.id));
+  let touched = false;
+  for (const { entry, job } of events) {
+    if (shown.has(entry.job_id)) {
+      touched = true;
+      page.gone.set(entry.job_id, job.state);
+    } else if (!page.after && couldFit(page.asked, entry, job)) page.news.add(entry.job_id);
+  }
+  if (touched) refresh(page);
+  else draw(page);
+}
+
+function couldFit(asked, entry, job) {
+  if (asked.state ? !asked.state.split(",").includes(job.state) : entry.event !== "enqueued") return false;
+  if (asked.tags && !asked.tags.split(",").some((tag) => job.tags.includes(tag.trim()))) return false;
+  if (["tenant", "key", "correlation", "parent", "error", "before"].some((name) => asked[name])) return false; // not told
+  return (!asked.queue || asked.queue === job.queue) && (!asked.task || asked.task === job.task);
+}
+
+/** Bring the rows up to date where they are: none comes, none goes, none moves. */
+async function refresh(page) {
+  if (page.busy || page.view.signal.aborted) return;
+  page.busy = true;
+  try {
+    const first = page.jobs[0];
+    const found = await page.view.get("/api/v1/jobs", { ...page.asked, after: first ? first.id + 1 : page.after, limit: LIMIT });
+    const fresh = new Map(found.jobs.map((job) => [job.id, job]));
+    if (!page.jobs.length) page.jobs = found.jobs;
+    page.jobs = page.jobs.map((job) => fresh.get(job.id) || job);
+    for (const id of fresh.keys()) page.gone.delete(id);
+    draw(page);
+  } finally {
+    page.busy = false;
+  }
+}
+
+async function newest(page) {
+  page.news.clear();
+  page.gone.clear();
+  await load(page);
+}
+
+// Filters, which stand in the address
+
+function filters() {
+  let view = null;
+  const chosen = new Set();
+  const states = STATES.map((state) => h("button.choice", { type: "button", value: state, onclick: () => {
+    if (!chosen.delete(state)) chosen.add(state);
+    view.go({ ...view.params, state: [...chosen].join(","), after: "" });
+  } }, badge(state)));
+  const inputs = FIELDS.map(([name, , hint], n) => h("input", { id: `filter-${name}`, name, type: name === "before" ? "datetime-local" : "search", placeholder: hint, "data-first": n === 0, onchange: submit }));
+  const parent = h("span.chip");
+  const clear = h("button", { type: "button", onclick: () => { inputs.forEach((input) => { input.value = ""; }); view.go({}); } }, "Clear");
+  function submit() {
+    const given = Object.fromEntries(inputs.map((input) => [input.name, input.value.trim()]));
+    view.go({ ...view.params, ...given, after: "" });
+  }
+  const form = h("form.panel", { role: "search", "aria-label": "Filter", onsubmit: (event) => { event.preventDefault(); submit(); } },
+    h("div.body", {}, h("div.chips", { role: "group", "aria-label": "States" }, states),
+      h("div.fields", {}, inputs.map((input, n) => h("label", {}, FIELDS[n][1], input)), parent, h("button.hidden", { tabindex: "-1" }, "Apply"), clear)));
+  form.show = (now) => {
+    view = now;
+    chosen.clear();
+    for (const state of (view.params.state || "").split(",").filter(Boolean)) chosen.add(state);
+    for (const button of states) button.setAttribute("aria-pressed", String(chosen.has(button.value)));
+    for (const input of inputs) if (input !== document.activeElement) input.value = view.params[input.name] || "";
+    parent.hidden = !view.params.parent;
+    parent.textContent = `children of #${view.params.parent}`;
+    clear.hidden = !Object.keys(view.params).length;
+  };
+  return form;
+}
+
+// Many at once
+
+function bulkButtons(page) {
+  const button = (name, verb, done, danger) => action(`${name} all…`, () => bulk(page, name, verb, done, danger), danger ? ".danger" : "");
+  return [button("Retry", "retry", "Retried"), button("Cancel", "cancel", "Cancelled", true), button("Delete", "delete", "Deleted", true)];
+}
+
+async function bulk(page, name, verb, done, danger) {
+  const filter = { ...page.asked };
+  if (filter.state) filter.state = filter.state.split(",");
+  if (filter.tags) filter.tags = filter.tags.split(",").map((tag) => tag.trim()).filter(Boolean);
+  if (filter.parent) filter.parent = Number(filter.parent);
+  const whole = !Object.keys(filter).length;
+  const call = (dry_run) => post(`/api/v1/jobs/bulk/${verb}`, { filter, dry_run, ...(whole ? { all: true } : {}) });
+  const which = { retry: "failed jobs, unless a state is chosen", cancel: "jobs that wait or run", delete: "finished jobs" }[verb];
+  const wanted = await ask({
+    title: `${name} all jobs that fit?`, danger, button: name, count: call(true).then((answer) => answer.matched),
+    text: `${whole ? "No filter is set: every job is meant." : `Filter: ${inWords(page.asked)}.`} This is about ${which}.`,
+  });
+  if (!wanted) return null;
+  const answer = await call(false);
+  await newest(page);
+  return `${done} ${plural(answer.changed, "job")}${answer.skipped ? `, ${number(answer.skipped)} skipped` : ""}.`;
+}
+
+function inWords(asked) {
+  return Object.entries(asked).map(([name, value]) => `${name} ${name === "before" ? moment(value) : value}`).join(", ");
+}
+

@@ -1,0 +1,78 @@
+// Notebooks: what waits for a commit, the last commits with their diff, the watcher.
+
+import { h, replace, keyed } from "/dashboard/dom.js";
+import { post, part } from "/dashboard/api.js";
+import { number, ago, bytes, to, plural } from "/dashboard/words.js";
+import { head, panel, body, table, cell, empty, badge, flag, action, drawFacts, unavailable } from "/dashboard/widgets.js";
+
+const STATES = { pending: "pending", processing: "running", completed: "done", failed: "failed" };
+
+export async function show(view) {
+  if (view.params.file) return showFile(view, view.params.notebook, view.params.file);
+  if (view.params.notebook) return showNotebook(view, view.params.notebook);
+  const tiles = h("dl.tiles");
+  const list = table("Notebooks", ["Notebook", "History", "Watcher", ["Paths to commit", "number"], ""]);
+  const waiting = table("Operations that wait or run", ["Path", "Operation", "State", "Enqueued"]);
+  const none = h("div");
+  const idle = h("div");
+  try {
+    await view.every(3, async () => {
+      const [{ notebooks }, metrics, jobs] = await Promise.all([view.get("/api/v1/notebooks"), view.get("/api/v1/events/metrics"), view.get("/api/v1/jobs", { queue: "notebooks", state: "pending,running", limit: 50 })]);
+      drawFacts(tiles, Object.keys(STATES).map((one) => [one, number(metrics[one]), "operations"]));
+      keyed(list.rows, notebooks.map((one) => ({ ...one, waiting: metrics.uncommitted[one.name] ?? metrics.uncommitted[one.id] ?? 0 })), (one) => one.id, (one) => notebookRow(view, one));
+      list.hidden = !notebooks.length;
+      replace(none, !notebooks.length && empty("No notebook is registered"));
+      keyed(waiting.rows, jobs.jobs, (job) => job.id, (job) => h("tr.pick", {}, cell("", "wide", h("a", { href: to(`/jobs/${job.id}`) }, h("strong", {}, pathOf(job)))), cell("Operation", "", job.task), cell("State", "", badge(job.state)), cell("Enqueued", "nowrap", ago(job.enqueued_at))));
+      waiting.hidden = !jobs.jobs.length;
+      replace(idle, !jobs.jobs.length && empty("Nothing waits"));
+    });
+  } catch (error) {
+    return replace(view.root, unavailable(error, "Notebooks"));
+  }
+  return replace(view.root, head("Notebooks", view.can("publish") && commit(view, null, "Commit all now")), tiles, panel("Notebooks", h("div", {}, list, none)), panel("Pending by path", h("div", {}, waiting, idle)));
+}
+
+const pathOf = (job) => String((job.args && (job.args.path || (job.args.operation && job.args.operation.path))) || job.key || `#${job.id}`);
+
+const commit = (view, name, title) => action(title, async () => {
+  const answer = await post("/api/v1/events/commit", name ? { notebook: name } : {});
+  view.again();
+  return answer.events.length ? `${plural(answer.events.length, "commit")} asked for.` : "There was nothing to commit.";
+}, name ? ".small" : ".main");
+
+function notebookRow(view, one) {
+  const watched = one.settings.watch;
+  return h("tr.pick", {}, cell("", "wide", h("a", { href: to("/notebooks", { notebook: one.name }) }, h("strong", {}, one.name)), h("span.sub", {}, one.path)), cell("History", "", one.git ? "git" : "none"),
+    cell("Watcher", "", watched === false ? "off" : watched ? flag("watched", "done") : "as the server"), cell("Paths to commit", "number", number(one.waiting)), cell("", "number", view.can("publish") && one.git && commit(view, one.name, "Commit now")));
+}
+
+async function showNotebook(view, name) {
+  const files = table(`Files of ${name}`, ["File", ["Size", "number"], ["Version", "number"], "Changed"]);
+  const page = await view.get(`/api/v1/notebooks/${part(name)}/files`, { limit: 200, after: view.params.after });
+  keyed(files.rows, page.files, (one) => one.id, (one) => h("tr.pick", {}, cell("", "wide", h("a", { href: to("/notebooks", { notebook: name, file: one.id }) }, h("strong", {}, one.path)), one.title && h("span.sub", {}, one.title)),
+    cell("Size", "number", bytes(one.size)), cell("Version", "number", number(one.version)), cell("Changed", "nowrap", ago(one.updated_at))));
+  return replace(view.root, head(["Notebook", h("span.dim", {}, name)], h("a.button", { href: to("/notebooks") }, "All notebooks"), view.can("publish") && commit(view, name, "Commit now")),
+    panel("Files and their last commits", h("div", {}, page.files.length ? files : empty("No file"), page.next && h("div.pages", {}, h("span"), h("a.button", { "data-next": "", href: to("/notebooks", { notebook: name, after: page.next }) }, "More")))));
+}
+
+async function showFile(view, name, id) {
+  const path = `/api/v1/notebooks/${part(name)}/files/${part(id)}`;
+  const [file, history] = await Promise.all([view.get(path), view.get(`${path}/history`, { limit: 20 }).catch(() => ({ commits: [] }))]);
+  const rows = history.commits.map((one, n) => {
+    const shown = h("pre.diff");
+    const before = history.commits[n + 1];
+    const load = async () => {
+      if (shown.childElementCount) return;
+      try {
+        drawDiff(shown, await view.get(`${path}/diff`, n === 0 && !before ? {} : { since: before && before.commit, until: one.commit }));
+      } catch (error) { shown.textContent = error.message; }
+    };
+    return h("li", {}, h("div.what", {}, h("strong", {}, one.message.split("\n")[0]), h("code", {}, one.commit.slice(0, 10)), h("span.dim", {}, `${one.author}, `, ago(one.at))), h("details", { ontoggle: load }, h("summary", {}, "What changed"), shown));
+  });
+  return replace(view.root, head([file.path, h("span.dim", {}, name)], h("a.button", { href: to("/notebooks", { notebook: name }) }, "All files")), panel("Last commits", rows.length ? body(h("ol.steps", {}, rows)) : empty("No commit yet")));
+}
+
+function drawDiff(shown, answer) {
+  const kind = (line) => (line.startsWith("@@") ? "at" : line.startsWith("+") ? "add" : line.startsWith("-") ? "del" : null);
+  replace(shown, answer.diff.split("\n").map((line) => h("span", { class: kind(line) }, `${line}\n`)), !answer.whole && h("span.dim", {}, "It goes on, but is too long to show."));
+}

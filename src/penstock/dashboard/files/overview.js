@@ -1,0 +1,171 @@
+// The overview: how the queues fare.
+
+import { h, replace, keyed } from "/dashboard/dom.js";
+import { post, part, clock } from "/dashboard/api.js";
+import { number, compact, rate, span, to, plural } from "/dashboard/words.js";
+import { panel, head, table, cell, empty, flag, meter, switcher, action, ask, body } from "/dashboard/widgets.js";
+import { chart } from "/dashboard/charts.js";
+
+// How long a step is, and how many are shown.
+const STEPS = { minute: [60, 60], hour: [3600, 48], day: [86400, 8] };
+const RECENT = 300;
+
+export async function show(view) {
+  const by = STEPS[view.params.by] ? view.params.by : "minute";
+  const tiles = h("div.tiles");
+  const charts = h("div.grid.two");
+  const queues = table("Queues", ["Queue", ["Waiting", "number"], ["Running", "number"], ["Oldest waiting", "number"], ["In", "number"], ["Out", "number"], "Utilisation", ["Time to empty", "number"], ["Failed", "number"], ""]);
+  const none = h("div");
+  const choose = switcher("Charts by", Object.keys(STEPS).map((one) => [one, one]), by, (value) => view.go({ by: value === "minute" ? "" : value }));
+  const title = head("Overview", h("span.dim", {}, "Charts by"), choose);
+  await view.every(3, async () => {
+    const [found, workers, recent] = await Promise.all([
+      view.get("/api/v1/queues"), view.get("/api/v1/workers"),
+      view.get("/api/v1/history", { since: new Date(clock() - RECENT * 1000).toISOString(), step: 60 }),
+    ]);
+    const rates = recentRates(recent);
+    drawTiles(tiles, found.queues, workers.workers, rates);
+    const rows = found.queues.map((queue) => ({ queue, rates: rates[queue.name] || [0, 0], slots: slotsOf(queue, workers.workers) }));
+    keyed(queues.rows, rows, (row) => row.queue.name, (row) => queueRow(view, row));
+    queues.hidden = !rows.length;
+    replace(none, !rows.length && empty("No queue yet", "A queue appears with its first job."));
+  });
+  replace(view.root, title, tiles, panel("Queues", h("div", {}, queues, none)), charts);
+  await view.every(10, async () => {
+    const [step, n] = STEPS[by];
+    const since = new Date((Math.floor(clock() / 1000 / step) - n + 1) * step * 1000);
+    drawCharts(charts, await view.get("/api/v1/history", { since: since.toISOString(), step }), since, step, n);
+  });
+}
+
+/** Per queue: how many a second came in and went out lately. */
+function recentRates(history) {
+  const sums = {};
+  for (const one of history.intervals) {
+    const sum = (sums[one.queue] = sums[one.queue] || [0, 0]);
+    sum[0] += one.counts.enqueued || 0;
+    sum[1] += one.run.count;
+  }
+  const begun = history.intervals.length ? Math.min(...history.intervals.map((one) => Date.parse(one.at))) : clock();
+  const seconds = Math.max(30, Math.min(RECENT, (clock() - begun) / 1000));
+  for (const sum of Object.values(sums)) sum.forEach((n, i) => { sum[i] = n / seconds; });
+  return sums;
+}
+
+function slotsOf(queue, workers) {
+  const own = ["events", "indexing", "entries", "entries-operations", "ingest", "notebooks"].includes(queue.name);
+  const taking = workers.filter((one) => !one.silent && (one.queues ? one.queues.includes(queue.name) : !own));
+  const slots = taking.reduce((sum, one) => sum + (one.concurrency || 0), 0);
+  return { workers: taking.length, slots: queue.concurrency ? Math.min(queue.concurrency, slots || queue.concurrency) : slots };
+}
+
+function drawTiles(tiles, queues, workers, rates) {
+  const sum = (state) => queues.reduce((n, queue) => n + queue.states[state], 0);
+  const waiting = (why) => queues.reduce((n, queue) => n + queue.waiting[why], 0);
+  const silent = workers.filter((one) => one.silent).length;
+  const all = Object.values(rates).reduce(([a, b], [c, d]) => [a + c, b + d], [0, 0]);
+  const ages = queues.map((queue) => queue.oldest_ready_age).filter((age) => age !== null);
+  const shown = [
+    ["Waiting", compact(sum("pending")), `${compact(waiting("ready"))} ready, ${compact(waiting("scheduled"))} scheduled, ${compact(waiting("blocked"))} blocked`, to("/jobs", { state: "pending" })],
+    ["Running", compact(sum("running")), "jobs right now", to("/jobs", { state: "running" })],
+    ["Oldest waiting", ages.length ? span(Math.max(...ages)) : "–", "ready and not begun", to("/jobs", { state: "pending" })],
+    ["Throughput", rate(all[1]), `${rate(all[0])} in, lately`, to("/store")],
+    ["Failed", compact(sum("failed")), "kept until retried or removed", to("/jobs", { state: "failed" })],
+    ["Workers", number(workers.length - silent), silent ? `${silent} silent` : "all heard of", to("/workers")],
+  ];
+  keyed(tiles, shown, ([name]) => name, ([name, big, sub, href]) => h("a.tile", { href }, h("span.name", {}, name), h("span.big", {}, big), h("span.sub", {}, sub)));
+}
+
+function queueRow(view, { queue, rates, slots }) {
+  const { name, states, waiting } = queue;
+  const full = queue.max_pending !== null && states.pending >= queue.max_pending;
+  const [into, out] = rates;
+  const used = slots.slots ? states.running / slots.slots : 0;
+  const toggle = queue.paused
+    ? action("Resume", async () => { await post(`/api/v1/queues/${part(name)}/resume`); view.again(); return `Resumed ${name}.`; }, ".small")
+    : action("Pause", () => pause(view, queue), ".small");
+  return h("tr.pick", {},
+    cell("", "wide", h("a", { href: to("/jobs", { queue: name }) }, h("strong", {}, name)), " ", queue.paused && flag("paused"), " ", full && flag("full"),
+      limits(queue) && h("span.sub", {}, limits(queue))),
+    cell("Waiting", "number", number(states.pending), h("span.sub", {}, [waiting.scheduled && `${number(waiting.scheduled)} scheduled`, waiting.blocked && `${number(waiting.blocked)} blocked`].filter(Boolean).join(", "))),
+    cell("Running", "number", number(states.running)),
+    cell("Oldest waiting", "number", span(queue.oldest_ready_age)),
+    cell("In", "number", rate(into)), cell("Out", "number", rate(out)),
+    cell("Utilisation", "", slots.slots ? [meter(used, `${states.running} of ${slots.slots} slots of ${name}`), h("span.sub", {}, `${states.running} of ${slots.slots}`)]
+      : h("span", { class: states.pending ? "warn" : "dim" }, "no worker")),
+    cell("Time to empty", "number", toEmpty(queue, into, out)),
+    cell("Failed", "number", states.failed ? h("a.failed", { href: to("/jobs", { queue: name, state: "failed" }) }, number(states.failed)) : "0"),
+    cell("", "number", view.can("admin") && toggle));
+}
+
+function limits(queue) {
+  return [queue.max_pending !== null && `at most ${number(queue.max_pending)} waiting`, queue.concurrency && `${number(queue.concurrency)} at a time`,
+    queue.rate && `${number(queue.rate.count)} per ${span(queue.rate.seconds)}`].filter(Boolean).join(" · ");
+}
+
+function toEmpty(queue, into, out) {
+  if (!queue.waiting.ready && !queue.states.running) return "empty";
+  if (queue.paused) return "paused";
+  if (out <= into) return out ? "growing" : "–";
+  return span((queue.waiting.ready + queue.states.running) / (out - into));
+}
+
+async function pause(view, queue) {
+  const wanted = await ask({ title: `Pause ${queue.name}?`, text: `No process starts another of its jobs until it is resumed. ${plural(queue.states.running, "running job")} will go on.`, button: "Pause" });
+  if (!wanted) return null;
+  await post(`/api/v1/queues/${part(queue.name)}/pause`);
+  view.again();
+  return `Paused ${queue.name}.`;
+}
+
+// Charts
+
+function drawCharts(parent, history, since, step, n) {
+  const times = Array.from({ length: n }, (_, i) => new Date(since.getTime() + i * step * 1000));
+  const at = (iso) => Math.round((Date.parse(iso) - since.getTime()) / 1000 / step);
+  const zeros = () => new Array(n).fill(0);
+  const into = zeros(), done = zeros(), bad = zeros();
+  const waits = times.map(() => null), runs = times.map(() => null);
+  for (const one of history.intervals) {
+    const i = at(one.at);
+    if (i < 0 || i >= n) continue;
+    into[i] += one.counts.enqueued || 0;
+    done[i] += one.counts.done || 0;
+    bad[i] += (one.counts.failed || 0) + (one.counts.expired || 0);
+    waits[i] = added(waits[i], one.wait.buckets);
+    runs[i] = added(runs[i], one.run.buckets);
+  }
+  const sayTime = (time) => step >= 86400 ? `${time.getMonth() + 1}/${time.getDate()}` : `${String(time.getHours()).padStart(2, "0")}:${String(time.getMinutes()).padStart(2, "0")}`;
+  const say = { say: (v) => compact(Math.round(v * 10) / 10), sayTime };
+  const p95 = (list) => list.map((buckets) => (buckets ? quantile(buckets, history.bounds, 0.95) : null));
+  const unit = { 60: "minute", 3600: "hour", 86400: "day" }[step];
+  replace(parent,
+    panel(`Throughput per ${unit}`, body(chart("Jobs enqueued and done", times, [{ name: "enqueued", kind: "c-in", values: into }, { name: "done", kind: "c-out", values: done, second: true }], say))),
+    panel(`Failures per ${unit}`, body(chart("Runs that failed or lost their lease", times, [{ name: "failed or expired", kind: "c-bad", values: bad, bars: true }], say))),
+    panel("Wait and run time, 95th percentile", body(chart("Wait and run time", times, [{ name: "wait", kind: "c-one", values: p95(waits) }, { name: "run", kind: "c-two", values: p95(runs), second: true }], { say: span, sayTime }))),
+    panel("Percentiles", percentiles(waits, runs, history.bounds)));
+}
+
+function percentiles(waits, runs, bounds) {
+  const whole = (list) => list.reduce((sum, one) => added(sum, one), null);
+  const row = (name, buckets) => h("tr", {}, cell("", "", name), [0.5, 0.95, 0.99].map((p) => cell(`p${p * 100}`, "number", buckets ? span(quantile(buckets, bounds, p)) : "–")), cell("Jobs", "number", buckets ? number(buckets.reduce((a, b) => a + b, 0)) : "0"));
+  const shown = table("Percentiles of wait and run time", ["In this time", ["p50", "number"], ["p95", "number"], ["p99", "number"], ["Jobs", "number"]], [row("Wait until begun", whole(waits)), row("Run", whole(runs))]);
+  return shown;
+}
+
+function added(sum, buckets) {
+  if (!buckets) return sum;
+  return sum ? sum.map((n, i) => n + buckets[i]) : [...buckets];
+}
+
+/** As the server estimates it: exact to the bucket, and evenly inside of it. */
+export function quantile(buckets, bounds, p) {
+  const rank = p * buckets.reduce((a, b) => a + b, 0);
+  let below = 0;
+  for (let i = 0; i < bounds.length; i += 1) {
+    const lower = i ? bounds[i - 1] : 0;
+    if (buckets[i] && below + buckets[i] >= rank) return lower + (bounds[i] - lower) * ((rank - below) / buckets[i]);
+    below += buckets[i];
+  }
+  return bounds[bounds.length - 1];
+}

@@ -1,0 +1,40 @@
+// Workers: who works, on what, and until when.
+
+import { h, replace, keyed } from "/dashboard/dom.js";
+import { post, part } from "/dashboard/api.js";
+import { to, ago, span, plural } from "/dashboard/words.js";
+import { head, table, cell, empty, badge, flag, meter, action, ask } from "/dashboard/widgets.js";
+
+export async function show(view) {
+  const list = h("div.grid");
+  const none = h("div");
+  await view.every(3, async () => {
+    const { workers } = await view.get("/api/v1/workers");
+    keyed(list, workers, (one) => one.name, (one) => card(view, one));
+    replace(none, !workers.length && empty("No worker", "Start one: penstock worker app:app"));
+  });
+  replace(view.root, head("Workers"), list, none);
+}
+
+function card(view, one) {
+  const status = one.silent ? badge("failed", "silent") : one.running ? badge("running", "working") : badge("pending", "idle");
+  const drain = view.can("admin") && one.host && !one.draining && action("Drain…", () => drainOne(view, one), ".small");
+  const told = [one.host && `${one.host}, process ${one.pid}`, one.queues ? `queues ${one.queues.join(", ")}` : "all queues", one.tags.length && `tags ${one.tags.join(", ")}`].filter(Boolean).join(" · ");
+  const leases = table(`Leases of ${one.name}`, ["Job", ["Token", "number"], "Began", "Lease ends"], one.leases.map((lease) => h("tr.pick", {},
+    cell("", "wide", h("a", { href: to(`/jobs/${lease.job_id}`) }, h("strong", {}, lease.task)), ` #${lease.job_id} `, lease.cancel_requested && flag("stopping"), h("span.sub", {}, lease.queue)),
+    cell("Token", "number", String(lease.token)), cell("Began", "nowrap", ago(lease.started_at)), cell("Lease ends", "nowrap", ago(lease.expires_at)))));
+  return h("section.panel", { "aria-label": `Worker ${one.name}` },
+    h("header", {}, h("h2", {}, one.name), one.draining && flag("draining"), status, drain),
+    h("div.body", {}, h("p.dim", {}, told),
+      one.concurrency && h("div", {}, meter(one.running / one.concurrency, `${one.running} of ${one.concurrency} slots`), h("span.dim", {}, `${one.running} of ${one.concurrency} slots`)),
+      h("p", { class: one.silent ? "warn" : "dim" }, "Heard of ", ago(one.seen_at), one.silent && `: silent for ${span(one.heartbeat_age)}, most likely dead`)),
+    one.leases.length > 0 && leases);
+}
+
+async function drainOne(view, one) {
+  const wanted = await ask({ title: `Drain ${one.name}?`, text: `It takes no more jobs, finishes ${plural(one.running, "job")} that it has, and ends. It hears of it within ten seconds.`, button: "Drain", danger: true });
+  if (!wanted) return null;
+  await post(`/api/v1/workers/${part(one.name)}/drain`);
+  view.again();
+  return `${one.name} was asked to drain.`;
+}

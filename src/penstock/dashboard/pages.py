@@ -1,0 +1,87 @@
+"""The files of the dashboard, from memory, with what keeps a browser from doing anything else."""
+
+from hashlib import sha256
+from importlib.resources import files
+from typing import Annotated, NamedTuple
+
+from msgspec import Meta
+
+from penstock.http.bodies import header
+from penstock.http.problems import Problem
+from penstock.http.routes import Answer, Call, route
+
+Name = Annotated[str, Meta(min_length=1, max_length=50)]
+
+_KINDS = {
+    "css": b"text/css; charset=utf-8",
+    "html": b"text/html; charset=utf-8",
+    "js": b"text/javascript; charset=utf-8",
+    "svg": b"image/svg+xml",
+}
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'"
+)
+_HEADERS = (
+    (b"content-security-policy", _POLICY.encode()),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"cache-control", b"no-cache"),  # asked for again each time, and mostly answered with 304
+)
+
+
+class File(NamedTuple):
+    """A file as it is sent."""
+
+    body: bytes
+    kind: bytes
+    etag: bytes
+
+
+def load() -> dict[str, File]:
+    """The files, by name."""
+    found: dict[str, File] = {}
+    for one in files("penstock.dashboard").joinpath("files").iterdir():
+        _, _, ending = one.name.rpartition(".")
+        if ending in _KINDS:
+            body = one.read_bytes()
+            etag = f'"{sha256(body).hexdigest()[:32]}"'.encode()
+            found[one.name] = File(body, _KINDS[ending], etag)
+    return found
+
+
+class PageRoutes:
+    """What the server serves of the dashboard: files without any secret in them."""
+
+    def __init__(self) -> None:
+        self._files = load()
+
+    @route("GET", "/", None, "The dashboard", answers={200: "text/html", 304: None})
+    async def page(self, call: Call) -> Answer:
+        """The page. All that it shows, it asks the API for."""
+        return _answer(self._files["index.html"], call)
+
+    @route(
+        "GET",
+        "/dashboard/{name}",
+        None,
+        "A file of the dashboard",
+        answers={200: "text/javascript", 304: None},
+    )
+    async def file(self, name: Name, call: Call) -> Answer:
+        """A script, a style sheet or a picture of the page."""
+        found = self._files.get(name)
+        if found is None:
+            raise Problem(404, f"the dashboard has no file {name!r:.80}")
+        return _answer(found, call)
+
+
+def _answer(file: File, call: Call) -> Answer:
+    headers = ((b"etag", file.etag), *_HEADERS)
+    known = header(call.scope, b"if-none-match") or b""
+    if file.etag in (one.strip().removeprefix(b"W/") for one in known.split(b",")):
+        return Answer(304, None, headers)
+    return Answer(200, file.body, ((b"content-type", file.kind), *headers))
