@@ -175,6 +175,16 @@ def test_an_inserted_row_is_a_job(both: Both) -> None:
     assert both.events(item) == ["enqueued"]
 
 
+def test_row_that_is_inserted_as_taken_is_held_by_its_program(both: Both) -> None:
+    item = both.program.insert(status="in_progress", lease_until=ACTIVE, worker_id="me")
+    job = both.job(item)
+    assert (job.state, job.worker) == (State.RUNNING, "me")
+    assert both.claim() == []
+    assert both.program.change(item, "status = 'done', lease_until = NULL, worker_id = NULL")
+    assert both.job(item).state is State.DONE
+    assert both.events(item) == ["enqueued", "claimed", "done"]
+
+
 def test_our_worker_takes_what_a_program_has_inserted(both: Both) -> None:
     item = both.program.insert()
     [job] = both.claim()
@@ -476,3 +486,37 @@ def test_a_program_needs_no_worker_of_ours(both: Both) -> None:
         assert both.program.change(item, "status = 'done'") == 1
     linked(both)
     assert both.claim() == []
+
+
+def test_table_that_a_program_has_made_before_is_taken_over(tmp_path: Path) -> None:
+    """With the shape that such programs give it: a key that is unique for ever, and no defaults."""
+    url = f"sqlite:///{tmp_path / 'shared.db'}"
+    program = Program(url)
+    program.run(
+        "CREATE TABLE unified_queue (queue_id TEXT PRIMARY KEY NOT NULL, item_type TEXT NOT NULL, "
+        "op TEXT NOT NULL, tenant_id TEXT NOT NULL, collection TEXT NOT NULL, "
+        "priority INTEGER NOT NULL, status TEXT NOT NULL, created_at TEXT NOT NULL, "
+        "updated_at TEXT NOT NULL, lease_until TEXT, worker_id TEXT, idempotency_key TEXT NOT NULL "
+        "UNIQUE, payload_json TEXT NOT NULL, retry_count INTEGER NOT NULL DEFAULT 0, max_retries "
+        "INTEGER NOT NULL DEFAULT 3, error_message TEXT, last_error_at TEXT, branch TEXT DEFAULT "
+        "'main', metadata TEXT DEFAULT '{}')"
+    )
+    program.run("CREATE UNIQUE INDEX idx_unified_queue_idempotency ON unified_queue (queue_id)")
+    waiting = program.insert()
+    held = program.insert(status="in_progress", lease_until=ACTIVE, worker_id="me")
+    program.insert(status="done")
+    app = Penstock(url)
+    run_sync(relation.prepare(app))
+    run_sync(relation.prepare(app))
+    rows = program.ask("SELECT queue_id, status, worker_id FROM unified_queue ORDER BY queue_id")
+    assert rows == [(waiting, "pending", None), (held, "in_progress", "me"), ("q3", "done", None)]
+    jobs = {json.loads(job.payload)["queue_id"]: job for job in run_sync(app.find())}
+    assert {name: job.state for name, job in jobs.items()} == {
+        waiting: State.PENDING,
+        held: State.RUNNING,
+    }
+    assert program.change(held, "status = 'done'")
+    assert run_sync(app.get(jobs[held].id)).state is State.DONE
+    program.insert(idempotency_key="key 2")  # free again, as it never was there
+    run_sync(app.close())
+    program.connection.close()

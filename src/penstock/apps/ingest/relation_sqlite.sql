@@ -7,6 +7,21 @@
 -- No statement in a trigger may meet a conflict: INSERT OR REPLACE of another program would be
 -- imposed on it.
 
+-- A program may have made the table before us: its rows are taken over, at the end of this step.
+CREATE TABLE IF NOT EXISTS unified_queue (
+    queue_id, item_type, op, tenant_id, collection, priority, status, created_at, updated_at,
+    lease_until, worker_id, idempotency_key, payload_json, retry_count, max_retries, error_message,
+    last_error_at, branch, metadata
+);
+DROP INDEX IF EXISTS idx_unified_queue_dequeue;
+DROP INDEX IF EXISTS idx_unified_queue_idempotency;
+DROP INDEX IF EXISTS idx_unified_queue_lease_expiry;
+DROP INDEX IF EXISTS idx_unified_queue_collection_tenant;
+DROP INDEX IF EXISTS idx_unified_queue_item_type;
+DROP INDEX IF EXISTS idx_unified_queue_failed;
+DROP INDEX IF EXISTS idx_unified_queue_worker;
+ALTER TABLE unified_queue RENAME TO unified_queue_before;
+
 CREATE TABLE unified_queue (
     queue_id TEXT NOT NULL PRIMARY KEY DEFAULT (lower(hex(randomblob(16)))),
     item_type TEXT NOT NULL CHECK (item_type IN (
@@ -198,6 +213,7 @@ BEGIN
 END;
 
 CREATE TRIGGER unified_queue_added AFTER INSERT ON unified_queue
+WHEN NEW.status <> 'in_progress'
 BEGIN
     INSERT INTO unified_queue_replace VALUES (NEW.queue_id, NEW.idempotency_key);
     INSERT INTO unified_queue_total (tenant_id, collection, item_type, status, n)
@@ -212,15 +228,21 @@ BEGIN
     UPDATE unified_queue_job SET token = 0 WHERE queue_id = NEW.queue_id AND token = -1;
 END;
 
+-- One trigger or the other: which of two for the same row comes first, nobody says.
 CREATE TRIGGER unified_queue_added_taken AFTER INSERT ON unified_queue
 WHEN NEW.status = 'in_progress'
 BEGIN
+    INSERT INTO unified_queue_replace VALUES (NEW.queue_id, NEW.idempotency_key);
+    INSERT INTO unified_queue_total (tenant_id, collection, item_type, status, n)
+    VALUES (NEW.tenant_id, NEW.collection, NEW.item_type, NEW.status, 1)
+    ON CONFLICT DO UPDATE SET n = n + 1;
     INSERT INTO unified_queue_adopt VALUES (
         NEW.queue_id, NEW.item_type, NEW.op, NEW.tenant_id, NEW.collection, NEW.branch,
         NEW.priority, NEW.status, NEW.lease_until, NEW.idempotency_key, NEW.retry_count,
         NEW.max_retries, CASE WHEN json_valid(NEW.payload_json) THEN NEW.payload_json END,
         NEW.metadata
     );
+    UPDATE unified_queue_job SET token = 0 WHERE queue_id = NEW.queue_id AND token = -1;
     INSERT INTO unified_queue_take VALUES (NEW.queue_id, NEW.worker_id, NEW.lease_until);
 END;
 
@@ -374,6 +396,18 @@ BEGIN
     VALUES (OLD.tenant_id, OLD.collection, OLD.item_type, OLD.status, -1);
     DELETE FROM unified_queue_job WHERE queue_id = OLD.queue_id;
 END;
+
+INSERT INTO unified_queue (
+    queue_id, item_type, op, tenant_id, collection, priority, status, created_at, updated_at,
+    lease_until, worker_id, idempotency_key, payload_json, retry_count, max_retries, error_message,
+    last_error_at, branch, metadata
+)
+SELECT
+    queue_id, item_type, op, tenant_id, collection, priority, status, created_at, updated_at,
+    lease_until, worker_id, idempotency_key, payload_json, retry_count, max_retries, error_message,
+    last_error_at, branch, metadata
+FROM unified_queue_before ORDER BY created_at, rowid;
+DROP TABLE unified_queue_before;
 
 -- mirror
 UPDATE unified_queue SET
