@@ -257,7 +257,7 @@ async def test_what_nobody_told_is_found_by_the_clock(
 async def test_burst_that_may_be_incomplete_makes_it_look_at_all(
     shelf: Shelf, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_BURST", 10)
+    monkeypatch.setattr(module, "_BURST", 0)  # how many come at once depends on the machine
     monkeypatch.setattr(module, "_SOON", 3_600)
     monkeypatch.setattr(Watcher, "_concerns", lambda _self, _change, path: "/lost" not in path)
     async with watching(shelf) as watch:

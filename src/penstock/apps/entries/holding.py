@@ -39,9 +39,8 @@ async def held(penstock: Penstock, *, patience: timedelta = PATIENCE) -> AsyncIt
         await _until_idle(penstock, patience)
         yield
     finally:
-        renewing.cancel()
-        with suppress(asyncio.CancelledError):
-            await renewing
+        hold.over.set()
+        await renewing  # not cancelled: what it has just written would not be known as ours
         await hold.let_go()
 
 
@@ -49,13 +48,17 @@ class _Hold:
     def __init__(self, penstock: Penstock) -> None:
         self._penstock = penstock
         self._until: datetime | None = None
+        self.over = asyncio.Event()
 
     async def take(self) -> None:
         self._until = (await self._penstock.pause(QUEUE, duration=HOLD)).paused_until
 
     async def keep(self) -> None:
         while True:
-            await asyncio.sleep(HOLD.total_seconds() / 4)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(HOLD.total_seconds() / 4):
+                    await self.over.wait()
+                    return
             try:
                 await self.take()
             except PenstockError as error:
