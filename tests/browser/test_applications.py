@@ -389,9 +389,9 @@ def test_screens_of_applications_are_accessible_and_fit_on_a_phone(
 
     with a_page(browser, color_scheme=theme, viewport=DESK, bypass_csp=True) as page:
         for path in hostile:
+            ready(page, f"{server.url}/#/{path}")
             for size in (DESK, PHONE):
                 page.set_viewport_size(size)
-                ready(page, f"{server.url}/#/{path}")
                 found = Axe().run(page)
                 assert found.violations_count == 0, f"{path}: {found.generate_report()}"
             assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, path
