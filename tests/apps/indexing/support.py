@@ -62,6 +62,8 @@ class Embeddings:
     def __init__(self) -> None:
         self.texts: list[str] = []
         self.holds: tuple[str, ...] = ()
+        self.refusals: dict[str, str] = {}
+        """Words of texts that are refused, and what is said to it."""
         self.held = threading.Event()
         self._go_on = threading.Event()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
@@ -94,12 +96,17 @@ class Embeddings:
                 if any(word in text for word in service.holds for text in asked["input"]):
                     service.held.set()
                     service._go_on.wait()
+                for word, why in list(service.refusals.items()):
+                    if any(word in text for text in asked["input"]):
+                        return self._answer(400, why.encode())
                 service.texts += asked["input"]
                 rows = [
                     {"index": n, "embedding": hashed(text)} for n, text in enumerate(asked["input"])
                 ]
-                body = json.dumps({"data": rows}).encode()
-                self.send_response(200)
+                return self._answer(200, json.dumps({"data": rows}).encode())
+
+            def _answer(self, status: int, body: bytes) -> None:
+                self.send_response(status)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
                 self.wfile.write(body)

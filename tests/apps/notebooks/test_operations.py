@@ -382,6 +382,9 @@ async def test_history_content_and_diff_of_a_file(one: Api) -> None:
     )
     assert old.text == "one\n"
     assert "-one\n+two" in (await one.on("GET", f"{place}/diff"))["diff"]
+    first = await one.on("GET", f"{place}/diff?until={commits[1]['commit']}")
+    assert (first["since"], first["diff"].endswith("@@ -0,0 +1 @@\n+one\n")) == (None, True)
+    await one.on("GET", f"{place}/diff?until=abcdef", status=404)
     await one.on("GET", f"{place}/content?commit=--output=x", status=404)
 
 

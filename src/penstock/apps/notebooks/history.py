@@ -63,12 +63,16 @@ class History:
         return answer.out, is_whole
 
     def diff(
-        self, old: str, new: str, path: str | None = None, *, limit: int = LONGEST_DIFF
+        self, old: str | None, new: str, path: str | None = None, *, limit: int = LONGEST_DIFF
     ) -> Diff:
-        """What changed between two commits, in a file or in the whole notebook."""
-        commits = [self._repository.commit_named(one) for one in (old, new)]
+        """What changed between two commits, in a file or in the whole notebook.
+
+        Without the older one it is what the newer one changed, also if it is the very first.
+        """
+        commits = [self._repository.commit_named(one) for one in (old, new) if one is not None]
         inside = self._repository.prefix + (path or "") or "."
-        words = ("diff", "--no-color", "--no-ext-diff", "--no-textconv", *_RENAMES)
+        compare = ("diff",) if old is not None else ("show", "--format=", "-m", "--first-parent")
+        words = (*compare, "--no-color", "--no-ext-diff", "--no-textconv", *_RENAMES)
         answer, is_whole = self._git.head_of(*words, *commits, "--", inside, limit=limit)
         if answer.code:
             raise failed("diff", "")

@@ -40,16 +40,19 @@ def commits(notebook: Notebook, file: File, limit: int) -> list[shapes.HistoryEn
 
 
 def diff(notebook: Notebook, file: File, since: str | None, until: str | None) -> shapes.FileDiff:
-    """What changed in a file between two commits: by default in its last one."""
+    """What changed in a file between two commits: by default in its last one.
+
+    Its first commit has none before it to be compared with: all of it is new.
+    """
     history = _history(notebook)
     if since is None or until is None:
         known = history.of(file.path, limit=_FAR_BACK)
         until = until or (known[0].id if known else None)
         older = [n for n, one in enumerate(known) if until and one.id.startswith(until)]
-        if since is None and older and older[0] + 1 < len(known):
+        if until is None or (since is None and not older):
+            raise Missing(f"{file.path!r} has no such commit")
+        if since is None and older[0] + 1 < len(known):
             since = known[older[0] + 1].id
-    if since is None or until is None:
-        raise Missing(f"{file.path!r} has no two commits to compare")
     found = history.diff(since, until, file.path)
     return shapes.FileDiff(since=since, until=until, diff=found.text, whole=found.is_whole)
 

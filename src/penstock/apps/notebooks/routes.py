@@ -43,11 +43,15 @@ class NotebookRoutes:
     def __init__(self, notebooks: Notebooks, library: Library, settings: Settings) -> None:
         self._notebooks = notebooks
         self._library = library
+        self._settings = settings
         self._limit = settings.max_file_size
 
     async def _find(self, name: str) -> Notebook:
         check_available(self._library)
         return await self._library.find(name)
+
+    def _shown(self, notebook: Notebook) -> shapes.NotebookShape:
+        return shapes.notebook_shape(notebook, self._settings)
 
     @route(
         "POST",
@@ -64,7 +68,7 @@ class NotebookRoutes:
         The files that are in it are looked at in the background.
         """
         check_available(self._library)
-        return Answer(201, shapes.notebook_shape(await self._notebooks.add(body)))
+        return Answer(201, self._shown(await self._notebooks.add(body)))
 
     @route(
         "GET",
@@ -78,7 +82,7 @@ class NotebookRoutes:
         """Every notebook, by name."""
         check_available(self._library)
         found = await self._library.all()
-        return shapes.NotebookList([shapes.notebook_shape(one) for one in found])
+        return shapes.NotebookList([self._shown(one) for one in found])
 
     @route(
         "GET",
@@ -90,7 +94,7 @@ class NotebookRoutes:
     @answering
     async def look(self, notebook: str) -> shapes.NotebookShape:
         """A notebook, by its id or its name."""
-        return shapes.notebook_shape(await self._find(notebook))
+        return self._shown(await self._find(notebook))
 
     @route(
         "PATCH",
@@ -104,7 +108,7 @@ class NotebookRoutes:
     async def change(self, notebook: str, body: shapes.NotebookChange) -> shapes.NotebookShape:
         """Give a notebook another name, or settings of its own in the place of those it has."""
         found = await self._find(notebook)
-        return shapes.notebook_shape(await self._notebooks.change(found, body))
+        return self._shown(await self._notebooks.change(found, body))
 
     @route(
         "DELETE",

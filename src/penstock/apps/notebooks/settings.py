@@ -45,6 +45,11 @@ def folder_for_new(settings: Settings, data: Path) -> Path:
     return Path(settings.root).absolute() if settings.root else data / "notebooks"
 
 
+def is_watched(settings: Settings, *, own: bool | None) -> bool:
+    """Whether a notebook is watched that has this setting of its own, or none."""
+    return settings.watch if own is None else own
+
+
 def allowed_roots(settings: Settings, data: Path) -> list[Path]:
     """The folders that a notebook may lie in, without links."""
     given = [Path(one) for one in settings.allowed.split(os.pathsep) if one]

@@ -12,7 +12,7 @@ from penstock import Job, State
 from penstock.apps.notebooks.errors import Permanent
 from penstock.apps.notebooks.operations import Operation
 from penstock.apps.notebooks.publishing import Published
-from penstock.apps.notebooks.settings import Author
+from penstock.apps.notebooks.settings import Author, Settings, is_watched
 from penstock.apps.notebooks.tables import File, Notebook
 
 STATUSES: dict[State, str] = {
@@ -214,6 +214,8 @@ class NotebookShape(msgspec.Struct, frozen=True, kw_only=True):
     path: str
     git: bool
     settings: NotebookSettings
+    watched: bool
+    """Whether changes that others make are followed, by its own setting or the server's."""
     created_at: datetime
 
 
@@ -349,9 +351,12 @@ class FileHistory(msgspec.Struct, frozen=True):
 
 
 class FileDiff(msgspec.Struct, frozen=True, kw_only=True):
-    """What changed between two commits; `whole` is false where it is too long to show."""
+    """What changed between two commits; `whole` is false where it is too long to show.
 
-    since: str
+    `since` is null where `until` is the first commit of the file.
+    """
+
+    since: str | None
     until: str
     diff: str
     whole: bool
@@ -363,14 +368,16 @@ class CommitsAccepted(msgspec.Struct, frozen=True):
     events: list[OperationAccepted]
 
 
-def notebook_shape(notebook: Notebook) -> NotebookShape:
-    """A notebook as it is shown."""
+def notebook_shape(notebook: Notebook, server: Settings) -> NotebookShape:
+    """A notebook as it is shown by a server with these settings."""
+    own = msgspec.convert(notebook.settings, NotebookSettings)
     return NotebookShape(
         id=notebook.id,
         name=notebook.name,
         path=notebook.path,
         git=notebook.git,
-        settings=msgspec.convert(notebook.settings, NotebookSettings),
+        settings=own,
+        watched=is_watched(server, own=own.watch),
         created_at=notebook.created,
     )
 

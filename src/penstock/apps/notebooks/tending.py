@@ -19,7 +19,7 @@ from penstock.apps.notebooks.paths import STATE
 from penstock.apps.notebooks.publishing import Publisher
 from penstock.apps.notebooks.reconciling import Found
 from penstock.apps.notebooks.running import Runner
-from penstock.apps.notebooks.settings import Settings
+from penstock.apps.notebooks.settings import Settings, is_watched
 from penstock.apps.notebooks.syncing import KnownInTables, changes_in
 from penstock.apps.notebooks.watching import Watcher
 
@@ -77,8 +77,7 @@ class Tender:
             book.watching = asyncio.create_task(watcher.run())
 
     def _watches(self, book: Book) -> bool:
-        own = book.settings.get("watch")
-        return bool(self._settings.watch if own is None else own)
+        return is_watched(self._settings, own=book.settings.get("watch"))
 
     async def _publish(self, book: Book, found: list[Found]) -> None:
         await self._publisher.publish_changes(book.id, changes_in(found))

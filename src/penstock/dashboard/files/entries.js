@@ -2,7 +2,7 @@
 
 import { h, replace, keyed } from "/dashboard/dom.js";
 import { post, send, part } from "/dashboard/api.js";
-import { number, ago, pretty, headline } from "/dashboard/words.js";
+import { number, plural, ago, pretty, headline } from "/dashboard/words.js";
 import { head, panel, body, table, cell, empty, badge, meter, action, ask, flag, drawFacts, found, searching, unavailable } from "/dashboard/widgets.js";
 
 const STATES = { pending: "pending", processing: "running", embedded: "done", failed: "failed" };
@@ -47,10 +47,10 @@ function buttons(view, status, imports) {
   const n = status.queue.failed.total;
   return [
     n > 0 && action("Retry failed…", async () => {
-      if (!(await ask({ title: "Embed failed entries again?", button: "Retry", what: "entry", count: Promise.resolve(n) }))) return null;
+      if (!(await ask({ title: "Embed failed entries again?", button: "Retry", what: ["entry", "entries"], count: Promise.resolve(n) }))) return null;
       const answer = await post("/admin/queue/retry-failed");
       view.again();
-      return `Retried ${number(answer.retried.total)} entries.`;
+      return `Retried ${plural(answer.retried.total, "entry", "entries")}.`;
     }),
     status.queue.paused ? action("Resume", async () => { await post("/admin/queue/resume"); view.again(); return "Entries are embedded again."; })
       : action("Pause", async () => { await post("/admin/queue/pause", undefined, { timeout: 30 }); view.again(); return "No more entries are embedded."; }),

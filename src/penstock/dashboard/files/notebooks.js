@@ -22,7 +22,8 @@ export async function show(view) {
       keyed(list.rows, notebooks.map((one) => ({ ...one, waiting: metrics.uncommitted[one.name] ?? metrics.uncommitted[one.id] ?? 0 })), (one) => one.id, (one) => notebookRow(view, one));
       list.hidden = !notebooks.length;
       replace(none, !notebooks.length && empty("No notebook is registered"));
-      keyed(waiting.rows, jobs.jobs, (job) => job.id, (job) => h("tr.pick", {}, cell("", "wide", h("a", { href: to(`/jobs/${job.id}`) }, h("strong", {}, pathOf(job)))), cell("Operation", "", job.task), cell("State", "", badge(job.state)), cell("Enqueued", "nowrap", ago(job.enqueued_at))));
+      const names = new Map(notebooks.map((one) => [one.id, one.name]));
+      keyed(waiting.rows, jobs.jobs.map((job) => ({ ...job, path: pathOf(job, names) })), (job) => job.id, (job) => h("tr.pick", {}, cell("", "wide", h("a", { href: to(`/jobs/${job.id}`) }, h("strong", {}, job.path))), cell("Operation", "", job.task), cell("State", "", badge(job.state)), cell("Enqueued", "nowrap", ago(job.enqueued_at))));
       waiting.hidden = !jobs.jobs.length;
       replace(idle, !jobs.jobs.length && empty("Nothing waits"));
     });
@@ -32,7 +33,14 @@ export async function show(view) {
   return replace(view.root, head("Notebooks", view.can("publish") && commit(view, null, "Commit all now")), tiles, panel("Notebooks", h("div", {}, list, none)), panel("Pending by path", h("div", {}, waiting, idle)));
 }
 
-const pathOf = (job) => String((job.args && (job.args.path || (job.args.operation && job.args.operation.path))) || job.key || `#${job.id}`);
+/** What an operation is about: its path, the first of those to look at, or all of its notebook. */
+function pathOf(job, names) {
+  const asked = (job.args && (job.args.operation || job.args)) || {};
+  if (asked.path) return asked.to ? `${asked.path} → ${asked.to}` : asked.path;
+  const [first, ...more] = (asked.changes || []).map(([path]) => path);
+  if (first) return more.length ? `${first} and ${number(more.length)} more` : first;
+  return `all of ${names.get(asked.notebook) || `notebook ${asked.notebook}`}`;
+}
 
 const commit = (view, name, title) => action(title, async () => {
   const answer = await post("/api/v1/events/commit", name ? { notebook: name } : {});
@@ -41,9 +49,8 @@ const commit = (view, name, title) => action(title, async () => {
 }, name ? ".small" : ".main");
 
 function notebookRow(view, one) {
-  const watched = one.settings.watch;
   return h("tr.pick", {}, cell("", "wide", h("a", { href: to("/notebooks", { notebook: one.name }) }, h("strong", {}, one.name)), h("span.sub", {}, one.path)), cell("History", "", one.git ? "git" : "none"),
-    cell("Watcher", "", watched === false ? "off" : watched ? flag("watched", "done") : "as the server"), cell("Paths to commit", "number", number(one.waiting)), cell("", "number", view.can("publish") && one.git && commit(view, one.name, "Commit now")));
+    cell("Watcher", "", one.watched ? flag("watched", "done") : "off"), cell("Paths to commit", "number", number(one.waiting)), cell("", "number", view.can("publish") && one.git && commit(view, one.name, "Commit now")));
 }
 
 async function showNotebook(view, name) {

@@ -90,7 +90,7 @@ export function toast(text, bad = false) {
  * Ask before something is done. `count` is a promise of how many it is about; the button waits for
  * it. Answers with the values of the fields, or null.
  */
-export function ask({ title, text, count, what, button, danger, fields = [] }) {
+export function ask({ title, text, count, what = ["job"], button, danger, fields = [] }) {
   return new Promise((resolve) => {
     const confirm = h(`button.main${danger ? ".danger" : ""}`, { value: "yes", disabled: Boolean(count) }, button);
     const counted = count && h("p.count", { role: "status" }, "Counting…");
@@ -110,9 +110,9 @@ export function ask({ title, text, count, what, button, danger, fields = [] }) {
     dialog.showModal();
     if (!count) return;
     count.then((n) => {
-      counted.textContent = n ? plural(n, what || "job") : `No ${what || "job"} fits`;
+      counted.textContent = n ? plural(n, ...what) : `No ${what[0]} fits`;
       confirm.disabled = !n;
-      if (n) replace(confirm, `${button} ${plural(n, what || "job")}`);
+      if (n) replace(confirm, `${button} ${plural(n, ...what)}`);
     }, (error) => { counted.textContent = error.message; });
   });
 }
