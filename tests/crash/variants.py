@@ -4,7 +4,9 @@ They are applied in client processes only. A statement that a variant changes ha
 expected, so that no variant heals in silence when the source changes.
 """
 
+import sqlite3
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from typing import Any
 
 import msgspec
@@ -131,13 +133,13 @@ def takes_nothing_back() -> None:
 
 def checks_then_acts() -> None:
     """Both the dedupe key and the room in the queue are looked up before the transaction."""
-    SQL["drop_dedupe"] = "DROP INDEX IF EXISTS penstock_job_dedupe"
     real = SqliteStore.add
 
     async def add(self: SqliteStore, jobs: Sequence[NewJob], **options: Any) -> list[Job]:
         if any(job.dedupe is not None or job.queue == "limited" for job in jobs):
             assert (await self.backlog("limited"))[0] == 0
-            await self._read(lambda reading: reading.execute("drop_dedupe"))
+            with closing(sqlite3.connect(self._path)) as connection:
+                connection.execute("DROP INDEX IF EXISTS penstock_job_dedupe")
             meet(self._path.parent)
         return await real(self, jobs, **options)
 
