@@ -12,6 +12,7 @@ from penstock import Penstock, Worker
 from penstock.apps.notebooks import Settings, install
 from penstock.server.app import Service
 from penstock.server.gate import Gatekeeper
+from tests.apps.notebooks.disk import files_of
 
 
 class Api:
@@ -53,11 +54,7 @@ class Api:
 
     def disk(self) -> dict[str, str]:
         """Every file of the notebook, by its path."""
-        return {
-            str(file.relative_to(self.root)): file.read_text()
-            for file in self.root.rglob("*")
-            if file.is_file() and not {".git", ".penstock"} & set(file.relative_to(self.root).parts)
-        }
+        return {path: file.read_text() for path, file in files_of(self.root)}
 
     async def check_agreement(self) -> None:
         """The disk has what is known, and nothing else."""

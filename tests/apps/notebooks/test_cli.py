@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from penstock.cli.main import cli
+from tests.apps.notebooks.disk import files_of
 from tests.apps.notebooks.support import git, write
 from tests.cli.support import COMMAND, Process, started
 
@@ -180,9 +181,4 @@ def _known(server: Server, notebook: str) -> dict[str, str]:
 
 
 def _disk(root: Path) -> dict[str, str]:
-    found = {}
-    for file in sorted(root.rglob("*")):
-        path = file.relative_to(root)
-        if file.is_file() and path.parts[0] not in {".git", ".penstock"}:
-            found[str(path)] = hashlib.sha256(file.read_bytes()).hexdigest()
-    return found
+    return {path: hashlib.sha256(file.read_bytes()).hexdigest() for path, file in files_of(root)}

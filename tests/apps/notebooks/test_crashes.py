@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.apps.notebooks.disk import files_of
 from tests.apps.notebooks.support import git
 from tests.server.support import Server
 
@@ -150,11 +151,7 @@ def test_nothing_is_lost_when_the_server_is_killed(seed: int, tmp_path: Path) ->
 def _check(root: Path, server: Server, writers: list[Writer]) -> None:
     files = httpx.get(f"{server.url}/api/v1/notebooks/garden/files").json()["files"]
     known = {one["path"]: one["size"] for one in files}
-    disk = {
-        str(file.relative_to(root)): file.read_text()
-        for file in root.rglob("*.md")
-        if ".penstock" not in file.parts
-    }
+    disk = {path: file.read_text() for path, file in files_of(root)}
     committed = {path: git(root, "show", f"HEAD:{path}") for path in git(root, "ls-files").split()}
     assert disk == committed
     assert known == {path: len(text) for path, text in disk.items()}
