@@ -208,7 +208,7 @@ def vectorise(shelf: Shelf, due: Sequence[Due]) -> Vectorised:
     try:
         vectors = shelf.embedder.embed([row.text for row in due])
         if len(vectors) != len(due) or not np.isfinite(vectors).all():
-            raise ValueError(f"the embedder made no vectors of {len(due)} texts")  # noqa: TRY301
+            raise ValueError(f"the embedder made no vectors of {len(due)} texts")  # noqa: TRY301 - handled as any error of an embedder
     except EmbedderUnavailable:
         raise  # it is not for the rows
     except Exception as error:  # noqa: BLE001 - an embedder may raise anything

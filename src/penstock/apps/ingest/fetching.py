@@ -67,7 +67,7 @@ def _allowed(url: str, settings: Settings) -> SplitResult:
         raise Rejected(f"{url} is no URL: {error}") from error
     if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc:
         raise Rejected(f"{url} is not the URL of a plain document")
-    if any(ord(letter) <= ord(" ") or ord(letter) == 0x7F for letter in url):  # noqa: PLR2004
+    if any(ord(letter) <= ord(" ") or ord(letter) == 0x7F for letter in url):  # noqa: PLR2004 - that of DEL
         raise Rejected("a URL has no blanks and no control characters in it")
     return parts
 
@@ -121,7 +121,7 @@ def _saved(
             f"{parts.geturl()} leads elsewhere ({status}), and redirects are not followed"
         )
     if status != http.HTTPStatus.OK:
-        kind = FetchFailed if status >= 500 or status == 429 else Rejected  # noqa: PLR2004
+        kind = FetchFailed if status >= 500 or status == 429 else Rejected  # noqa: PLR2004 - statuses of HTTP
         raise kind(f"{parts.geturl()} was answered with {status}")
     file = folder / _name(parts, answer.getheader("Content-Type") or "")
     size = 0

@@ -213,7 +213,7 @@ class Handlers:
             payload.is_folder,
         )
 
-    def _rename(self, place: Place, old: str, new: str, is_folder: bool) -> Result:  # noqa: FBT001
+    def _rename(self, place: Place, old: str, new: str, is_folder: bool) -> Result:  # noqa: FBT001 - by place, as the payload says it
         if not self._shelves.has(place):
             return {"chunks_moved": 0}
         with self._shelves.using(place) as collection:

@@ -261,7 +261,7 @@ def _not_json(value: Mapping[str, Any]) -> str | None:
             return f"larger than {PAYLOAD_LIMIT:,} bytes"
     except (TypeError, ValueError, RecursionError):
         return "expected plain JSON in valid text"
-    if any(isinstance(one, float) and one != one for one in value.values()):  # noqa: PLR0124
+    if any(isinstance(one, float) and one != one for one in value.values()):  # noqa: PLR0124 - not a number is unlike itself
         return "expected plain JSON"
     return None
 

@@ -54,7 +54,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             )
         self.leases_by_type()
         for url in self.urls:
-            if not url.startswith(("https://", "http://")) or url.count("/") < 3:  # noqa: PLR2004
+            if not url.startswith(("https://", "http://")) or url.count("/") < 3:  # noqa: PLR2004 - those of the scheme, and one behind the host
                 raise ConfigurationError(
                     f"ingest.urls has {url!r}: expected such as https://docs.example.org/"
                 )
