@@ -1696,8 +1696,9 @@ def test_states_of_a_query_may_be_any_collection() -> None:
 
 @pytest.mark.parametrize("wrong", [datetime(2030, 1, 1), "yesterday", 5])  # noqa: DTZ001
 def test_instant_of_a_query_is_checked(wrong: Any) -> None:
-    with pytest.raises(ConfigurationError, match="time zone"):
-        JobQuery(before=wrong)
+    for name in ("since", "before"):
+        with pytest.raises(ConfigurationError, match=f"{name} .* time zone"):
+            JobQuery(**{name: wrong})
 
 
 async def test_log_of_an_unknown_job_is_not_found(app: Penstock, greet: Task[[str], str]) -> None:

@@ -82,7 +82,9 @@ def test_age(app: Penstock, shell: Shell) -> None:
     for age in ("1h", "90", "2m", "3min", "1.5d", "1w"):
         found = shell.json("cancel", "--older-than", age, "--dry-run")
         assert found["matched"] == 0
+        assert shell.json("cancel", "--since", age, "--dry-run")["matched"] == 1
     assert shell.json("cancel", "--older-than", "0s", "--dry-run")["matched"] == 1
+    assert shell.json("cancel", "--since", "0s", "--dry-run")["matched"] == 0
     for wrong in ("soon", "-1h", "1y", "9" * 30 + "d"):
         assert "is not a time" in shell.error("cancel", "--older-than", wrong, code=2)
 

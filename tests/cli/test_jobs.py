@@ -61,6 +61,9 @@ def test_filters_narrow(app: Penstock, shell: Shell) -> None:
         assert ids(shell.json("jobs", *option)) == [mail]
     assert ids(shell.json("jobs", "--task", "other")) == [other]
     assert ids(shell.json("jobs", "--task", "other", "--queue", "mail")) == []
+    assert ids(shell.json("jobs", "--text", "mai")) == []
+    assert ids(shell.json("jobs", "--text", "othe", "--since", "1h")) == [other]
+    assert ids(shell.json("jobs", "--older-than", "1h")) == []
 
 
 def test_pages_follow_each_other(app: Penstock, shell: Shell) -> None:

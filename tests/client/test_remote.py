@@ -109,6 +109,7 @@ def test_a_query_is_asked_for_as_it_is(app: Penstock, remote: RemotePenstock) ->
         (JobQuery(key="Ä k"), [y]),
         (JobQuery(queue="ask", task="y", states=frozenset({State.PENDING, State.DONE})), [y]),
         (JobQuery(queue="ask", before=datetime(2020, 1, 1, tzinfo=UTC)), []),
+        (JobQuery(queue="ask", since=datetime(2020, 1, 1, tzinfo=UTC), text="lu"), [y]),
         (JobQuery(queue="ask", cancel_requested=True), []),
         (JobQuery(queue="ask", after=y.id), [x]),
     ):

@@ -105,9 +105,66 @@ async def test_tally_counts_what_find_lists(store: Store, clock: ManualClock) ->
         (JobQuery(before=clock.now), 3),
         (JobQuery(before=clock.now + SECOND), 5),
         (JobQuery(before=clock.now, states=frozenset({State.DONE})), 0),
+        (JobQuery(since=clock.now), 2),
+        (JobQuery(since=clock.now, states=frozenset({State.DONE})), 1),
+        (JobQuery(since=clock.now, states=frozenset({State.FAILED})), 0),
+        (JobQuery(since=clock.now - SECOND), 5),
+        (JobQuery(since=clock.now - SECOND, before=clock.now), 3),
+        (JobQuery(since=clock.now + SECOND), 0),
+        (JobQuery(text="KeyError"), 1),
+        (JobQuery(text=""), 5),
+        (JobQuery(text="%"), 0),
     ]:
         assert sum((await store.tally(query)).values()) == n, query
         assert len(await store.find(query)) == n, query
+
+
+async def test_text_is_found_in_all_that_people_gave_a_job(store: Store) -> None:
+    await add(
+        store,
+        new(task="mail.send"),
+        new(key="ada lovelace"),
+        new(tags=("urgent", "größe")),
+        new(tenant="acme"),
+        new(payload='{"to":"grace@example.org"}'),
+        new(queue="unseen"),
+    )
+    for text, found in [
+        ("mail", [1]),
+        ("lovelace", [2]),
+        ("gent", [3]),
+        ("größe", [3]),
+        ("acme", [4]),
+        ("grace@", [5]),
+        ('"to":', [5]),
+        ("Grace", []),
+        ("unseen", []),
+    ]:
+        for states in (None, frozenset({State.PENDING})):
+            query = JobQuery(text=text, states=states, newest_first=False)
+            assert await store.find_ids(query) == found, text
+            assert sum((await store.tally(query)).values()) == len(found), text
+    (tagged,) = await store.find(JobQuery(text="ö", tags=("urgent",)))
+    assert tagged.tags == ("urgent", "größe")
+
+
+@pytest.mark.parametrize("states", [None, {State.FAILED}, {State.PENDING, State.FAILED}])
+async def test_search_ends_at_the_last_id_that_is_asked_for(
+    store: Store, states: set[State] | None
+) -> None:
+    await add(store, *[new(tags=("x",))] * 6)
+    for job in await take(store, limit=6):
+        await settle(store, job, Failed("no", permanent=True))
+    wanted = None if states is None else frozenset(states)
+    for tags in ((), ("x",)):
+        query = JobQuery(states=wanted, tags=tags)
+        down = replace(query, after=JobId(6), until=JobId(3))
+        assert await store.find_ids(down) == [5, 4, 3]
+        assert ids(await store.find(down)) == [5, 4, 3]
+        up = replace(query, after=JobId(2), until=JobId(5), newest_first=False)
+        assert await store.find_ids(up) == [3, 4, 5]
+        assert await store.find_ids(replace(up, limit=2)) == [3, 4]
+        assert sum((await store.tally(up)).values()) == 6  # on all pages
 
 
 # reprioritise

@@ -64,6 +64,9 @@ async def test_every_field_of_a_filter_counts(api: Api, app: Penstock, jobs: lis
     assert await matched(tenant="n") == 0
     assert await matched(parent=1) == 0
     assert await matched(before="2029-01-01T00:00:00Z") == 0
+    assert await matched(since="2029-01-01T00:00:00Z") == await matched(task="t") > 0
+    assert await matched(since="2099-01-01T00:00:00Z") == 0
+    assert await matched(text="no b") == 1
 
 
 async def test_reason_is_kept_in_the_log(api: Api, app: Penstock, jobs: list[Job]) -> None:

@@ -3,13 +3,15 @@
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import httpx
 import pytest
 
 from penstock import Done, Failed, Job, NewJob, Note, Penstock, Progress, Snoozed, State
 from penstock.cli.output import plain
 from penstock.core.note import Line
 from penstock.core.seal import Passage, Seal
-from penstock.server import jobs as job_routes
+from penstock.server import searching
+from penstock.server.app import Service
 from tests.contract.support import SECOND, ManualClock
 from tests.server.conftest import Api
 
@@ -257,6 +259,10 @@ async def test_filters_narrow_the_list(api: Api, app: Penstock, clock: ManualClo
     assert await ids(parent=parent.id) == [child.id]
     assert await ids(error="such host") == [parent.id]
     assert await ids(before=middle.isoformat()) == [parent.id]
+    assert await ids(since=middle.isoformat()) == [child.id]
+    assert await ids(since=clock.now.isoformat(), state="failed") == []
+    for text, found in {"othe": child, "b": child, "such host": parent}.items():
+        assert await ids(text=text) == [found.id]
     assert await ids(cancel_requested="true") == []
     assert await ids(key="null") == []
     await claim(app)
@@ -282,6 +288,8 @@ async def test_filters_narrow_the_list(api: Api, app: Penstock, clock: ManualClo
         ("error", ""),
         ("before", "2030-01-01T00:00:00"),
         ("before", "yesterday"),
+        ("since", "2030-01-01T00:00:00"),
+        ("text", ""),
         ("after", "0"),
         ("after", str(2**63)),
         ("newest_first", "perhaps"),
@@ -341,11 +349,49 @@ async def test_no_job_is_left_out_or_doubled_while_others_come_and_go(
 async def test_page_of_large_jobs_ends_early(
     api: Api, app: Penstock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(job_routes, "_PAGE_BYTES", 100_000)
-    monkeypatch.setattr(job_routes, "_AT_ONCE", 2)
+    monkeypatch.setattr(searching, "_PAGE_BYTES", 100_000)
+    monkeypatch.setattr(searching, "_AT_ONCE", 2)
     payload = f'{{"text":"{"x" * 40_000}"}}'
     jobs = [job.id for job in await add(app, 9, payload=payload)]
     assert await pages(api, limit=8) == [jobs[:-5:-1], jobs[-5:-9:-1], jobs[:1]]
+
+
+@pytest.mark.parametrize("newest_first", [True, False])
+async def test_search_looks_at_so_many_jobs_and_says_where_to_go_on(
+    api: Api, app: Penstock, monkeypatch: pytest.MonkeyPatch, newest_first: bool
+) -> None:
+    monkeypatch.setattr(searching, "_STRETCHES", (3, 5))
+    jobs = [job.id for job in await add(app, 30)]
+    [wanted] = await add(app, task="rare")
+    order = [*jobs, wanted.id, *(job.id for job in await add(app, 7))]
+    order = order[::-1] if newest_first else order
+    turn = order.index(wanted.id) // 8
+    for filters in ({"text": "rare"}, {"task": "rare"}, {"text": "rare", "state": "pending"}):
+        found = await pages(api, **filters, newest_first=str(newest_first).lower())
+        assert found == [[wanted.id] if n == turn else [] for n in range(5)]
+    assert await pages(api, parent=7) == [[]]  # an index tells
+    assert await pages(api, state="failed", text="rare") == [[]]  # they are few, as is known
+
+
+async def test_full_page_of_a_search_goes_on_behind_its_last_job(
+    api: Api, app: Penstock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(searching, "_STRETCHES", (4, 5))
+    jobs = [job.id for job in await add(app, 20, queue="q")]
+    found = await pages(api, queue="q", limit=3)
+    assert [one for page in found for one in page] == jobs[::-1]
+    assert max(map(len, found)) == 3
+
+
+async def test_nobody_can_search_for_what_is_hidden(app: Penstock) -> None:
+    payload = '{"to":"ada","password":"swordfish"}'
+    [job] = await add(app, payload=payload)
+    service = Service(app, [], secret_fields=["password"])
+    transport = httpx.ASGITransport(app=service)
+    async with httpx.AsyncClient(transport=transport, base_url="http://penstock") as client:
+        for text, found in {"fish": [], "ada": [job.id], "password": [job.id]}.items():
+            page = await Api(client)("GET", "/jobs", params={"text": text})
+            assert [one["id"] for one in page["jobs"]] == found
 
 
 # Looking

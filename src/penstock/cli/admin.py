@@ -64,6 +64,12 @@ _OLDER_THAN = click.option(
     callback=parse_age,
     help="Only jobs that ended (unfinished ones: were enqueued) this long ago: 90s, 30m, 12h, 7d.",
 )
+_SINCE = click.option(
+    "--since",
+    metavar="TIME",
+    callback=parse_age,
+    help="Only jobs that ended (unfinished ones: were enqueued) from this long ago on.",
+)
 _FILTERS = (
     click.option(
         "--state",
@@ -80,11 +86,20 @@ _FILTERS = (
     click.option("--tenant", help="Only jobs of this tenant."),
     click.option("--parent", type=click.IntRange(1, 2**63 - 1), help="Only children of this job."),
     click.option("--error", metavar="TEXT", help="Only jobs with this text in their error."),
+    click.option(
+        "--text",
+        metavar="TEXT",
+        help="Only jobs with this text in their task, key, tags, tenant, arguments or error.",
+    ),
+    _SINCE,
     _OLDER_THAN,
 )
 _DRY_RUN = click.option("--dry-run", is_flag=True, help="Only count the jobs; change nothing.")
 _YES = click.option("--yes", is_flag=True, help="Do not ask.")
-_NAMES = ("states", "queue", "task", "key", "tags", "correlation", "tenant", "parent", "error")
+_NAMES = (
+    *("states", "queue", "task", "key", "tags", "correlation", "tenant", "parent", "error"),
+    *("text", "since", "older_than"),
+)
 
 
 def choosing(*, confirms: bool) -> Callable[[F], F]:
@@ -93,11 +108,9 @@ def choosing(*, confirms: bool) -> Callable[[F], F]:
 
     def decorate(command: F) -> F:
         @functools.wraps(command)
-        def wrapper(
-            *, older_than: timedelta | None, dry_run: bool = False, yes: bool = False, **given: Any
-        ) -> Any:
+        def wrapper(*, dry_run: bool = False, yes: bool = False, **given: Any) -> Any:
             fields = {name: given.pop(name) for name in _NAMES}
-            return command(choice=_choice(fields, older_than, dry_run=dry_run, yes=yes), **given)
+            return command(choice=_choice(fields, dry_run=dry_run, yes=yes), **given)
 
         for option in reversed(options):
             wrapper = option(wrapper)
@@ -106,14 +119,15 @@ def choosing(*, confirms: bool) -> Callable[[F], F]:
     return decorate
 
 
-def _choice(
-    fields: dict[str, Any], older_than: timedelta | None, *, dry_run: bool, yes: bool
-) -> Choice:
+def _choice(fields: dict[str, Any], *, dry_run: bool, yes: bool) -> Choice:
     states, parent = fields.pop("states"), fields.pop("parent")
+    since, older_than = fields.pop("since"), fields.pop("older_than")
+    now = datetime.now(UTC)
     query = JobQuery(
         states=frozenset(map(State, states)) or None,
         parent=None if parent is None else JobId(parent),
-        before=None if older_than is None else datetime.now(UTC) - older_than,
+        since=None if since is None else now - since,
+        before=None if older_than is None else now - older_than,
         **fields,
     )
     return Choice(query, any=query != JobQuery(), dry_run=dry_run, yes=yes)

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import click
+from msgspec.structs import replace
 
 from penstock.admin import Bulk
 from penstock.cli.admin import Choice, change_all, choosing
@@ -68,17 +69,7 @@ _LINE_COLUMNS = (
 
 @click.command("jobs")
 @click.argument("job_id", metavar="[ID]", type=JOB_ID, required=False)
-@click.option(
-    "--state",
-    "states",
-    multiple=True,
-    type=click.Choice([state.value for state in State]),
-    help="Only jobs in this state; may be repeated.",
-)
-@click.option("--queue", help="Only jobs of this queue.")
-@click.option("--task", help="Only jobs of this task.")
-@click.option("--key", help="Only jobs with this key.")
-@click.option("--tag", "tags", multiple=True, help="Only jobs with any such tag.")
+@choosing(confirms=False)
 @click.option(
     "--limit",
     type=click.IntRange(1, 10_000),
@@ -100,11 +91,7 @@ def list_jobs(
     *,
     live: bool,
     job_id: int | None,
-    states: tuple[str, ...],
-    queue: str | None,
-    task: str | None,
-    key: str | None,
-    tags: tuple[str, ...],
+    choice: Choice,
     limit: int,
     after: int | None,
     lines: int,
@@ -113,19 +100,15 @@ def list_jobs(
 ) -> None:
     """List jobs, newest first; with an ID, show that job in full."""
     if job_id is not None:
-        if states or tags or live or any(o is not None for o in (queue, task, key, after)):
+        if choice.any or live or after is not None:
             raise click.UsageError(
                 "filters and --watch are for many jobs: leave them out, or the ID",
                 click.get_current_context(),
             )
         show_job(job_id, lines, store, as_json=as_json)
         return
-    query = JobQuery(
-        states=frozenset(map(State, states)) or None,
-        queue=queue,
-        task=task,
-        key=key,
-        tags=tags,
+    query = replace(
+        choice.query,
         after=None if after is None else JobId(after),
         limit=limit + 1,  # one more tells whether there is another page
     )

@@ -13,7 +13,18 @@ from penstock.core.lifecycle import State, Waiting
 T = TypeVar("T")
 Body = dict[str, Any]
 
-_FILTERS = ("queue", "task", "key", "correlation", "tenant", "parent", "error")
+_FILTERS = (
+    "queue",
+    "task",
+    "key",
+    "correlation",
+    "tenant",
+    "parent",
+    "error",
+    "text",
+    "since",
+    "before",
+)
 
 
 # What is sent
@@ -46,7 +57,6 @@ def filtering(query: JobQuery) -> Body:
     chosen: Body = {name: getattr(query, name) for name in _FILTERS}
     chosen["state"] = None if query.states is None else sorted(query.states)
     chosen["tags"] = query.tags or None
-    chosen["before"] = query.before
     return {name: value for name, value in chosen.items() if value is not None}
 
 

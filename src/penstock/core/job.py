@@ -342,8 +342,11 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class JobQuery(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Which jobs to list; every field narrows. Pages by id: pass the last id seen as `after`.
 
-    `tags` finds jobs with any of them. `error` is a text that occurs in the job's error. `before`
-    is about age: jobs that ended before that instant or, while unfinished, were enqueued before it.
+    `tags` finds jobs with any of them. `error` is a text that occurs in the job's error, `text` one
+    that occurs in its task, key, tags, tenant, arguments or error; tags and arguments are looked at
+    as the JSON that they are stored as. `since` and `before` are about age: jobs that ended at that
+    instant or later, or before it; while unfinished, they count from when they were enqueued.
+    `until` is the last id that is looked at, in the direction of the pages.
     """
 
     states: frozenset[State] | None = None
@@ -356,8 +359,11 @@ class JobQuery(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     parent: JobId | None = None
     cancel_requested: bool | None = None
     error: str | None = None
+    text: str | None = None
+    since: datetime | None = None
     before: datetime | None = None
     after: JobId | None = None
+    until: JobId | None = None
     newest_first: bool = True
     limit: int = 100
 
@@ -367,13 +373,17 @@ class JobQuery(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             msgspec.structs.force_setattr(self, "states", _states(self.states))
         if type(self.tags) is not tuple:
             msgspec.structs.force_setattr(self, "tags", _tags(self.tags))
-        if self.error is not None and type(self.error) is not str:
-            raise ConfigurationError(f"error is a text to look for, not {self.error!r:.80}")
-        if self.before is not None and getattr(self.before, "tzinfo", None) is None:
-            raise ConfigurationError(
-                f"before is an instant with a time zone: datetime.now(UTC) - …, "
-                f"not {self.before!r:.80}"
-            )
+        for name in ("error", "text"):
+            value = getattr(self, name)
+            if value is not None and type(value) is not str:
+                raise ConfigurationError(f"{name} is a text to look for, not {value!r:.80}")
+        for name in ("since", "before"):
+            value = getattr(self, name)
+            if value is not None and getattr(value, "tzinfo", None) is None:
+                raise ConfigurationError(
+                    f"{name} is an instant with a time zone: datetime.now(UTC) - …, "
+                    f"not {value!r:.80}"
+                )
 
 
 def _states(given: object) -> frozenset[State]:
@@ -406,7 +416,20 @@ def fits(job: Job, query: JobQuery) -> bool:
         and (query.parent is None or job.parent == query.parent)
         and (query.cancel_requested is None or job.cancel_requested == query.cancel_requested)
         and (query.error is None or (job.error is not None and query.error in job.error))
+        and (query.since is None or (job.finished_at or job.enqueued_at) >= query.since)
         and (query.before is None or (job.finished_at or job.enqueued_at) < query.before)
+        and (query.text is None or _mentions(job, query.text))
+    )
+
+
+def _mentions(job: Job, text: str) -> bool:
+    return (
+        text in job.task
+        or (job.key is not None and text in job.key)
+        or (job.tenant is not None and text in job.tenant)
+        or (job.error is not None and text in job.error)
+        or (bool(job.tags) and text in msgspec.json.encode(job.tags).decode())
+        or text in job.payload
     )
 
 

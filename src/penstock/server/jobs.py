@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from datetime import datetime
+from functools import partial
 from typing import Annotated, Any
 
 import msgspec
@@ -10,19 +10,17 @@ from msgspec import Meta
 
 from penstock.compose import chain
 from penstock.core.errors import JobNotFound
-from penstock.core.job import Job, JobId, JobQuery
+from penstock.core.job import Job, JobId, JobQuery, fits
 from penstock.core.lifecycle import State
 from penstock.core.token import Access
 from penstock.engine import Explanation, Penstock
 from penstock.http.problems import Problem
 from penstock.http.routes import Answer, route
 from penstock.server import shapes
+from penstock.server.searching import Search
 from penstock.server.secrets import Secrets
 from penstock.server.shapes import Id, Key, Name, Priority, Text
 
-# A page ends early rather than be larger: arguments may have a megabyte each.
-_PAGE_BYTES = 4_000_000
-_AT_ONCE = 50
 _NEWEST = 1_000
 _NEWEST_LINES = 100
 
@@ -86,13 +84,9 @@ class JobListing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     parent: Id | None = None
     cancel_requested: bool | None = None
     error: Annotated[Text, Meta(description="A text in the error.")] | None = None
-    before: (
-        Annotated[
-            datetime,
-            Meta(tz=True, description="Ended before; unfinished ones: enqueued before that."),
-        ]
-        | None
-    ) = None
+    text: Annotated[Text, Meta(description=shapes.TEXT)] | None = None
+    since: Annotated[shapes.Instant, Meta(description=shapes.SINCE)] | None = None
+    before: Annotated[shapes.Instant, Meta(description=shapes.BEFORE)] | None = None
     after: Annotated[Id, Meta(description="The last id of the page before.")] | None = None
     newest_first: bool = True
     limit: Annotated[int, Meta(ge=1, le=1_000)] = 100
@@ -185,26 +179,20 @@ class JobRoutes:
         """Jobs that fit, newest first unless asked otherwise, in pages.
 
         No job comes twice and none that was there throughout is left out, whatever changes
-        between two pages. A page of very large jobs may be shorter than its limit.
+        between two pages. A page may be shorter than its limit, or empty, and still have an
+        `after`: where its jobs are very large, or where 100,000 were looked at and few fit.
         """
         wanted = _query(query)
-        found: list[Job] = []
-        size, more = 0, True
-        while more and len(found) < query.limit and size < _PAGE_BYTES:
-            portion = min(_AT_ONCE, query.limit - len(found))
-            # One more tells whether there is another page.
-            jobs = await self._penstock.find(
-                msgspec.structs.replace(
-                    wanted, after=found[-1].id if found else wanted.after, limit=portion + 1
-                )
-            )
-            more = len(jobs) > portion
-            found += jobs[:portion]
-            size += sum(map(_size, jobs[:portion]))
-        return shapes.JobPage(
-            [shapes.job_shape(job, self._secrets) for job in found],
-            shapes.last_id(found, more=more),
-        )
+        search = Search(self._penstock, wanted, query.limit, partial(self._shows, wanted))
+        after = await search.run()
+        return shapes.JobPage([shapes.job_shape(one, self._secrets) for one in search.found], after)
+
+    def _shows(self, wanted: JobQuery, job: Job) -> bool:
+        """Whether a job fits by what is shown of it: nobody can search for what is hidden."""
+        if wanted.text is None:
+            return True
+        shown = msgspec.structs.replace(job, payload=self._secrets.hide(job.payload))
+        return fits(shown, wanted)
 
     @route(
         "GET",
@@ -377,6 +365,8 @@ def _query(asked: JobListing) -> JobQuery:
         parent=None if asked.parent is None else JobId(asked.parent),
         cancel_requested=asked.cancel_requested,
         error=asked.error,
+        text=asked.text,
+        since=asked.since,
         before=asked.before,
         after=None if asked.after is None else JobId(asked.after),
         newest_first=asked.newest_first,
@@ -395,10 +385,6 @@ def _states(text: str) -> frozenset[State]:
     if unknown := [name for name in names if name not in list(State)]:
         raise Problem(422, f"state: {unknown[0]!r} is none of {', '.join(State)}", field="state")
     return frozenset(map(State, names))
-
-
-def _size(job: Job) -> int:
-    return len(job.payload) + len(job.result_json or "") + len(job.error or "")
 
 
 def _explained(found: Explanation) -> shapes.ExplanationShape:

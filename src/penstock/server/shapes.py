@@ -31,6 +31,9 @@ Name = Annotated[str, Meta(min_length=1, max_length=200)]
 Key = Annotated[str, Meta(min_length=1, max_length=1_000)]
 Text = Annotated[str, Meta(min_length=1, max_length=1_000)]
 Instant = Annotated[datetime, Meta(tz=True)]
+TEXT = "A text in the task, a key, tag or tenant, the arguments or the error."
+SINCE = "Ended then or later; unfinished ones: enqueued then or later."
+BEFORE = "Ended before; unfinished ones: enqueued before that."
 Priority = Annotated[int, Meta(ge=0, le=10, description="Higher is claimed first.")]
 Seconds = Annotated[float, Meta(ge=0, le=LONGEST.total_seconds())]
 SomeSeconds = Annotated[float, Meta(ge=0.001, le=LONGEST.total_seconds())]
@@ -136,7 +139,7 @@ class JobShape(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobPage(msgspec.Struct, frozen=True):
-    """A page of jobs. `after` asks for the next one; it is null on the last."""
+    """A page of jobs. `after` asks for the next one; it is null on the last, and only there."""
 
     jobs: list[JobShape]
     after: int | None
@@ -256,10 +259,9 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     tenant: Key | None = None
     parent: Id | None = None
     error: Annotated[Text, Meta(description="A text in the error.")] | None = None
-    before: (
-        Annotated[Instant, Meta(description="Ended before; unfinished ones: enqueued before that.")]
-        | None
-    ) = None
+    text: Annotated[Text, Meta(description=TEXT)] | None = None
+    since: Annotated[Instant, Meta(description=SINCE)] | None = None
+    before: Annotated[Instant, Meta(description=BEFORE)] | None = None
 
     @property
     def query(self) -> JobQuery:
@@ -274,6 +276,8 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             tenant=self.tenant,
             parent=None if self.parent is None else JobId(self.parent),
             error=self.error,
+            text=self.text,
+            since=self.since,
             before=self.before,
         )
 

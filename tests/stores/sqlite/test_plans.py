@@ -203,6 +203,7 @@ def test_search_uses_an_index_where_few_jobs_fit(
         JobQuery(states=frozenset({State.DONE})),
         JobQuery(states=frozenset({State.PENDING}), queue="q"),
         JobQuery(after=JobId(5), newest_first=False),
+        JobQuery(after=JobId(9), until=JobId(5), states=frozenset({State.FAILED}), text="x"),
     ],
 )
 def test_search_where_many_jobs_fit_walks_them_by_id_without_sorting(

@@ -53,8 +53,8 @@ KEYS = (
             ("state: queue: task:", "pending, running, done, failed, cancelled, superseded; names"),
             ("tag: key: tenant:", "any such tag, this key, this tenant"),
             ("batch: parent: worker:", "of a batch, children of a job, what a worker runs"),
-            ("older:", "ended or enqueued so long ago: 90s, 30m, 12h, 7d"),
-            ("other words", "a text in the error"),
+            ("since: older:", "ended or enqueued since, before: 90s, 30m, 12h, 7d ago"),
+            ("other words", "a text in task, key, tags, tenant, arguments, error"),
         ),
     ),
 )

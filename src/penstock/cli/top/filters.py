@@ -20,8 +20,8 @@ _WORDS = {
     "tenant": "tenant",
     "batch": "correlation",
 }
-FIELDS = ("state", *_WORDS, "tag", "parent", "older", "worker")
-"""What can stand before a colon; all else is looked for in errors."""
+FIELDS = ("state", *_WORDS, "tag", "parent", "since", "older", "worker")
+"""What can stand before a colon; all else is a text to look for."""
 
 
 class FilterRefused(ValueError):
@@ -39,8 +39,9 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
     fields: tuple[tuple[str, str], ...] = ()
     tags: tuple[str, ...] = ()
     parent: int | None = None
+    since: timedelta | None = None
     older: timedelta | None = None
-    error: str | None = None
+    sought: str | None = None
     worker: str | None = None
 
     def query(self, now: datetime) -> JobQuery:
@@ -50,8 +51,9 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
             states=frozenset({State.RUNNING}) if self.worker else self.states,
             tags=self.tags,
             parent=None if self.parent is None else JobId(self.parent),
+            since=None if self.since is None else now - self.since,
             before=None if self.older is None else now - self.older,
-            error=self.error,
+            text=self.sought,
             **fields,
         )
 
@@ -79,7 +81,7 @@ def parse(text: str) -> Filter:
             raise FilterRefused(f"say which {name}: {name}:…")
         else:
             found = _narrowed(found, name, value)
-    return replace(found, error=" ".join(bare) or None)
+    return replace(found, sought=" ".join(bare) or None)
 
 
 def _split(text: str) -> list[str]:
@@ -99,8 +101,8 @@ def _narrowed(found: Filter, name: str, value: str) -> Filter:
             return replace(found, worker=value)
         case "parent":
             return replace(found, parent=_number(value))
-        case "older":
-            return replace(found, older=_age(value))
+        case "since" | "older":
+            return replace(found, **{name: _age(value)})
     return replace(found, fields=(*found.fields, (_WORDS[name], value)))
 
 

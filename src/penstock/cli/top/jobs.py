@@ -60,7 +60,7 @@ class JobsPane(Vertical):
 
     def compose(self) -> ComposeResult:
         """The filter, how the list stands, and the list."""
-        yield Input(placeholder="state:failed queue:mail text of an error", id="filter")
+        yield Input(placeholder="state:failed queue:mail since:1h any text", id="filter")
         yield Static(id="standing", markup=False)
         yield Listing(_COLUMNS, id="job-list")
         yield Static("There are no such jobs.", classes="empty")

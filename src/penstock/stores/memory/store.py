@@ -8,7 +8,7 @@ from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import partial, wraps
 from heapq import merge
-from itertools import compress, groupby, islice
+from itertools import compress, groupby, islice, takewhile
 from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar
 
 from msgspec.structs import replace
@@ -605,7 +605,16 @@ class MemoryStore:
                 raise QueueFull(name, limit)
 
     def _found(self, query: JobQuery) -> Iterator[Job]:
-        return islice((job for job in self._listed(query) if _fits(job, query)), query.limit)
+        return islice((job for job in self._within(query) if _fits(job, query)), query.limit)
+
+    def _within(self, query: JobQuery) -> Iterable[Job]:
+        """What is listed, up to the last id that is looked at."""
+        listed, last = self._listed(query), query.until
+        if last is None:
+            return listed
+        if query.newest_first:
+            return takewhile(lambda job: job.id >= last, listed)
+        return takewhile(lambda job: job.id <= last, listed)
 
     def _listed(self, query: JobQuery) -> Iterable[Job]:
         """The jobs from which a query picks: not all of them where only running ones can fit."""

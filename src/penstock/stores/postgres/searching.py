@@ -9,6 +9,7 @@ from penstock.stores.sql.rows import STAGES, encoded
 from penstock.stores.sql.transaction import Search
 
 _COLUMNS = ("queue", "task", "key", "correlation", "tenant", "parent")
+_TEXTS = ("task", "key", "tenant", "error", "tags", "body")
 
 
 def searched(what: Search, query: JobQuery) -> tuple[str, str, list[Any]]:
@@ -29,6 +30,8 @@ def searched(what: Search, query: JobQuery) -> tuple[str, str, list[Any]]:
         return name, f"{' AND '.join(clauses) or 'true'} GROUP BY j.stage", parameters
     if query.after is not None:
         clauses.append(f"{place} {'<' if query.newest_first else '>'} {given(query.after)}")
+    if query.until is not None:
+        clauses.append(f"{place} {'>=' if query.newest_first else '<='} {given(query.until)}")
     order = f"ORDER BY {place} {'DESC' if query.newest_first else 'ASC'}"
     return (
         name,
@@ -54,8 +57,15 @@ def _conditions(query: JobQuery, given: Any) -> list[str]:
     ]
     if query.error is not None:
         clauses.append(f"position({given(query.error)} IN j.error) > 0")
-    if query.before is not None:
-        clauses.append(f"coalesce(j.finished_at, j.enqueued_at) < {given(to_micros(query.before))}")
+    clauses += [
+        f"coalesce(j.finished_at, j.enqueued_at) {sign} {given(to_micros(instant))}"
+        for name, sign in (("since", ">="), ("before", "<"))
+        if (instant := getattr(query, name)) is not None
+    ]
+    if query.text is not None:
+        text = given(query.text)
+        looked = [f"position({text} IN j.{column}) > 0" for column in _TEXTS]
+        clauses.append(f"({' OR '.join(looked)})")
     if len(query.tags) > 1:
         tags = f"SELECT json_array_elements_text({given(encoded(query.tags))}::json)"
         found = f"SELECT job_id FROM penstock.tag WHERE tag IN ({tags})"  # noqa: S608 - a parameter
