@@ -54,6 +54,7 @@ from penstock.core.job import (
     Job,
     JobId,
     JobQuery,
+    KeyLine,
     Lease,
     LogEntry,
     LogId,
@@ -652,6 +653,14 @@ class Penstock(AccessTokens, Administration, History, OwnTables, Periodic):
         """
         check_limit(limit)
         return await self.store.ready_tags(queue, limit, among=among)
+
+    async def keys(self, after: str | None = None, limit: int = 100) -> list[KeyLine]:
+        """The keys that unfinished jobs have, by name: who holds each, and how many are in line.
+
+        Pass the last key as `after` for the next page. The cost does not grow with the jobs.
+        """
+        check_limit(limit)
+        return await self.store.keys(after, limit)
 
     async def oldest_ready(self) -> Mapping[str, datetime]:
         """Since when the job of each queue that is ready for the longest has been due.

@@ -2,7 +2,7 @@ from datetime import timedelta
 
 import pytest
 
-from penstock.core.job import Change, QueueSettings
+from penstock.core.job import LONGEST_LINE, Change, QueueSettings
 from penstock.core.lifecycle import (
     Cancelled,
     Done,
@@ -252,3 +252,50 @@ async def test_key_runs_one_at_a_time_in_enqueue_order_whatever_happens(
             ended += [job.id] if after.state.final else []
         clock.advance(timedelta(seconds=11))
     assert ended == ids(jobs)
+
+
+# Listing keys
+
+
+async def test_keys_of_unfinished_jobs_are_listed_by_name(store: Store) -> None:
+    assert await store.keys(None, 10) == []
+    jobs = await add(
+        store,
+        new(key="b"),
+        new(key="a/ö", delay=HOUR),
+        new(key="c"),
+        *[new(key="b")] * 2,
+        new(),
+        new(key="gone"),
+    )
+    await move(store, jobs[6], cancel(jobs[6]))
+    assert [(line.key, line.first, line.length) for line in await store.keys(None, 10)] == [
+        ("a/ö", jobs[1].id, 1),
+        ("b", jobs[0].id, 3),
+        ("c", jobs[2].id, 1),
+    ]
+    assert [line.key for line in await store.keys(None, 2)] == ["a/ö", "b"]
+    assert [line.key for line in await store.keys("b", 2)] == ["c"]
+    assert await store.keys("c", 2) == []
+
+
+async def test_key_is_held_by_the_job_that_runs_before_older_ones(store: Store) -> None:
+    older, newer = await add(store, new(key="k"), new(key="k"))
+    await move(store, older, cancel(older))
+    await take_one(store)
+    await move(store, await look(store, older), reset(await look(store, older)))
+    (line,) = await store.keys(None, 1)
+    assert (line.first, line.length) == (newer.id, 2)
+
+
+async def test_head_of_a_key_that_waits_for_another_job_is_first(store: Store) -> None:
+    [needed] = await add(store, new())
+    first, _ = await add(store, new(key="k", after=(needed.id,)), new(key="k"))
+    (line,) = await store.keys(None, 1)
+    assert (line.first, line.length) == (first.id, 2)
+
+
+async def test_long_line_of_a_key_is_counted_so_far(store: Store) -> None:
+    await add(store, *[new(key="k")] * (LONGEST_LINE + 5))
+    (line,) = await store.keys(None, 1)
+    assert line.length == LONGEST_LINE

@@ -72,3 +72,19 @@ async def test_large_graph_is_cut(api: Api, app: Penstock) -> None:
 
 async def test_graph_of_no_job_is_not_found(api: Api) -> None:
     await api.refused("GET", "/jobs/7/graph", status=404)
+
+
+async def test_keys_are_listed_whether_held_or_waited_for(api: Api, app: Penstock) -> None:
+    held, _, waited = await app.enqueue_many([job(key="b"), job(key="b"), job(key="a b/c")])
+    await app.claim(worker="w", limit=1)
+    found = await api("GET", "/keys")
+    assert found["after"] is None
+    assert [(one["key"], one["holder"]["id"], one["waiting"]) for one in found["keys"]] == [
+        ("a b/c", waited.id, 0),
+        ("b", held.id, 1),
+    ]
+    assert [one["holder"]["state"] for one in found["keys"]] == ["pending", "running"]
+    first = await api("GET", "/keys?limit=1")
+    assert (first["keys"], first["after"]) == (found["keys"][:1], "a b/c")
+    rest = await api("GET", "/keys", params={"limit": 1, "after": first["after"]})
+    assert (rest["keys"], rest["after"]) == (found["keys"][1:], None)

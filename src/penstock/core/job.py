@@ -257,6 +257,21 @@ class Edge(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     resolved: bool = False
 
 
+class KeyLine(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The unfinished jobs of a key: the one that runs or is next, and how many there are.
+
+    `length` is counted up to `LONGEST_LINE`.
+    """
+
+    key: str
+    first: JobId
+    length: int
+
+
+LONGEST_LINE = 1_000
+"""So far the line of a key is counted where many are listed."""
+
+
 class Tail(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a superseding job was merged with: the newest pending job of its key, if any.
 

@@ -13,6 +13,7 @@ from penstock.core.job import (
     Job,
     JobId,
     JobQuery,
+    KeyLine,
     Lease,
     LogEntry,
     LogId,
@@ -196,6 +197,13 @@ class Store(Protocol):
         concurrency or rate lets no job start. Jobs that a limit of their task or throttle holds
         count, too: only a claim finds out. With `among`, only those tags are looked for. The cost
         grows with the tags, not with the jobs.
+        """
+        ...
+
+    async def keys(self, after: str | None, limit: int) -> list[KeyLine]:
+        """The keys that unfinished jobs have, by name, from behind `after` on.
+
+        The cost grows with the keys that are answered, not with the jobs.
         """
         ...
 

@@ -67,6 +67,28 @@ class KeyLine(msgspec.Struct, frozen=True, kw_only=True):
     after: int | None
 
 
+class KeyListing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which keys to list."""
+
+    after: Annotated[Key, Meta(description="The last key of the page before.")] | None = None
+    limit: Annotated[int, Meta(ge=1, le=1_000)] = 100
+
+
+class KeySummary(msgspec.Struct, frozen=True, kw_only=True):
+    """Who holds a key, running or next, and how many wait behind; these are counted up to 999."""
+
+    key: str
+    holder: KeyJob
+    waiting: int
+
+
+class KeyPage(msgspec.Struct, frozen=True, kw_only=True):
+    """A page of keys, by name. `after` asks for the next one; it is null on the last."""
+
+    keys: list[KeySummary]
+    after: str | None
+
+
 class RelationRoutes:
     """What the server serves of jobs that have to do with each other."""
 
@@ -96,6 +118,28 @@ class RelationRoutes:
                 if {edge.job_id, edge.needed} <= known
             ],
             more=len(others) > _MOST,
+        )
+
+    @route(
+        "GET",
+        "/api/v1/keys",
+        Access.READ,
+        "List keys",
+        answers={200: KeyPage},
+    )
+    async def keys(self, query: KeyListing) -> KeyPage:
+        """The keys that unfinished jobs have, by name, whether one of them runs or not."""
+        found = await self._penstock.keys(query.after, query.limit + 1)
+        page, more = found[: query.limit], len(found) > query.limit
+        jobs = await self._penstock.store.get([line.first for line in page])
+        by_id = {job.id: job for job in jobs}
+        return KeyPage(
+            keys=[
+                KeySummary(key=line.key, holder=_waiter(by_id[line.first]), waiting=line.length - 1)
+                for line in page
+                if line.first in by_id  # else it has ended since
+            ],
+            after=page[-1].key if more else None,
         )
 
     @route(

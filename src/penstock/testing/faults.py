@@ -17,9 +17,9 @@ from penstock.testing.proxy import Proxy
 READING = frozenset(
     {
         "backlog", "checkpoint", "count", "due", "edges", "expired", "find", "find_ids", "get",
-        "held", "histories", "limits", "lines", "log", "newest_log", "notes", "oldest_ready",
-        "origin", "places", "progress", "queues", "ready_tags", "schedules", "sealed", "tally",
-        "tokens", "wait", "workers",
+        "held", "histories", "keys", "limits", "lines", "log", "newest_log", "notes",
+        "oldest_ready", "origin", "places", "progress", "queues", "ready_tags", "schedules",
+        "sealed", "tally", "tokens", "wait", "workers",
     }
 )  # fmt: skip
 """The verbs that change nothing. All others count as writes, also those that are new."""

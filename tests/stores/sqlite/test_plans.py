@@ -69,6 +69,7 @@ def used(steps: list[str]) -> set[str]:
         ("held_places", {"penstock_job_held"}),
         ("release", {"penstock_job_held"}),
         ("oldest_ready", {"penstock_job_ready"}),
+        ("keys", {"penstock_job_key"}),
         ("oldest_of_tenants", {"penstock_job_share"}),
         ("oldest_held", {"penstock_job_held"}),
         (

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator,
 from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import partial, wraps
-from heapq import merge
+from heapq import merge, nsmallest
 from itertools import compress, groupby, islice, takewhile
 from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar
 
@@ -23,6 +23,7 @@ from penstock.core.job import (
     Job,
     JobId,
     JobQuery,
+    KeyLine,
     Lease,
     LogEntry,
     LogId,
@@ -239,6 +240,11 @@ class MemoryStore:
         places = {*self._content.ready, *self._content.claiming.places()}
         found = {tag for name, tag in places if name == queue and tag is not None}
         return sorted(found if among is None else found & {*among})[:limit]
+
+    @verb
+    def keys(self, after: str | None, limit: int) -> list[KeyLine]:
+        found = nsmallest(limit, (key for key in self._content.lines if key > (after or "")))
+        return [self._content.line_of(key) for key in found]
 
     @verb
     def oldest_ready(self) -> dict[str, datetime]:

@@ -1050,6 +1050,32 @@ SELECT coalesce(json_agg(tag ORDER BY tag)::text, '[]') FROM (
     ORDER BY tag COLLATE "C" LIMIT $2
 ) AS t;
 
+-- From one key to the next. Of its pending jobs, the oldest of each stage is at the beginning of
+-- its part of the index.
+-- name: keys
+WITH RECURSIVE held (key) AS (
+    SELECT min(key) FROM penstock.job_active WHERE key > $1 AND key IS NOT NULL
+    UNION ALL
+    SELECT (
+        SELECT min(j.key) FROM penstock.job_active AS j
+        WHERE j.key > held.key AND j.key IS NOT NULL
+    )
+    FROM held WHERE held.key IS NOT NULL
+)
+SELECT h.key, coalesce(
+    (SELECT id FROM penstock.job_active WHERE key = h.key AND stage = 3 LIMIT 1),
+    least(
+        (SELECT min(id) FROM penstock.job_active WHERE key = h.key AND stage = 0),
+        (SELECT min(id) FROM penstock.job_active WHERE key = h.key AND stage = 1),
+        (SELECT min(id) FROM penstock.job_active WHERE key = h.key AND stage = 2)
+    )
+), (
+    SELECT count(*) FROM (
+        SELECT 1 FROM penstock.job_active WHERE key = h.key LIMIT $3
+    ) AS line
+)
+FROM (SELECT key FROM held WHERE key IS NOT NULL LIMIT $2) AS h;
+
 -- Each priority of a queue has its oldest job at the beginning of its part of the index, and so
 -- has each tenant; what limits hold is asked for place by place.
 -- name: oldest_ready

@@ -13,6 +13,7 @@ import msgspec
 from penstock.core.errors import LeaseLost
 from penstock.core.history import Counters, Interval
 from penstock.core.job import (
+    LONGEST_LINE,
     Change,
     Claim,
     Counts,
@@ -20,6 +21,7 @@ from penstock.core.job import (
     Job,
     JobId,
     JobQuery,
+    KeyLine,
     Lease,
     LogEntry,
     LogId,
@@ -247,6 +249,12 @@ class SqlStore(ABC):
         return await self._read_let_in(
             lambda reading, now: ready_tags(reading.execute, queue, limit, among, now)
         )
+
+    async def keys(self, after: str | None, limit: int) -> list[KeyLine]:
+        """See `Store.keys`."""
+        wanted = (after or "", limit, LONGEST_LINE)
+        found = await self._read(lambda reading: reading.execute("keys", wanted).fetchall())
+        return [KeyLine(key=key, first=first, length=n) for key, first, n in found]
 
     async def oldest_ready(self) -> dict[str, datetime]:
         """See `Store.oldest_ready`."""

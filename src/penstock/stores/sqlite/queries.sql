@@ -602,6 +602,39 @@ SELECT json_group_array(tag) FROM (
     ORDER BY value LIMIT ?2
 );
 
+-- From one key to the next. Of its pending jobs, the oldest of each stage is at the beginning of
+-- its part of the index.
+-- name: keys
+WITH RECURSIVE held (key) AS (
+    SELECT min(key) FROM penstock_job WHERE key > ?1 AND key IS NOT NULL AND stage < 4
+    UNION ALL
+    SELECT (
+        SELECT min(j.key) FROM penstock_job AS j
+        WHERE j.key > held.key AND j.key IS NOT NULL AND j.stage < 4
+    )
+    FROM held WHERE held.key IS NOT NULL
+    LIMIT ?2
+)
+SELECT h.key, ifnull(
+    (
+        SELECT min(j.id) FROM penstock_job AS j
+        WHERE j.key = h.key AND j.key IS NOT NULL AND j.stage < 4 AND j.stage = 3
+    ),
+    (
+        SELECT min((
+            SELECT min(j.id) FROM penstock_job AS j
+            WHERE j.key = h.key AND j.key IS NOT NULL AND j.stage < 4 AND j.stage = s.value
+        ))
+        FROM json_each('[0,1,2]') AS s
+    )
+), (
+    SELECT count(*) FROM (
+        SELECT 1 FROM penstock_job AS j
+        WHERE j.key = h.key AND j.key IS NOT NULL AND j.stage < 4 LIMIT ?3
+    )
+)
+FROM held AS h WHERE h.key IS NOT NULL;
+
 -- Each priority of a queue has its oldest job at the beginning of its part of the index, and so
 -- has each tenant; what limits hold is asked for place by place.
 -- name: oldest_ready
