@@ -5,6 +5,7 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -164,6 +165,17 @@ def test_watcher_of_a_notebook_is_told(server: Server, page: Page) -> None:
         link = page.get_by_role("link", name=name, exact=True)
         found = region(page, "Notebooks").locator("tbody tr", has=link)
         expect(found.locator("td[data-name=Watcher]")).to_have_text(state)
+
+
+def test_trouble_of_a_watcher_is_told(server: Server, page: Page) -> None:
+    new_notebook(server, "lost")
+    folder = Path(server.ask("GET", "/api/v1/notebooks/lost")["path"])
+    ready(page, f"{server.url}/#/notebooks")
+    folder.rename(folder.with_name("elsewhere"))
+    watcher = region(page, "Notebooks").locator("tbody tr", has_text="lost")
+    expect(watcher.locator("td[data-name=Watcher]")).to_have_text(re.compile("not watched.*gone"))
+    folder.with_name("elsewhere").rename(folder)
+    expect(watcher.locator("td[data-name=Watcher]")).to_have_text("watched")
 
 
 # Indexing

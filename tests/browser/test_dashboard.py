@@ -10,6 +10,7 @@ import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from penstock import Done, Failed, Job, JobId, NewJob, Note, Progress, RetryPolicy, WorkerInfo
+from penstock.server import searching
 from tests.browser.conftest import Site, a_page, ready
 from tests.server.support import serving
 
@@ -43,6 +44,10 @@ def row(page: Page, text: str) -> Locator:
     return page.locator("main tbody tr", has_text=text)
 
 
+def queue(page: Page, name: str) -> Locator:
+    return page.get_by_role("region", name="Queues").locator("tbody tr", has_text=name)
+
+
 # Overview
 
 
@@ -51,12 +56,12 @@ def test_overview_shows_queues_and_follows_them(site: Site, page: Page) -> None:
     enqueue(site, new(), new(delay=timedelta(hours=1)))
     ready(page, site.url)
     expect(page).to_have_title("Overview · Penstock")
-    mail = row(page, "mail")
+    mail = queue(page, "mail")
     expect(mail.locator("td[data-name=Waiting]")).to_contain_text("2")
     expect(mail).to_contain_text("full")
     expect(mail).to_contain_text("no worker")
     enqueue(site, new(queue="photos"), new(queue="photos"))
-    expect(row(page, "photos").locator("td[data-name=Waiting]")).to_have_text("2")
+    expect(queue(page, "photos").locator("td[data-name=Waiting]")).to_have_text("2")
 
 
 def test_overview_pauses_and_resumes_a_queue(site: Site, page: Page) -> None:
@@ -65,7 +70,7 @@ def test_overview_pauses_and_resumes_a_queue(site: Site, page: Page) -> None:
     page.get_by_role("button", name="Pause").click()
     confirm(page, "Pause")
     toast(page, "Paused mail.")
-    expect(row(page, "mail")).to_contain_text("paused")
+    expect(queue(page, "mail")).to_contain_text("paused")
     assert [queue.paused for queue in site.do(site.app.queues())] == [True]
     page.get_by_role("button", name="Resume").click()
     toast(page, "Resumed mail.")
@@ -83,7 +88,23 @@ def test_overview_draws_charts_by_minute_hour_and_day(site: Site, page: Page) ->
         chart = page.get_by_role("img", name=re.compile("enqueued: 2 at most, 2 now; done: 1"))
         expect(chart).to_be_visible()
         assert ("by=" in page.url) is (unit != "minute")
-    expect(row(page, "Wait until begun").locator("td").nth(4)).to_have_text("1")
+
+
+def test_overview_tells_how_long_each_queue_takes(site: Site, page: Page) -> None:
+    enqueue(site, new(), new(), new(queue="photos"))
+    for job in site.do(site.app.claim(worker="w", limit=3)):
+        site.do(site.app.settle([(job, Done())]))
+    ready(page, site.url)
+    times = page.get_by_role("region", name="Wait and run time by queue")
+    for queue, runs in {"All": "3", "mail": "2", "photos": "1"}.items():
+        line = times.locator("tbody tr", has_text=queue)
+        expect(line.locator("td[data-name=Runs]")).to_have_text(runs)
+        expect(line.locator("td[data-name='Wait p95']")).to_have_text(re.compile(r"\d"))
+    times.get_by_role("link", name="photos").click()
+    expect(page.get_by_role("img", name=re.compile("enqueued: 1 at most"))).to_be_visible()
+    assert "queue=photos" in page.url
+    page.get_by_role("link", name="All queues").click()
+    expect(page.get_by_role("img", name=re.compile("enqueued: 3 at most"))).to_be_visible()
 
 
 # Jobs
@@ -108,6 +129,8 @@ def test_filters_of_jobs_live_in_the_address(site: Site, page: Page) -> None:
         "tenant": "acme",
         "key": "ada",
         "error": "such box",
+        "text": "send",
+        "since": "2000-01-01T00:00",
         "before": "2100-01-01T00:00",
     }.items():
         page.locator(f"#filter-{field}").fill(value)
@@ -122,6 +145,57 @@ def test_filters_of_jobs_live_in_the_address(site: Site, page: Page) -> None:
     expect(page.get_by_text("No job fits")).to_be_visible()
     page.get_by_role("button", name="Clear").click()
     expect(page.locator("tbody tr")).to_have_count(2)
+
+
+def test_text_is_found_anywhere_and_all_that_fits_is_cancelled(site: Site, page: Page) -> None:
+    enqueue(site, new(args='{"to":"ada@example.org"}'), new(key="ada"), new(tags=("eu",)))
+    ready(page, f"{site.url}/#/jobs")
+    page.keyboard.press("/")
+    page.keyboard.type("ada")
+    page.keyboard.press("Enter")
+    expect(page.locator("tbody tr")).to_have_count(2)
+    expect(page).to_have_url(re.compile("text=ada"))
+    page.locator("#filter-since").fill("2000-01-01T00:00")
+    page.keyboard.press("Enter")
+    page.get_by_role("button", name="Cancel all").click()
+    expect(page.get_by_role("dialog")).to_contain_text("text ada, since 2000-01-01 00:00:00")
+    confirm(page, "Cancel 2 jobs")
+    toast(page, "Cancelled 2 jobs.")
+    page.locator("#filter-text").fill("#3")
+    page.keyboard.press("Enter")
+    expect(page).to_have_title("Job 3 · Penstock")
+
+
+def test_search_through_many_jobs_goes_on_by_itself(
+    site: Site, page: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(searching, "_STRETCHES", (5,))
+    [wanted] = enqueue(site, new(key="needle"))
+    enqueue(site, *[new()] * 42)
+    page.clock.install()  # it stands still: patience does not end
+    ready(page, f"{site.url}/#/jobs?text=needle")
+    expect(row(page, f"#{wanted.id}")).to_have_count(1)
+    expect(page.locator(".pages")).to_have_text(f"Jobs {wanted.id} to {wanted.id}")
+
+
+def test_long_search_says_how_far_it_came_and_goes_on_when_asked(
+    site: Site, page: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(searching, "_STRETCHES", (5,))
+    [wanted] = enqueue(site, new(key="needle"))
+    enqueue(site, *[new()] * 42)
+    hasty = "let now = Date.now(); Date.now = () => (now += 1000)"
+    page.add_init_script(hasty)  # patience is over soon
+    ready(page, f"{site.url}/#/jobs?text=needle")
+    foot = page.locator(".pages")
+    for _ in range(20):
+        expect(foot).to_have_text(re.compile("Searched back to job|Jobs 1 to 1"))
+        if "Searched" not in foot.inner_text():
+            break
+        before = foot.inner_text()
+        page.get_by_role("button", name="Search on").click()
+        expect(foot).not_to_have_text(before)
+    expect(row(page, f"#{wanted.id}")).to_have_count(1)
 
 
 def test_jobs_come_in_pages(site: Site, page: Page) -> None:
@@ -286,10 +360,14 @@ def test_job_that_is_not_there(site: Site, page: Page) -> None:
 # The other screens
 
 
-def test_keys_that_are_held(site: Site, page: Page) -> None:
-    enqueue(site, new(key="a/b"), new(key="a/b"))
+def test_keys_that_are_held_or_waited_for(site: Site, page: Page) -> None:
+    enqueue(site, new(key="a/b"), new(key="a/b"), new(key="idle", delay=timedelta(hours=1)))
     site.do(site.app.claim(worker="w", limit=1))
     ready(page, f"{site.url}/#/keys")
+    expect(row(page, "a/b").locator("td[data-name=State]")).to_have_text("running")
+    expect(row(page, "a/b").locator("td[data-name='Waiting behind']")).to_have_text("1")
+    expect(row(page, "idle").locator("td[data-name=State]")).to_have_text("pending")
+    expect(row(page, "idle").locator("td[data-name=Worker]")).to_have_text("")
     page.get_by_role("link", name="a/b").click()
     expect(page.locator("tbody tr")).to_have_count(2)
     page.get_by_label("Key", exact=True).fill("nobody")
@@ -509,7 +587,7 @@ def test_everything_is_done_by_keyboard(site: Site, page: Page) -> None:
     page.go_back()
     expect(page.get_by_role("heading", name="Jobs")).to_be_visible()
     page.keyboard.press("/")
-    expect(page.locator("#filter-queue")).to_be_focused()
+    expect(page.locator("#filter-text")).to_be_focused()
     page.keyboard.press("Escape")
     page.keyboard.press("?")
     expect(page.get_by_role("dialog")).to_contain_text("next row")

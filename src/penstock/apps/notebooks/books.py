@@ -16,6 +16,7 @@ from penstock.apps.notebooks.files import Facts, Tree
 from penstock.apps.notebooks.paths import STATE
 from penstock.apps.notebooks.repository import Repository
 from penstock.apps.notebooks.tables import Notebook
+from penstock.apps.notebooks.watching import Watcher
 
 _REMEMBERED = 10_000
 
@@ -37,6 +38,7 @@ class Book:
         self._lock = lock(self.tree.root, notebook.name)
         self.committing = asyncio.Lock()
         self._written: dict[str, tuple[int, int, int]] = {}
+        self.watcher: Watcher | None = None
         self.watching: asyncio.Task[None] | None = None
         self.taken = 0
         """The last change that is committed, or being committed just now."""

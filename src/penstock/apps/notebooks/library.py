@@ -122,6 +122,11 @@ class Library:
                         opened(book)
         return book
 
+    def watch_problem(self, notebook_id: int) -> str | None:
+        """Why what others do to a notebook is not followed for the moment."""
+        book = self._books.get(notebook_id)
+        return None if book is None or book.watcher is None else book.watcher.problem
+
     @property
     def open_books(self) -> list[Book]:
         """Those that this process has."""

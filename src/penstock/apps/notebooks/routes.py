@@ -51,7 +51,8 @@ class NotebookRoutes:
         return await self._library.find(name)
 
     def _shown(self, notebook: Notebook) -> shapes.NotebookShape:
-        return shapes.notebook_shape(notebook, self._settings)
+        problem = self._library.watch_problem(notebook.id)
+        return shapes.notebook_shape(notebook, self._settings, problem)
 
     @route(
         "POST",

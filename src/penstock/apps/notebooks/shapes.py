@@ -216,6 +216,8 @@ class NotebookShape(msgspec.Struct, frozen=True, kw_only=True):
     settings: NotebookSettings
     watched: bool
     """Whether changes that others make are followed, by its own setting or the server's."""
+    watch_problem: str | None
+    """Why they are not followed for the moment."""
     created_at: datetime
 
 
@@ -368,7 +370,7 @@ class CommitsAccepted(msgspec.Struct, frozen=True):
     events: list[OperationAccepted]
 
 
-def notebook_shape(notebook: Notebook, server: Settings) -> NotebookShape:
+def notebook_shape(notebook: Notebook, server: Settings, problem: str | None) -> NotebookShape:
     """A notebook as it is shown by a server with these settings."""
     own = msgspec.convert(notebook.settings, NotebookSettings)
     return NotebookShape(
@@ -378,6 +380,7 @@ def notebook_shape(notebook: Notebook, server: Settings) -> NotebookShape:
         git=notebook.git,
         settings=own,
         watched=is_watched(server, own=own.watch),
+        watch_problem=problem,
         created_at=notebook.created,
     )
 

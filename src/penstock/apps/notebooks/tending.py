@@ -73,8 +73,8 @@ class Tender:
             known = KnownInTables(self._penstock, book.id)
             publish = partial(self._publish, book)
             period = self._settings.scan_interval
-            watcher = Watcher(book.tree, known, publish, period=period, is_own=book.is_own)
-            book.watching = asyncio.create_task(watcher.run())
+            book.watcher = Watcher(book.tree, known, publish, period=period, is_own=book.is_own)
+            book.watching = asyncio.create_task(book.watcher.run())
 
     def _watches(self, book: Book) -> bool:
         return is_watched(self._settings, own=book.settings.get("watch"))

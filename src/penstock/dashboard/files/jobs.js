@@ -3,19 +3,25 @@
 import { h, replace, keyed } from "/dashboard/dom.js";
 import { post } from "/dashboard/api.js";
 import { number, ago, headline, to, plural, moment } from "/dashboard/words.js";
-import { head, table, cell, empty, badge, stateOf, action, ask, STATES } from "/dashboard/widgets.js";
+import { head, table, cell, empty, badge, stateOf, action, ask, toast, STATES } from "/dashboard/widgets.js";
 
 const LIMIT = 50;
 const FIELDS = [
-  ["queue", "Queue", "any"], ["task", "Task", "any"], ["tags", "Tags", "any of a, b"], ["tenant", "Tenant", "any"], ["key", "Key", "any"],
-  ["correlation", "Batch", "any"], ["error", "Text in the error", "any"], ["before", "Ended or enqueued before", ""],
+  ["text", "Text", "anywhere, or #id"], ["queue", "Queue", "any"], ["task", "Task", "any"], ["tags", "Tags", "any of a, b"], ["tenant", "Tenant", "any"], ["key", "Key", "any"],
+  ["correlation", "Batch", "any"], ["error", "Text in the error", "any"], ["since", "Ended or enqueued since", ""], ["before", "Ended or enqueued before", ""],
 ];
+const TIMES = ["since", "before"];
+const PATIENCE = 4000; // for so long a search goes on by itself
 const NAMES = [...FIELDS.map(([name]) => name), "state", "parent"];
 
 export async function show(view) {
   const asked = Object.fromEntries(NAMES.filter((name) => view.params[name]).map((name) => [name, view.params[name]]));
-  if (asked.before) asked.before = new Date(asked.before).toISOString();
-  const page = { view, asked, after: view.params.after, jobs: [], news: new Set(), gone: new Map() };
+  for (const name of TIMES.filter((one) => asked[one])) {
+    const at = new Date(asked[name]);
+    if (Number.isNaN(at.getTime())) delete asked[name];
+    else asked[name] = at.toISOString();
+  }
+  const page = { view, asked, after: view.params.after, jobs: [], turn: 0, news: new Set(), gone: new Map() };
   page.bar = h("div");
   page.list = table("Jobs", ["Job", "State", "Queue", "Key, tags, tenant", ["Attempt", "number"], "Enqueued", "Error"]);
   page.foot = h("div.pages");
@@ -34,23 +40,55 @@ export async function show(view) {
 }
 
 async function load(page) {
-  const found = await page.view.get("/api/v1/jobs", { ...page.asked, after: page.after, limit: LIMIT });
-  page.jobs = found.jobs;
+  page.turn += 1;
+  page.jobs = [];
+  page.next = page.after;
+  await step(page);
+  searchOn(page);
+}
+
+async function step(page) {
+  const { turn } = page;
+  const found = await page.view.get("/api/v1/jobs", { ...page.asked, after: page.next, limit: LIMIT - page.jobs.length });
+  if (turn !== page.turn) return; // it has begun anew meanwhile
+  page.jobs = [...page.jobs, ...found.jobs];
   page.next = found.after;
   draw(page);
 }
+
+/** The server has looked at many jobs and few fitted: go on behind them, for a while. */
+async function searchOn(page) {
+  const { turn } = page;
+  const end = Date.now() + PATIENCE;
+  try {
+    while (turn === page.turn && isShort(page) && Date.now() < end) {
+      page.searching = true;
+      await step(page);
+    }
+  } catch (error) {
+    if (error.name !== "AbortError") toast(error.message, true);
+  }
+  if (turn !== page.turn || !page.searching) return;
+  page.searching = false;
+  draw(page);
+}
+
+const isShort = (page) => Boolean(page.next) && page.jobs.length < LIMIT;
 
 function draw(page) {
   const rows = page.jobs.map((job) => ({ ...job, args: null, result: null, moved: page.gone.get(job.id) || null }));
   keyed(page.list.rows, rows, (job) => job.id, jobRow);
   page.list.hidden = !page.jobs.length;
   const filtered = Object.keys(page.asked).length > 0;
-  replace(page.none, !page.jobs.length && empty(filtered ? "No job fits" : "No job yet", filtered ? "Loosen the filter, or clear it." : "Jobs appear here as they are enqueued."));
+  const short = isShort(page);
+  replace(page.none, !page.jobs.length && !short && empty(filtered ? "No job fits" : "No job yet", filtered ? "Loosen the filter, or clear it." : "Jobs appear here as they are enqueued."));
   replace(page.bar, page.news.size > 0 && h("button.fresh", { type: "button", onclick: () => newest(page) }, `${plural(page.news.size, "new job")} · show`));
   const { view } = page;
-  replace(page.foot, h("span", {}, page.jobs.length ? `Jobs ${number(page.jobs[0].id)} to ${number(page.jobs[page.jobs.length - 1].id)}` : ""),
+  const shown = page.jobs.length ? `Jobs ${number(page.jobs[0].id)} to ${number(page.jobs[page.jobs.length - 1].id)}` : "No job fits so far";
+  replace(page.foot, h("span", { role: "status" }, page.jobs.length || short ? shown : "", short && `. ${page.searching ? "Searching" : "Searched"} back to job ${number(page.next)}${page.searching ? "…" : "."}`),
     page.after && h("button", { type: "button", onclick: () => view.go({ ...view.params, after: "" }) }, "Newest"),
-    page.next && h("button", { type: "button", "data-next": "", onclick: () => view.go({ ...view.params, after: page.next }) }, "Older"));
+    short && !page.searching && h("button", { type: "button", "data-next": "", onclick: () => searchOn(page) }, "Search on"),
+    page.next && !short && h("button", { type: "button", "data-next": "", onclick: () => view.go({ ...view.params, after: page.next }) }, "Older"));
 }
 
 export function jobRow(job) {
@@ -82,14 +120,17 @@ function follow(page, events) {
 function couldFit(asked, entry, job) {
   if (asked.state ? !asked.state.split(",").includes(job.state) : entry.event !== "enqueued") return false;
   if (asked.tags && !asked.tags.split(",").some((tag) => job.tags.includes(tag.trim()))) return false;
-  if (["tenant", "key", "correlation", "parent", "error", "before"].some((name) => asked[name])) return false; // not told
+  if (["tenant", "key", "correlation", "parent", "error", "text", "before"].some((name) => asked[name])) return false; // not told
   return (!asked.queue || asked.queue === job.queue) && (!asked.task || asked.task === job.task);
 }
 
 /** Bring the rows up to date where they are: none comes, none goes, none moves. */
 async function refresh(page) {
+  page.stale = true;
   if (page.busy || page.view.signal.aborted) return;
   page.busy = true;
+  page.stale = false;
+  const began = Date.now();
   try {
     const first = page.jobs[0];
     const found = await page.view.get("/api/v1/jobs", { ...page.asked, after: first ? first.id + 1 : page.after, limit: LIMIT });
@@ -99,7 +140,10 @@ async function refresh(page) {
     for (const id of fresh.keys()) page.gone.delete(id);
     draw(page);
   } finally {
-    page.busy = false;
+    setTimeout(() => { // what takes long is not done again and again
+      page.busy = false;
+      if (page.stale) refresh(page);
+    }, 4 * (Date.now() - began));
   }
 }
 
@@ -118,11 +162,12 @@ function filters() {
     if (!chosen.delete(state)) chosen.add(state);
     view.go({ ...view.params, state: [...chosen].join(","), after: "" });
   } }, badge(state)));
-  const inputs = FIELDS.map(([name, , hint], n) => h("input", { id: `filter-${name}`, name, type: name === "before" ? "datetime-local" : "search", placeholder: hint, "data-first": n === 0, onchange: submit }));
+  const inputs = FIELDS.map(([name, , hint], n) => h("input", { id: `filter-${name}`, name, type: TIMES.includes(name) ? "datetime-local" : "search", placeholder: hint, "data-first": n === 0, onchange: submit }));
   const parent = h("span.chip");
   const clear = h("button", { type: "button", onclick: () => { inputs.forEach((input) => { input.value = ""; }); view.go({}); } }, "Clear");
   function submit() {
     const given = Object.fromEntries(inputs.map((input) => [input.name, input.value.trim()]));
+    if (/^#\d+$/.test(given.text)) { location.hash = `#/jobs/${given.text.slice(1)}`; return; }
     view.go({ ...view.params, ...given, after: "" });
   }
   const form = h("form.panel", { role: "search", "aria-label": "Filter", onsubmit: (event) => { event.preventDefault(); submit(); } },
@@ -167,6 +212,6 @@ async function bulk(page, name, verb, done, danger) {
 }
 
 function inWords(asked) {
-  return Object.entries(asked).map(([name, value]) => `${name} ${name === "before" ? moment(value) : value}`).join(", ");
+  return Object.entries(asked).map(([name, value]) => `${name} ${TIMES.includes(name) ? moment(value) : value}`).join(", ");
 }
 

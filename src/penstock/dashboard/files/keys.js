@@ -2,7 +2,7 @@
 
 import { h, replace, keyed } from "/dashboard/dom.js";
 import { part } from "/dashboard/api.js";
-import { to, plural, ago } from "/dashboard/words.js";
+import { to, plural, number } from "/dashboard/words.js";
 import { head, panel, table, cell, empty, badge } from "/dashboard/widgets.js";
 
 export async function show(view) {
@@ -11,18 +11,20 @@ export async function show(view) {
   const search = h("form.panel", { role: "search", "aria-label": "Find a key", onsubmit: (event) => { event.preventDefault(); view.go({ key: input.value.trim() }); } },
     h("div.body", {}, h("div.fields", {}, h("label", {}, "Key", input), h("button", {}, "Show its line"))));
   if (key) return showLine(view, key, search);
-  const held = table("Keys that are held", ["Key", "Held by", "Queue", "Worker", "Since"]);
+  const list = table("Keys", ["Key", "Held by, or next", "State", ["Waiting behind", "number"], "Queue", "Worker"]);
   const none = h("div");
+  const more = h("div");
   await view.every(3, async () => {
-    const { workers } = await view.get("/api/v1/workers");
-    const leases = workers.flatMap((one) => one.leases.map((lease) => ({ ...lease, worker: one.name }))).filter((lease) => lease.key !== null);
-    keyed(held.rows, leases, (lease) => lease.job_id, (lease) => h("tr.pick", {},
-      cell("", "wide", h("a", { href: to("/keys", { key: lease.key }) }, h("strong", {}, lease.key))),
-      cell("Held by", "", h("a", { href: to(`/jobs/${lease.job_id}`) }, `${lease.task} #${lease.job_id}`)), cell("Queue", "", lease.queue), cell("Worker", "", lease.worker), cell("Since", "", ago(lease.started_at))));
-    held.hidden = !leases.length;
-    replace(none, !leases.length && empty("No key is held by a running job", "Jobs of one key run one at a time, in their order. Look up the line of any key above."));
+    const { keys, after } = await view.get("/api/v1/keys", { after: view.params.after, limit: 100 });
+    keyed(list.rows, keys, (one) => one.key, ({ key: name, holder, waiting }) => h("tr.pick", {},
+      cell("", "wide", h("a", { href: to("/keys", { key: name }) }, h("strong", {}, name))),
+      cell("Held by, or next", "", h("a", { href: to(`/jobs/${holder.id}`) }, `${holder.task} #${holder.id}`)), cell("State", "", badge(holder.state)),
+      cell("Waiting behind", "number", waiting < 999 ? number(waiting) : "999 or more"), cell("Queue", "", holder.queue), cell("Worker", "", holder.worker || "")));
+    list.hidden = !keys.length;
+    replace(none, !keys.length && empty("No key is held or waited for", "Jobs of one key run one at a time, in their order. A key appears here while it has an unfinished job."));
+    replace(more, (after || view.params.after) && h("div.pages", {}, h("span", {}, "By name."), view.params.after && h("a.button", { href: to("/keys") }, "First"), after && h("a.button", { "data-next": "", href: to("/keys", { after }) }, "More")));
   });
-  replace(view.root, head("Keys"), search, panel("Held by running jobs", h("div", {}, held, none)));
+  replace(view.root, head("Keys"), search, panel("Keys of unfinished jobs", h("div", {}, list, none, more)));
   return null;
 }
 

@@ -50,7 +50,7 @@ const commit = (view, name, title) => action(title, async () => {
 
 function notebookRow(view, one) {
   return h("tr.pick", {}, cell("", "wide", h("a", { href: to("/notebooks", { notebook: one.name }) }, h("strong", {}, one.name)), h("span.sub", {}, one.path)), cell("History", "", one.git ? "git" : "none"),
-    cell("Watcher", "", one.watched ? flag("watched", "done") : "off"), cell("Paths to commit", "number", number(one.waiting)), cell("", "number", view.can("publish") && one.git && commit(view, one.name, "Commit now")));
+    cell("Watcher", "", one.watch_problem ? [flag("not watched", "failed"), h("span.sub", {}, one.watch_problem)] : one.watched ? flag("watched", "done") : "off"), cell("Paths to commit", "number", number(one.waiting)), cell("", "number", view.can("publish") && one.git && commit(view, one.name, "Commit now")));
 }
 
 async function showNotebook(view, name) {

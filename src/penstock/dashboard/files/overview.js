@@ -12,12 +12,13 @@ const RECENT = 300;
 
 export async function show(view) {
   const by = STEPS[view.params.by] ? view.params.by : "minute";
+  const only = view.params.queue;
   const tiles = h("div.tiles");
   const charts = h("div.grid.two");
   const queues = table("Queues", ["Queue", ["Waiting", "number"], ["Running", "number"], ["Oldest waiting", "number"], ["In", "number"], ["Out", "number"], "Utilisation", ["Time to empty", "number"], ["Failed", "number"], ""]);
   const none = h("div");
-  const choose = switcher("Charts by", Object.keys(STEPS).map((one) => [one, one]), by, (value) => view.go({ by: value === "minute" ? "" : value }));
-  const title = head("Overview", h("span.dim", {}, "Charts by"), choose);
+  const choose = switcher("Charts by", Object.keys(STEPS).map((one) => [one, one]), by, (value) => view.go({ ...view.params, by: value === "minute" ? "" : value }));
+  const title = head("Overview", only && h("span.chip", {}, `charts of ${only}`), only && h("a.button", { href: to("/", { by: view.params.by }) }, "All queues"), h("span.dim", {}, "Charts by"), choose);
   await view.every(3, async () => {
     const [found, workers, recent] = await Promise.all([
       view.get("/api/v1/queues"), view.get("/api/v1/workers"),
@@ -34,7 +35,7 @@ export async function show(view) {
   await view.every(10, async () => {
     const [step, n] = STEPS[by];
     const since = new Date((Math.floor(clock() / 1000 / step) - n + 1) * step * 1000);
-    drawCharts(charts, await view.get("/api/v1/history", { since: since.toISOString(), step }), since, step, n);
+    drawCharts(view, charts, await view.get("/api/v1/history", { since: since.toISOString(), step }), since, step, n);
   });
 }
 
@@ -120,15 +121,20 @@ async function pause(view, queue) {
 
 // Charts
 
-function drawCharts(parent, history, since, step, n) {
+function drawCharts(view, parent, history, since, step, n) {
+  const only = view.params.queue;
   const times = Array.from({ length: n }, (_, i) => new Date(since.getTime() + i * step * 1000));
   const at = (iso) => Math.round((Date.parse(iso) - since.getTime()) / 1000 / step);
   const zeros = () => new Array(n).fill(0);
   const into = zeros(), done = zeros(), bad = zeros();
   const waits = times.map(() => null), runs = times.map(() => null);
+  const times_of = new Map();
   for (const one of history.intervals) {
     const i = at(one.at);
     if (i < 0 || i >= n) continue;
+    const spread = times_of.get(one.queue) || {};
+    times_of.set(one.queue, { wait: added(spread.wait, one.wait.buckets), run: added(spread.run, one.run.buckets) });
+    if (only && one.queue !== only) continue;
     into[i] += one.counts.enqueued || 0;
     done[i] += one.counts.done || 0;
     bad[i] += (one.counts.failed || 0) + (one.counts.expired || 0);
@@ -143,14 +149,21 @@ function drawCharts(parent, history, since, step, n) {
     panel(`Throughput per ${unit}`, body(chart("Jobs enqueued and done", times, [{ name: "enqueued", kind: "c-in", values: into }, { name: "done", kind: "c-out", values: done, second: true }], say))),
     panel(`Failures per ${unit}`, body(chart("Runs that failed or lost their lease", times, [{ name: "failed or expired", kind: "c-bad", values: bad, bars: true }], say))),
     panel("Wait and run time, 95th percentile", body(chart("Wait and run time", times, [{ name: "wait", kind: "c-one", values: p95(waits) }, { name: "run", kind: "c-two", values: p95(runs), second: true }], { say: span, sayTime }))),
-    panel("Percentiles", percentiles(waits, runs, history.bounds)));
+    panel("Wait and run time by queue", percentiles(view, times_of, history.bounds)));
 }
 
-function percentiles(waits, runs, bounds) {
-  const whole = (list) => list.reduce((sum, one) => added(sum, one), null);
-  const row = (name, buckets) => h("tr", {}, cell("", "", name), [0.5, 0.95, 0.99].map((p) => cell(`p${p * 100}`, "number", buckets ? span(quantile(buckets, bounds, p)) : "–")), cell("Jobs", "number", buckets ? number(buckets.reduce((a, b) => a + b, 0)) : "0"));
-  const shown = table("Percentiles of wait and run time", ["In this time", ["p50", "number"], ["p95", "number"], ["p99", "number"], ["Jobs", "number"]], [row("Wait until begun", whole(waits)), row("Run", whole(runs))]);
-  return shown;
+const PARTS = [0.5, 0.95, 0.99];
+
+/** A row for all queues and one for each; the name of a queue leads to its charts. */
+function percentiles(view, times_of, bounds) {
+  const total = { wait: null, run: null };
+  for (const one of times_of.values()) for (const kind of ["wait", "run"]) total[kind] = added(total[kind], one[kind]);
+  const cells = (kind, buckets) => PARTS.map((p) => cell(`${kind} p${p * 100}`, "number", buckets && buckets.some(Boolean) ? span(quantile(buckets, bounds, p)) : "–"));
+  const row = (name, { wait, run }) => h("tr", {}, cell("", "wide", name), cells("Wait", wait), cells("Run", run), cell("Runs", "number", number((run || []).reduce((a, b) => a + b, 0))));
+  const link = (name) => h("a", { href: to("/", { by: view.params.by, queue: name }), "aria-current": name === view.params.queue ? "true" : null, title: `Charts of ${name}` }, name);
+  const headings = ["wait", "run"].flatMap((kind) => PARTS.map((p) => [`${kind} p${p * 100}`, "number"]));
+  return table("Percentiles of wait and run time by queue", ["Queue", ...headings, ["Runs", "number"]],
+    [row("All", total), ...[...times_of].sort(([a], [b]) => (a < b ? -1 : 1)).map(([name, spread]) => row(link(name), spread))]);
 }
 
 function added(sum, buckets) {
