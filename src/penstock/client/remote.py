@@ -22,11 +22,13 @@ from penstock.core.errors import ConfigurationError, InvalidJob
 from penstock.core.history import MINUTE, Interval
 from penstock.core.job import Counts, Job, JobId, JobQuery, LogEntry, NewJob, Queue
 from penstock.core.lifecycle import State
+from penstock.core.schedule import Schedule
+from penstock.core.token import Access
 from penstock.core.worker import WorkerInfo
 from penstock.engine import Batch, Drained, Explanation
 
 _JOBS, _QUEUES, _WORKERS = "/api/v1/jobs", "/api/v1/queues", "/api/v1/workers"
-_HISTORY = "/api/v1/history"
+_HISTORY, _SCHEDULES = "/api/v1/history", "/api/v1/schedules"
 _PAGE = 1_000
 _STEPS = 1_440
 # A call for many jobs works as long as it takes, in portions.
@@ -288,6 +290,32 @@ class RemotePenstock:
         """Who works on the store, busy or idle."""
         found = shapes.several(await self._ask(_WORKERS), "workers")
         return [shapes.read(one, WorkerInfo) for one in found]
+
+    async def scopes(self) -> frozenset[Access]:
+        """What the token is good for; everything where the server asks for none."""
+        found = await self._ask("/api/v1/session")
+        return shapes.read(found.get("scopes"), frozenset[Access])
+
+    async def schedules(self) -> list[Schedule]:
+        """Every schedule, by name; of its job, the task and the queue."""
+        return list(map(shapes.schedule, shapes.several(await self._ask(_SCHEDULES), "schedules")))
+
+    async def run_now(self, name: str) -> Job:
+        """Enqueue the job of a schedule at once; its rhythm goes on as before."""
+        said = await self._of_schedule(name, "run")
+        return replace(shapes.job(said), duplicate=bool(said.get("duplicate")))
+
+    async def pause_schedule(self, name: str) -> Schedule:
+        """Fire it no more, in any process, until it is resumed."""
+        return shapes.schedule(await self._of_schedule(name, "pause"))
+
+    async def resume_schedule(self, name: str) -> Schedule:
+        """Fire it again from its next run on; runs that fell into the pause do not happen."""
+        return shapes.schedule(await self._of_schedule(name, "resume"))
+
+    async def _of_schedule(self, name: str, verb: str) -> Body:
+        request = Request("POST", f"{_SCHEDULES}/{quote(name, safe='')}/{verb}")
+        return await self._line.ask(request, Body)
 
     async def pause(self, queue: str, *, duration: timedelta | None = None) -> Queue:
         """Start no more jobs of this queue, in any process; running ones go on.

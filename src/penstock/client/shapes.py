@@ -9,6 +9,7 @@ import msgspec
 from penstock.core.errors import ConfigurationError, StoreError
 from penstock.core.job import Job, JobQuery, LogEntry, NewJob, Queue
 from penstock.core.lifecycle import State, Waiting
+from penstock.core.schedule import Schedule
 
 T = TypeVar("T")
 Body = dict[str, Any]
@@ -117,6 +118,13 @@ def queue(said: Body) -> Queue:
     rate = said.get("rate")
     pair = None if rate is None else (rate.get("count"), rate.get("seconds"))
     return read({**said, "rate": pair}, Queue)
+
+
+def schedule(said: Body) -> Schedule:
+    """A schedule from its JSON."""
+    rhythm = {name: said.get(name) for name in ("cron", "every", "timezone")}
+    job = {"task": said.get("task"), "queue": said.get("queue"), "payload": "{}"}
+    return read({**said, "rhythm": rhythm, "job": job}, Schedule)
 
 
 def counts(said: Body) -> Iterator[tuple[tuple[str, State, Waiting | None], int]]:

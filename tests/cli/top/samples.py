@@ -24,6 +24,7 @@ async def sample() -> tuple[Penstock, Clock]:
     await _fail(app, clock)
     await _wait(app)
     await _run(app, clock)
+    await _repeat(app)
     for name, queues in (("web1:4711", None), ("web2:4712", ("mail", "images"))):
         await app.store.greet([_worker(name, queues, NOON - timedelta(minutes=9))])
     clock.set(NOON)
@@ -72,6 +73,13 @@ async def _wait(app: Penstock) -> None:
     await app.enqueue_many([export] * 2)
     ended = await app.enqueue_many([NewJob(task="report", payload="{}", queue="reports")])
     await app.cancel(ended[0].id, "not needed")
+
+
+async def _repeat(app: Penstock) -> None:
+    report = NewJob(task="report", payload="{}", queue="reports")
+    await app.schedule("nightly", report, cron="0 2 * * *", timezone="Europe/Berlin")
+    await app.schedule("sweep", report, every=timedelta(minutes=5))
+    await app.pause_schedule("sweep")
 
 
 async def _run(app: Penstock, clock: Clock) -> None:

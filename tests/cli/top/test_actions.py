@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import pytest
 
-from penstock import Done, Failed, Job, NewJob, Penstock, State
+from penstock import Done, Failed, Job, JobQuery, NewJob, Penstock, State
 from penstock.cli.store import App
 from penstock.client.remote import RemotePenstock
 from tests.cli.top.support import Screen, viewing
@@ -212,3 +212,35 @@ async def test_what_blocks_a_job_is_a_key_away(place: Place) -> None:
         await screen.until_said("No other job blocks it.")
         await screen.press("escape")
         await screen.until(f"Job {second.id}  greet")
+
+
+async def to_schedule(screen: Screen, place: Place, name: str) -> None:
+    await screen.press("4")
+    await screen.until(name)
+    names = sorted(one.name for one in await place.store.schedules())
+    await screen.press(*"j" * names.index(name))
+
+
+async def test_schedule_is_run_paused_and_resumed(place: Place) -> None:
+    name = f"nightly {place.queue}"
+    job = NewJob(task="greet", payload="{}", queue=place.queue)
+    await place.store.schedule(name, job, cron="0 2 * * *")
+
+    async def paused() -> bool:
+        return next(one.paused for one in await place.store.schedules() if one.name == name)
+
+    async with viewing(place.app) as screen:
+        await to_schedule(screen, place, name)
+        await screen.press("r")
+        await agree(screen, f"Run schedule {name} now?", "Enqueued job")
+        (made,) = await place.store.find(JobQuery(queue=place.queue))
+        assert made.task == "greet"
+        await screen.press("p")
+        await agree(screen, f"Pause schedule {name}?", "is paused")
+        assert await paused()
+        await screen.until("paused")
+        await screen.press("p")
+        await agree(screen, f"Resume schedule {name}?", "goes on")
+        assert not await paused()
+        await screen.press("enter")
+        await screen.until_said("has not run yet")

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,9 @@ import pytest
 from penstock import Done, Failed, NewJob, Penstock
 from penstock.cli.top.looks import LIGHT
 from penstock.client.remote import RemotePenstock
-from tests.cli.top.support import viewing
+from penstock.testing import Clock
+from tests.cli.top.samples import NOON
+from tests.cli.top.support import now_of, viewing
 from tests.client.support import serving
 
 MARKUP = "[bold red]x[/] <b>&amp;</b> $(reboot) [@click=app.quit]y[/]"
@@ -188,17 +191,34 @@ async def test_tokens_that_may_not_look_or_only_look(
 ) -> None:
     app = Penstock(f"sqlite:///{tmp_path / 'jobs.db'}")
     reader = await app.create_token("reader", ["read"])
+    admin = await app.create_token("admin", ["read", "admin"])
     await app.enqueue_many([job("a", queue="mail")])
     with serving(tmp_path, reader) as server:
         monkeypatch.setenv("PENSTOCK_TOKEN", "pst_wrong")
         async with viewing(RemotePenstock(server.url, retries=0)) as screen:
             await screen.until("✗ no permission", "PENSTOCK_TOKEN")
         async with viewing(RemotePenstock(server.url, token=reader, retries=0)) as screen:
-            await screen.until("● live", "mail")
+            await screen.until("● live", "mail", "read-only")
             await screen.press("p")
-            await screen.until("Pause queue mail?")
-            await screen.press("y")
             await screen.until_said("Not allowed")
-            await screen.until("read-only")
+            assert "Pause queue" not in screen.text()
+        async with viewing(RemotePenstock(server.url, token=admin, retries=0)) as screen:
+            await screen.until("● live", "mail", absent="read-only")
     assert not (await app.queues())[0].paused
+    await app.close()
+
+
+async def test_schedule_leads_to_the_job_of_its_last_run() -> None:
+    clock = Clock(NOON)
+    app = Penstock("memory://", clock=clock)
+    app.task("sweep", lambda: None)
+    await app.schedule("often", job("sweep"), every=timedelta(minutes=5))
+    async with viewing(app, now=now_of(clock)) as screen:
+        await screen.press("4")
+        await screen.until("often", "never", "in 5 min")
+        clock.advance(timedelta(minutes=5))
+        await app.fire_due()
+        await screen.until("now", absent="never")
+        await screen.press("enter")
+        await screen.until("Job 1  sweep", "Audit")
     await app.close()

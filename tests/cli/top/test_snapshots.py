@@ -104,6 +104,13 @@ async def test_workers(store: tuple[Penstock, Clock]) -> None:
         await compare(screen, "workers")
 
 
+async def test_schedules(store: tuple[Penstock, Clock]) -> None:
+    async with viewing(store[0], now=now_of(store[1]), size=(110, 12)) as screen:
+        await screen.press("4")
+        await screen.until("nightly", "sweep", "paused", "next run")
+        await compare(screen, "top-schedules", DOCS)
+
+
 @pytest.mark.parametrize("page", ["queues", "jobs"])
 async def test_narrow_terminal(store: tuple[Penstock, Clock], page: str) -> None:
     async with viewing(store[0], now=now_of(store[1]), size=(50, 18)) as screen:

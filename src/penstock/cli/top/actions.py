@@ -9,6 +9,7 @@ from penstock.cli.output import jobs_of, span
 from penstock.cli.store import App
 from penstock.cli.top.looks import standing
 from penstock.core.job import Job, JobQuery
+from penstock.core.schedule import Schedule
 from penstock.engine import Drained
 
 LONGEST_DRAIN = timedelta(hours=1)
@@ -127,6 +128,35 @@ def draining(app: App, queue: str, unfinished: int) -> Action:
 
     detail = f"Waits until {jobs_of(unfinished)} of now have finished, and says so."
     return Action(f"Drain queue {queue}?", detail, run)
+
+
+def running(app: App, schedule: Schedule) -> Action:
+    """Enqueue the job of a schedule at once."""
+
+    async def run() -> str:
+        job = await app.run_now(schedule.name)
+        if job.duplicate:
+            return f"Job {job.id} of {schedule.name} is not finished; no other was made."
+        return f"Enqueued job {job.id} of {schedule.name}."
+
+    detail = f"A job of {schedule.task} is enqueued; the rhythm goes on as before."
+    return Action(f"Run schedule {schedule.name} now?", detail, run)
+
+
+def rhythm(app: App, schedule: Schedule) -> Action:
+    """Fire a schedule no more, or again."""
+
+    async def run() -> str:
+        if schedule.paused:
+            await app.resume_schedule(schedule.name)
+            return f"Schedule {schedule.name} goes on."
+        await app.pause_schedule(schedule.name)
+        return f"Schedule {schedule.name} is paused."
+
+    if schedule.paused:
+        detail = "Runs that fell into the pause do not happen."
+        return Action(f"Resume schedule {schedule.name}?", detail, run)
+    return Action(f"Pause schedule {schedule.name}?", "It is fired no more, in any process.", run)
 
 
 def _drained(drained: Drained) -> str:

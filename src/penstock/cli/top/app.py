@@ -1,4 +1,4 @@
-"""The view: pages of queues, jobs and workers, and a screen for a job."""
+"""The view: pages of queues, jobs, workers and schedules, and a screen for a job."""
 
 from typing import ClassVar, cast
 
@@ -15,6 +15,7 @@ from penstock.cli.top.jobs import JobsPane
 from penstock.cli.top.listing import Listing
 from penstock.cli.top.looks import DARK, LIGHT
 from penstock.cli.top.queues import QueuesPane
+from penstock.cli.top.schedules import SchedulesPane
 from penstock.cli.top.titles import Titles
 from penstock.cli.top.workers import WorkersPane
 
@@ -22,11 +23,11 @@ KEYS = (
     (
         "Everywhere",
         (
-            ("1 2 3", "queues, jobs, workers"),
+            ("1 2 3 4", "queues, jobs, workers, schedules"),
             ("j k, arrows", "down, up"),
             ("g G", "first, last"),
             ("/", "filter jobs, or go to a job by its number"),
-            ("Enter", "open: the jobs of a queue or worker, a job"),
+            ("Enter", "open: the jobs of a queue or worker, a job, the last of a schedule"),
             ("Esc", "back"),
             ("t", "light or dark"),
             ("? q", "this page, the end"),
@@ -43,6 +44,7 @@ KEYS = (
             ("n b", "next page, page before"),
         ),
     ),
+    ("Schedules", (("r", "run now"), ("p", "pause or resume"))),
     (
         "A job",
         (("w", "go to what blocks it"), ("r c x p", "retry, cancel, delete, priority")),
@@ -70,6 +72,7 @@ class Top(Desk):
         Binding("1", "page('queues')", "Queues", show=False),
         Binding("2", "page('jobs')", "Jobs", show=False),
         Binding("3", "page('workers')", "Workers", show=False),
+        Binding("4", "page('schedules')", "Schedules", show=False),
         Binding("slash", "filter", "Filter"),
         Binding("escape", "leave", "Back", show=False),
         Binding("t", "theme", "Light/dark"),
@@ -84,6 +87,7 @@ class Top(Desk):
             yield QueuesPane(id="queues")
             yield JobsPane(id="jobs")
             yield WorkersPane(id="workers")
+            yield SchedulesPane(id="schedules")
         yield Footer(show_command_palette=False)
 
     def on_mount(self) -> None:
@@ -169,7 +173,7 @@ class Top(Desk):
         self._main.query_one("#filter", Input).focus()
 
     def action_leave(self) -> None:
-        """Out of the filter; from jobs and workers to the queues."""
+        """Out of the filter; from the other pages to the queues."""
         if isinstance(self.focused, Input):
             self._main.query_one("#job-list").focus()
         elif self.page != "queues":

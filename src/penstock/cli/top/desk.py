@@ -105,6 +105,7 @@ class Desk(App[None]):
 
     async def _follow(self) -> None:
         async with self.feed.changes() as wait:
+            self.read_only = not await self.feed.may_steer()
             while True:
                 self._soon.clear()
                 await self._look()
@@ -153,6 +154,9 @@ class Desk(App[None]):
     @work
     async def propose(self, prepare: Callable[[], Awaitable[Action | None]]) -> None:
         """Count, ask, do, and say what it came to."""
+        if self.read_only:
+            self.say("Not allowed: the token does not have the scope admin.", bad=True)
+            return
         try:
             action = await prepare()
             if action is None:

@@ -15,6 +15,7 @@ from penstock.client.remote import RemotePenstock
 from penstock.core.errors import PenstockError, ServerUnreachable
 from penstock.core.job import Job, JobQuery, LogEntry
 from penstock.core.note import LINES_KEPT, Line, Progress
+from penstock.core.token import Access
 from penstock.core.worker import WorkerInfo
 from penstock.engine import Explanation, Penstock
 
@@ -84,6 +85,11 @@ class Feed:
             lines=lines[-_LINES_SHOWN:],
             log=await app.log(job_id, limit=LOG_SHOWN),
         )
+
+    async def may_steer(self) -> bool:
+        """Whether more than looking is allowed, by the scopes of the token of a server."""
+        app = self.app
+        return not isinstance(app, RemotePenstock) or Access.ADMIN in await app.scopes()
 
     async def close(self) -> None:
         """Let go of the connections to a server; who opened a store closes it."""

@@ -14,7 +14,7 @@ _LINKS = {
     "lost": ("failed", "✗ disconnected"),
     "refused": ("failed", "✗ no permission"),
 }
-_TABS = {"queues": "1 Queues", "jobs": "2 Jobs", "workers": "3 Workers"}
+_TABS = {"queues": "1 Queues", "jobs": "2 Jobs", "workers": "3 Workers", "schedules": "4 Schedules"}
 
 
 class Titles(Vertical):

@@ -8,9 +8,10 @@ import { head, table, cell, empty, badge, stateOf, action, ask, toast, STATES } 
 const LIMIT = 50;
 const FIELDS = [
   ["text", "Text", "anywhere, or #id"], ["queue", "Queue", "any"], ["task", "Task", "any"], ["tags", "Tags", "any of a, b"], ["tenant", "Tenant", "any"], ["key", "Key", "any"],
-  ["correlation", "Batch", "any"], ["error", "Text in the error", "any"], ["since", "Ended or enqueued since", ""], ["before", "Ended or enqueued before", ""],
+  ["correlation", "Batch", "any"], ["error", "Error", "a text in it"], ["since", "Since", ""], ["before", "Before", ""],
 ];
 const TIMES = ["since", "before"];
+const HINTS = { text: "In the task, key, tags, tenant, arguments or error; #7 opens job 7", since: "Ended then or later; unfinished ones: enqueued", before: "Ended before; unfinished ones: enqueued" };
 const PATIENCE = 4000; // for so long a search goes on by itself
 const NAMES = [...FIELDS.map(([name]) => name), "state", "parent"];
 
@@ -172,7 +173,7 @@ function filters() {
   }
   const form = h("form.panel", { role: "search", "aria-label": "Filter", onsubmit: (event) => { event.preventDefault(); submit(); } },
     h("div.body", {}, h("div.chips", { role: "group", "aria-label": "States" }, states),
-      h("div.fields", {}, inputs.map((input, n) => h("label", {}, FIELDS[n][1], input)), parent, h("button.hidden", { tabindex: "-1" }, "Apply"), clear)));
+      h("div.fields", {}, inputs.map((input, n) => h(input.name === "text" ? "label.grow" : "label", { title: HINTS[input.name] }, FIELDS[n][1], input)), parent, h("button.hidden", { tabindex: "-1" }, "Apply"), clear)));
   form.show = (now) => {
     view = now;
     chosen.clear();

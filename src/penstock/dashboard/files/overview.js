@@ -14,7 +14,7 @@ export async function show(view) {
   const by = STEPS[view.params.by] ? view.params.by : "minute";
   const only = view.params.queue;
   const tiles = h("div.tiles");
-  const charts = h("div.grid.two");
+  const charts = h("div.grid.three");
   const queues = table("Queues", ["Queue", ["Waiting", "number"], ["Running", "number"], ["Oldest waiting", "number"], ["In", "number"], ["Out", "number"], "Utilisation", ["Time to empty", "number"], ["Failed", "number"], ""]);
   const none = h("div");
   const choose = switcher("Charts by", Object.keys(STEPS).map((one) => [one, one]), by, (value) => view.go({ ...view.params, by: value === "minute" ? "" : value }));
@@ -93,7 +93,8 @@ function queueRow(view, { queue, rates, slots }) {
     cell("Oldest waiting", "number", span(queue.oldest_ready_age)),
     cell("In", "number", rate(into)), cell("Out", "number", rate(out)),
     cell("Utilisation", "", slots.slots ? [meter(used, `${states.running} of ${slots.slots} slots of ${name}`), h("span.sub", {}, `${states.running} of ${slots.slots}`)]
-      : h("span", { class: states.pending ? "warn" : "dim" }, "no worker")),
+      : states.running ? h("span.dim", {}, "workers without a known limit")
+        : h("span", { class: states.pending ? "warn" : "dim" }, "no worker")),
     cell("Time to empty", "number", toEmpty(queue, into, out)),
     cell("Failed", "number", states.failed ? h("a.failed", { href: to("/jobs", { queue: name, state: "failed" }) }, number(states.failed)) : "0"),
     cell("", "number", view.can("admin") && toggle));
@@ -128,12 +129,12 @@ function drawCharts(view, parent, history, since, step, n) {
   const zeros = () => new Array(n).fill(0);
   const into = zeros(), done = zeros(), bad = zeros();
   const waits = times.map(() => null), runs = times.map(() => null);
-  const times_of = new Map();
+  const spreads = new Map();
   for (const one of history.intervals) {
     const i = at(one.at);
     if (i < 0 || i >= n) continue;
-    const spread = times_of.get(one.queue) || {};
-    times_of.set(one.queue, { wait: added(spread.wait, one.wait.buckets), run: added(spread.run, one.run.buckets) });
+    const spread = spreads.get(one.queue) || {};
+    spreads.set(one.queue, { wait: added(spread.wait, one.wait.buckets), run: added(spread.run, one.run.buckets) });
     if (only && one.queue !== only) continue;
     into[i] += one.counts.enqueued || 0;
     done[i] += one.counts.done || 0;
@@ -145,25 +146,27 @@ function drawCharts(view, parent, history, since, step, n) {
   const say = { say: (v) => compact(Math.round(v * 10) / 10), sayTime };
   const p95 = (list) => list.map((buckets) => (buckets ? quantile(buckets, history.bounds, 0.95) : null));
   const unit = { 60: "minute", 3600: "hour", 86400: "day" }[step];
+  const whole = panel("Wait and run time by queue", percentiles(view, spreads, history.bounds));
+  whole.classList.add("whole");
   replace(parent,
     panel(`Throughput per ${unit}`, body(chart("Jobs enqueued and done", times, [{ name: "enqueued", kind: "c-in", values: into }, { name: "done", kind: "c-out", values: done, second: true }], say))),
     panel(`Failures per ${unit}`, body(chart("Runs that failed or lost their lease", times, [{ name: "failed or expired", kind: "c-bad", values: bad, bars: true }], say))),
     panel("Wait and run time, 95th percentile", body(chart("Wait and run time", times, [{ name: "wait", kind: "c-one", values: p95(waits) }, { name: "run", kind: "c-two", values: p95(runs), second: true }], { say: span, sayTime }))),
-    panel("Wait and run time by queue", percentiles(view, times_of, history.bounds)));
+    whole);
 }
 
 const PARTS = [0.5, 0.95, 0.99];
 
 /** A row for all queues and one for each; the name of a queue leads to its charts. */
-function percentiles(view, times_of, bounds) {
+function percentiles(view, spreads, bounds) {
   const total = { wait: null, run: null };
-  for (const one of times_of.values()) for (const kind of ["wait", "run"]) total[kind] = added(total[kind], one[kind]);
+  for (const one of spreads.values()) for (const kind of ["wait", "run"]) total[kind] = added(total[kind], one[kind]);
   const cells = (kind, buckets) => PARTS.map((p) => cell(`${kind} p${p * 100}`, "number", buckets && buckets.some(Boolean) ? span(quantile(buckets, bounds, p)) : "–"));
   const row = (name, { wait, run }) => h("tr", {}, cell("", "wide", name), cells("Wait", wait), cells("Run", run), cell("Runs", "number", number((run || []).reduce((a, b) => a + b, 0))));
   const link = (name) => h("a", { href: to("/", { by: view.params.by, queue: name }), "aria-current": name === view.params.queue ? "true" : null, title: `Charts of ${name}` }, name);
   const headings = ["wait", "run"].flatMap((kind) => PARTS.map((p) => [`${kind} p${p * 100}`, "number"]));
   return table("Percentiles of wait and run time by queue", ["Queue", ...headings, ["Runs", "number"]],
-    [row("All", total), ...[...times_of].sort(([a], [b]) => (a < b ? -1 : 1)).map(([name, spread]) => row(link(name), spread))]);
+    [row("All", total), ...[...spreads].sort(([a], [b]) => (a < b ? -1 : 1)).map(([name, spread]) => row(link(name), spread))]);
 }
 
 function added(sum, buckets) {
