@@ -138,7 +138,7 @@ function drawFrame() {
   const inside = session.open || session.signed_in;
   replace(document.getElementById("nav"), inside && SCREENS.map(link), inside && mounted.length > 0 && h("span.rule"), inside && mounted.map(link));
   const here = document.querySelector("nav [aria-current]");
-  if (here && here.parentElement.scrollWidth > here.parentElement.clientWidth) here.parentElement.scrollLeft = here.offsetLeft - 40;
+  if (here && here.parentElement.scrollWidth > here.parentElement.clientWidth) here.parentElement.scrollLeft = here.offsetLeft - here.parentElement.offsetLeft - 40;
   drawTools();
 }
 

@@ -3,7 +3,7 @@
 import { h, svg } from "/dashboard/dom.js";
 import { shape } from "/dashboard/widgets.js";
 
-const W = 560, H = 170, LEFT = 46, BOTTOM = 20, TOP = 10;
+const W = 380, H = 140, LEFT = 58, BOTTOM = 20, TOP = 10;
 
 /** A round number at or above the largest value. */
 function ceiling(value) {
@@ -24,7 +24,7 @@ export function chart(label, times, series, { say, sayTime }) {
     svg("line.axis", { x1: LEFT, x2: W, y1: y(share * most), y2: y(share * most) }),
     svg("text", { x: LEFT - 6, y: y(share * most) + 4, "text-anchor": "end" }, say(share * most)),
   ]);
-  const every = Math.max(1, Math.ceil(times.length / 6));
+  const every = Math.max(1, Math.ceil(times.length / 5));
   times.forEach((time, n) => {
     if (n % every === 0) parts.push(svg("text", { x: x(n), y: H - 4, "text-anchor": "middle" }, sayTime(time)));
   });

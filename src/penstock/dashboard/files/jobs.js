@@ -171,15 +171,17 @@ function filters() {
     if (/^#\d+$/.test(given.text)) { location.hash = `#/jobs/${given.text.slice(1)}`; return; }
     view.go({ ...view.params, ...given, after: "" });
   }
-  const form = h("form.panel", { role: "search", "aria-label": "Filter", onsubmit: (event) => { event.preventDefault(); submit(); } },
+  const fold = h("button.fold", { type: "button", "aria-expanded": "false", onclick: () => fold.setAttribute("aria-expanded", String(!form.classList.toggle("folded"))) }, "All filters");
+  const form = h("form.panel.folded", { role: "search", "aria-label": "Filter", onsubmit: (event) => { event.preventDefault(); submit(); } },
     h("div.body", {}, h("div.chips", { role: "group", "aria-label": "States" }, states),
-      h("div.fields", {}, inputs.map((input, n) => h(input.name === "text" ? "label.grow" : "label", { title: HINTS[input.name] }, FIELDS[n][1], input)), parent, h("button.hidden", { tabindex: "-1" }, "Apply"), clear)));
+      h("div.fields", {}, inputs.map((input, n) => h(input.name === "text" ? "label.grow" : "label", { title: HINTS[input.name] }, FIELDS[n][1], input)), parent, h("button.hidden", { tabindex: "-1" }, "Apply"), fold, clear)));
   form.show = (now) => {
     view = now;
     chosen.clear();
     for (const state of (view.params.state || "").split(",").filter(Boolean)) chosen.add(state);
     for (const button of states) button.setAttribute("aria-pressed", String(chosen.has(button.value)));
     for (const input of inputs) if (input !== document.activeElement) input.value = view.params[input.name] || "";
+    if (FIELDS.slice(1).some(([name]) => view.params[name]) && form.classList.contains("folded")) fold.click(); // nothing that counts is hidden
     parent.hidden = !view.params.parent;
     parent.textContent = `children of #${view.params.parent}`;
     clear.hidden = !Object.keys(view.params).length;
@@ -201,7 +203,7 @@ async function bulk(page, name, verb, done, danger) {
   if (filter.parent) filter.parent = Number(filter.parent);
   const whole = !Object.keys(filter).length;
   const call = (dry_run) => post(`/api/v1/jobs/bulk/${verb}`, { filter, dry_run, ...(whole ? { all: true } : {}) });
-  const which = { retry: "failed jobs, unless a state is chosen", cancel: "jobs that wait or run", delete: "finished jobs" }[verb];
+  const which = { retry: filter.state ? "jobs that failed, were cancelled or wait" : "failed jobs", cancel: "jobs that wait or run", delete: "finished jobs" }[verb];
   const wanted = await ask({
     title: `${name} all jobs that fit?`, danger, button: name, count: call(true).then((answer) => answer.matched),
     text: `${whole ? "No filter is set: every job is meant." : `Filter: ${inWords(page.asked)}.`} This is about ${which}.`,

@@ -36,7 +36,7 @@ async function showLine(view, key, search) {
     const found = await view.get(`/api/v1/keys/${part(key)}`);
     const jobs = [found.holder, ...found.waiting].filter(Boolean);
     keyed(line.rows, jobs.map((job, place) => ({ ...job, place })), (job) => job.id, (job) => h("tr.pick", {},
-      cell("Place", "number", job.place ? String(job.place) : "holds it"),
+      cell("Place", "number", job.place ? String(job.place) : job.state === "running" ? "holds it" : "next"),
       cell("", "", h("a", { href: to(`/jobs/${job.id}`) }, h("strong", {}, job.task)), ` #${job.id}`), cell("State", "", badge(job.state)), cell("Queue", "", job.queue), cell("Worker", "", job.worker || "")));
     line.hidden = !jobs.length;
     replace(none, !jobs.length && empty("Nobody holds this key", "No unfinished job has it."));

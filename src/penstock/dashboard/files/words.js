@@ -27,7 +27,7 @@ export function span(seconds) {
   if (seconds === null || seconds === undefined) return "–";
   if (seconds < 0) return `-${span(-seconds)}`;
   if (seconds === 0) return "0 s";
-  if (seconds < 0.001) return `${Math.round(seconds * 1e6)} µs`;
+  if (seconds < 0.0009995) return `${Math.round(seconds * 1e6)} µs`;
   if (seconds < 0.01) return `${(seconds * 1000).toFixed(1)} ms`;
   if (seconds < 1) return `${Math.round(seconds * 1000)} ms`;
   if (seconds < 10) return `${seconds.toFixed(1)} s`;
