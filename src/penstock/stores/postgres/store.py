@@ -47,7 +47,16 @@ from penstock.stores.postgres.transaction import (
 )
 from penstock.stores.postgres.within import Joining
 from penstock.stores.postgres.writer import PostgresWriter
-from penstock.stores.sql import history, rows, seals
+from penstock.stores.sql import (
+    adding,
+    attendance,
+    history,
+    removing,
+    rows,
+    seals,
+    starting,
+    tables,
+)
 from penstock.stores.sql.adding import Addition
 from penstock.stores.sql.claiming import next_start
 from penstock.stores.sql.rows import READY, STAGE_OF, encoded
@@ -64,22 +73,6 @@ _READER_THREADS = 2
 # How long to wait for transactions of others that are under way, and how often to look.
 _PATIENCE = 30.0
 _LOOK = 0.05
-_MODES = {
-    "_add_beside": Mode.BESIDE,
-    "_claim": Mode.SHARED,
-    "_finish": Mode.SHARED,
-    "_renew": Mode.SHARED,
-    "write": Mode.SHARED,  # notes
-    "_prune": Mode.SHARED,
-    "_delete": Mode.SHARED,
-    "_let_in": Mode.SHARED,
-    "_transact": Mode.BESIDE,
-    "_greet": Mode.BESIDE,
-    "_dismiss": Mode.BESIDE,
-    "_drain": Mode.BESIDE,
-    "_drop_days": Mode.BESIDE,
-    "_write_digest": Mode.BESIDE,
-}
 _FINISHING = {Event.DONE, Event.FAILED, Event.CANCELLED}
 
 
@@ -97,7 +90,7 @@ class PostgresStore(SqlStore):
         with translated(self._where.name):
             ahead = prepare(self._where, create=create)
         self._bell = Bell(self._where)
-        self._writer = PostgresWriter(self._where, self._sql, clock, _MODES, self._after)
+        self._writer = PostgresWriter(self._where, self._sql, clock, self._modes(), self._after)
         self._writer.ahead = ahead
         if self._where.notify:
             self._writer.rings_as(self._bell.name)
@@ -109,6 +102,25 @@ class PostgresStore(SqlStore):
         self._places = ClaimPlaces()
         self._joining = Joining(self._where, self._sql, clock)
         self._closed = False
+
+    def _modes(self) -> dict[Verb[Any, Any], Mode]:
+        """How much of the queue each verb needs to itself; those that are not here, all of it."""
+        return {
+            self._add_beside: Mode.BESIDE,
+            self._claim: Mode.SHARED,
+            self._finish: Mode.SHARED,
+            self._noting.write: Mode.SHARED,
+            self._drop_days: Mode.BESIDE,
+            starting.renew: Mode.SHARED,
+            starting.let_in: Mode.SHARED,
+            removing.prune: Mode.SHARED,
+            removing.delete: Mode.SHARED,
+            tables.transact: Mode.BESIDE,
+            attendance.greet: Mode.BESIDE,
+            attendance.dismiss: Mode.BESIDE,
+            attendance.drain: Mode.BESIDE,
+            history.write: Mode.BESIDE,
+        }
 
     def _server_time(self) -> int:
         """The server's time, as near as this process can tell without asking."""
@@ -267,13 +279,13 @@ class PostgresStore(SqlStore):
         """Add jobs that have nothing to do with others."""
         tx = ours(tx)
         if tx.mode is Mode.ALONE:
-            return self._add(tx, calls)
+            return adding.add(tx, calls)
         asked = [(job, actor) for jobs, actor, _ in calls for job in jobs]
         if any(job.tags or job.tenant or job.throttle for job, _ in asked):
             names = {job.queue for job, _ in asked}
             if tx.execute("any_bounded", (encoded(names),)).fetchone()[0]:
                 raise NeedsAlone
-            return self._add(tx, calls)
+            return adding.add(tx, calls)
         added: list[Job] = []
         for _, group in groupby(asked, key=_options):
             added += self._add_alike(tx, list(group))
@@ -327,10 +339,10 @@ class PostgresStore(SqlStore):
             return jobs
         more, queues = self._outlook(tx, wanted)
         if more:
-            more = self._promote(tx, tx.now())
+            more = starting.promote(tx, tx.now())
             _, queues = self._outlook(tx, wanted)  # among those may be some that limits hold
         if queues is None:
-            return super()._claim(tx, [wanted])[0]
+            return starting.claim(tx, [wanted])[0]
         jobs = self._claim_plain(tx, wanted, queues)
         return jobs or (self._claim_next(tx, wanted) if more else [])
 
@@ -520,14 +532,8 @@ class PostgresStore(SqlStore):
     def _drop_days(self, tx: Transaction, calls: Sequence[Retention]) -> list[int]:
         tx = ours(tx)
         if tx.execute("any_arrived").fetchone()[0]:
-            return [0] * len(calls)  # see below; the next time will do
+            return [0] * len(calls)  # who waits for them must hear first
         return [drop_days(tx, retention) for retention in calls]
-
-    def _remove(self, tx: Transaction, found: str) -> int:
-        # Who waits for a job that has just ended must hear of it before it is gone.
-        if ours(tx).mode is not Mode.ALONE and tx.execute("any_arrived").fetchone()[0]:
-            raise NeedsAlone
-        return super()._remove(tx, found)
 
     # The log and its sums
 
@@ -562,10 +568,7 @@ class PostgresStore(SqlStore):
         counted, _ = await self._read(read)
         if counted.end == counted.start and counted.forget_before is None:
             return 0
-        return await self._write(self._write_digest, counted)
-
-    def _write_digest(self, tx: Transaction, digests: Sequence[history.Digest]) -> list[int]:
-        return history.write(tx, digests)
+        return await self._write(history.write, counted)
 
 
 def _options(asked: tuple[NewJob, str]) -> tuple[Any, ...]:
