@@ -24,7 +24,10 @@ def test_links_of_a_page_lead_somewhere(page: Path) -> None:
         name, _, anchor = link.partition("#")
         target = page.parent / name if name else page
         assert target.exists(), link
-        assert not anchor or anchor in anchors(target), link
+        if target.suffix == ".png":  # shown with colours of one kind only
+            assert anchor in {"", "only-light", "only-dark"}, link
+        else:
+            assert not anchor or anchor in anchors(target), link
 
 
 def test_index_is_the_map_of_all_pages() -> None:

@@ -25,7 +25,9 @@ from penstock.core.lifecycle import State
 from penstock.core.schedule import Schedule
 from penstock.core.token import Access
 from penstock.core.worker import WorkerInfo
-from penstock.engine import Batch, Drained, Explanation
+from penstock.explaining import Explanation
+from penstock.looking import Batch
+from penstock.queues import Drained
 
 _JOBS, _QUEUES, _WORKERS = "/api/v1/jobs", "/api/v1/queues", "/api/v1/workers"
 _HISTORY, _SCHEDULES = "/api/v1/history", "/api/v1/schedules"

@@ -17,7 +17,8 @@ from penstock.core.job import Job, JobQuery, LogEntry
 from penstock.core.note import LINES_KEPT, Line, Progress
 from penstock.core.token import Access
 from penstock.core.worker import WorkerInfo
-from penstock.engine import Explanation, Penstock
+from penstock.engine import Penstock
+from penstock.explaining import Explanation
 
 LOG_SHOWN = 1_000
 _LINES_SHOWN = 100

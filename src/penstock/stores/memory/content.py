@@ -10,18 +10,7 @@ from operator import attrgetter
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from penstock.core.job import (
-    LONGEST_LINE,
-    Edge,
-    Job,
-    JobId,
-    KeyLine,
-    Lease,
-    LogEntry,
-    LogId,
-    Queue,
-    queue_at,
-)
+from penstock.core.job import Edge, Job, JobId, Lease, LogEntry, LogId, Queue, queue_at
 from penstock.core.lifecycle import FINAL, UNFINISHED, Event, State, Waiting
 from penstock.core.seal import Seal
 from penstock.core.times import from_micros
@@ -112,12 +101,6 @@ class Content:
         """The unfinished jobs of a key."""
         line = self.lines.get(key)
         return [] if line is None else [*line.pending.ids(), *line.running]
-
-    def line_of(self, key: str) -> KeyLine:
-        """Who holds a key, or is next, and how many are in the line."""
-        jobs = self.in_line(key)
-        first = min(self.lines[key].running or jobs)
-        return KeyLine(key=key, first=first, length=min(len(jobs), LONGEST_LINE))
 
     # What changes it
 
