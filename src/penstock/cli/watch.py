@@ -11,6 +11,7 @@ import click
 
 from penstock.cli.output import STYLES, console, number, shown, span, when
 from penstock.cli.store import App
+from penstock.config import without_password
 from penstock.core.job import Counts, Job, JobQuery, Queue, fits, headline
 from penstock.core.lifecycle import State, Waiting
 from penstock.core.note import Progress
@@ -74,7 +75,10 @@ def _picture(app: App, query: JobQuery, ended: Ended) -> "RenderableType":
     now = datetime.now(UTC)
     speed = "" if rate is None else f"   {rate:,.0f} ended a second"
     return Group(
-        Text(f"penstock {app.url}   {now:%H:%M:%S} UTC{speed}   Ctrl-C ends", style="bold"),
+        Text(
+            f"penstock {without_password(app.url)}   {now:%H:%M:%S} UTC{speed}   Ctrl-C ends",
+            style="bold",
+        ),
         Text(),
         _queues(counts, run_sync(app.queues())),
         Text("\nRunning", style="bold"),

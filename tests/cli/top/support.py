@@ -33,6 +33,11 @@ class Screen:
         lines = self.top.screen._compositor.render_strips()
         return "\n".join(strip.text.rstrip() for strip in lines[:height] if width)
 
+    @property
+    def focus(self) -> str | None:
+        """What the keys go to."""
+        return None if self.top.focused is None else self.top.focused.id
+
     async def press(self, *keys: str) -> None:
         await self._pilot.press(*keys)
 

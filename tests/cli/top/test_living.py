@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -222,3 +223,14 @@ async def test_schedule_leads_to_the_job_of_its_last_run() -> None:
         await screen.press("enter")
         await screen.until("Job 1  sweep", "Audit")
     await app.close()
+
+
+async def test_password_of_a_database_is_not_shown(postgres_url: str) -> None:
+    async with Penstock(postgres_url) as app:
+        await app.enqueue_many([job("a", queue="mail")])
+        async with viewing(app, size=(160, 20)) as screen:
+            seen = await screen.until("● live", "mail", "postgresql://")
+            assert str(urlsplit(postgres_url).password) not in seen
+            assert ":***@" in seen
+            await screen.press("2")
+            await screen.until("ready")

@@ -123,7 +123,9 @@ async def test_a_question_has_the_count(store: tuple[Penstock, Clock]) -> None:
     async with viewing(store[0], now=now_of(store[1])) as screen:
         await screen.press("slash")
         await screen.type("queue:reports")
-        await screen.until("report", absent="resize")
+        # The filter itself says "report": wait for a row, or C would be typed into it.
+        await screen.until("cancelled", absent="resize")
+        await screen.once(lambda _: screen.focus == "job-list")
         await screen.press("C")
         await screen.until("Cancel 3 jobs?")
         await compare(screen, "confirm")

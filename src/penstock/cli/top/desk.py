@@ -1,6 +1,7 @@
 """What every part of the view stands on: the connection, the clock, the colours, and deeds."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Protocol, cast
@@ -16,8 +17,10 @@ from penstock.cli.top.feed import Feed, Overview
 from penstock.cli.top.looks import DARK, LIGHT, Colours, colours
 from penstock.core.errors import ConfigurationError, NotAuthorised, PenstockError
 
-# However much happens, a person reads only so fast; no store is asked more often.
+# However much happens, a person reads only so fast; no store is asked more often. A look that
+# takes long, such as for a text among a million jobs, is not taken again and again.
 _PAUSE = 0.5
+_REST = 2
 _FIRST_RETRY, _LONGEST_RETRY = 0.5, 5.0
 
 Now = Callable[[], datetime]
@@ -61,6 +64,7 @@ class Desk(App[None]):
         self.seen: Overview | None = None
         self.heard_at: datetime | None = None
         self.looks = 0
+        self._took = 0.0
         self._soon = asyncio.Event()
 
     @property
@@ -112,11 +116,13 @@ class Desk(App[None]):
                 await self._until_worth_it(wait)
 
     async def _look(self) -> None:
+        began = time.monotonic()
         self.seen = await self.feed.overview(self.now())
         if (view := self.view()) is not None:
             await view.look()
         self.link, self.trouble, self.heard_at = "live", "", self.now()
         self.looks += 1
+        self._took = time.monotonic() - began
         self.draw_all()
 
     async def _until_worth_it(self, wait: Callable[[], Awaitable[None]]) -> None:
@@ -124,7 +130,7 @@ class Desk(App[None]):
         asked = asyncio.create_task(self._soon.wait())
 
         async def changed() -> None:
-            await asyncio.sleep(_PAUSE)
+            await asyncio.sleep(max(_PAUSE, _REST * self._took))
             await wait()
 
         change = asyncio.create_task(changed())
