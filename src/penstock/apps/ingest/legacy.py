@@ -80,7 +80,7 @@ class Plan(msgspec.Struct):
 
 def dry_run(file: Path) -> Report:
     """What a migration would do; the file is only read. Raises `ConfigurationError`."""
-    _check(file)
+    check(file)
     with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)) as db:
         return plan(db).report
 
@@ -92,7 +92,7 @@ async def migrate(service: Service, file: Path, *, drop: bool = False) -> Report
     before are known by what they said, so that repeating it does nothing. The tables stay unless
     `drop` is set, and then those stay in which a row did not fit.
     """
-    _check(file)
+    check(file)
     await service.prepare()
     steps = (_NOTES,)
     await service.penstock.tables("ingest_legacy", Tables(sqlite=steps, postgres=steps))
@@ -218,7 +218,8 @@ def _drop(tx: Transaction, report: Report) -> None:
             report.dropped.append(name)
 
 
-def _check(file: Path) -> None:
+def check(file: Path) -> None:
+    """Raise `ConfigurationError` unless it is a database with legacy tables; it is only read."""
     if not file.is_file():
         raise ConfigurationError(f"there is no file {file}")
     try:
