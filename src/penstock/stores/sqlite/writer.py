@@ -17,6 +17,10 @@ from penstock.stores.sqlite.transaction import SqliteTransaction
 
 # How long to wait between two looks whether another process has ended its transaction.
 _FIRST_LOOK, _LAST_LOOK = 0.000_1, 0.002
+# Every so often all writers of ours keep out for so long, by the clock that they share, while there
+# are others: programs that wait as SQLite does look ten times a second, and most give up after five
+# seconds. Nobody else is there when none was met for so long.
+_CLEAR_EVERY, _CLEAR_FOR, _REMEMBERED = 2.4, 0.11, 10.0
 
 _verb_of = attrgetter("verb")
 _log = logging.getLogger(__name__)
@@ -32,6 +36,7 @@ class SqliteWriter(Writer):
         self._committed = committed
         self._connection = connect(path, busy_timeout=0)
         self._checkpointer = Checkpointer(path, self._lock)
+        self._met_others = -_REMEMBERED
 
     def _let_go(self) -> None:
         self._checkpointer.close()
@@ -101,13 +106,21 @@ class SqliteWriter(Writer):
         deadline = time.monotonic() + BUSY_TIMEOUT
         pause = _FIRST_LOOK
         while True:
+            self._keep_clear()
             try:
                 self._connection.execute("BEGIN IMMEDIATE")
             except sqlite3.OperationalError as error:
                 busy = getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
                 if not busy or time.monotonic() > deadline:
                     raise
+                self._met_others = time.monotonic()
                 time.sleep(pause)
                 pause = min(pause * 1.2, _LAST_LOOK)
             else:
                 return
+
+    def _keep_clear(self) -> None:
+        """Leave the file to programs that look more seldom, as long as there are any."""
+        since = time.time() % _CLEAR_EVERY
+        if since < _CLEAR_FOR and time.monotonic() - self._met_others < _REMEMBERED:
+            time.sleep(_CLEAR_FOR - since)
