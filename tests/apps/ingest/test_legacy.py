@@ -302,6 +302,14 @@ def test_files_without_legacy_tables_are_refused(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("no database, but longer than a header would be" * 20)
     with pytest.raises(ConfigurationError, match="cannot be read"):
         dry_run(tmp_path / "text")
+    torn = Legacy(tmp_path / "torn.db")
+    torn.make("processing")
+    torn.put_all("processing_queue", [{"queue_id": f"{n}" * 1_000} for n in range(50)])
+    with torn.file.open("r+b") as file:  # what the schema says can still be read
+        file.seek(4096)
+        file.write(b"\xff" * (torn.file.stat().st_size - 4096))
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        dry_run(torn.file)
     with closing(sqlite3.connect(tmp_path / "empty.db")) as db, db:
         db.execute("CREATE TABLE other (id)")
     with pytest.raises(ConfigurationError, match="none of the legacy tables"):

@@ -2,8 +2,8 @@
 
 import sqlite3
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from itertools import groupby
@@ -81,7 +81,7 @@ class Plan(msgspec.Struct):
 def dry_run(file: Path) -> Report:
     """What a migration would do; the file is only read. Raises `ConfigurationError`."""
     check(file)
-    with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)) as db:
+    with _looking(file) as db:
         return plan(db).report
 
 
@@ -222,12 +222,18 @@ def check(file: Path) -> None:
     """Raise `ConfigurationError` unless it is a database with legacy tables; it is only read."""
     if not file.is_file():
         raise ConfigurationError(f"there is no file {file}")
-    try:
-        with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)) as db:
-            there = [table.name for table in TABLES if columns_of(db, table.name)]
-            noted = columns_of(db, "ingest_migrated")
-    except sqlite3.Error as error:
-        raise ConfigurationError(f"{file} cannot be read: {error}") from error
+    with _looking(file) as db:
+        there = [table.name for table in TABLES if columns_of(db, table.name)]
+        noted = columns_of(db, "ingest_migrated")
     if not there and not noted:
         names = ", ".join(table.name for table in TABLES)
         raise ConfigurationError(f"{file} has none of the legacy tables: {names}")
+
+
+@contextmanager
+def _looking(file: Path) -> Iterator[sqlite3.Connection]:
+    try:
+        with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)) as db:
+            yield db
+    except sqlite3.Error as error:
+        raise ConfigurationError(f"{file} cannot be read: {error}") from error
