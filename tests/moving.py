@@ -107,7 +107,7 @@ async def _set_up(store: Store, now: datetime) -> None:
             max_pending=100,
             concurrency=3,
             rate=(5, HOUR),
-            promote_after=SECOND,
+            promote_after=(SECOND, 3 * SECOND),
         )
     )
     await store.configure(QueueSettings(name="empty", paused=True))

@@ -62,6 +62,9 @@ async def test_limit_changes_only_what_it_names(app: Penstock) -> None:
         {"promote_after": timedelta(0)},
         {"promote_after": 60},
         {"promote_after": -SECOND},
+        {"promote_after": ()},
+        {"promote_after": (SECOND, timedelta(0))},
+        {"promote_after": [SECOND]},
     ],
 )
 async def test_limit_that_cannot_be_kept_is_refused(app: Penstock, limits: Any) -> None:

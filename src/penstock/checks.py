@@ -105,7 +105,7 @@ def check_queue_limits(settings: QueueSettings) -> None:
     if not isinstance(settings.rate, msgspec.UnsetType | None):
         _check_rate(settings.rate)
     if not isinstance(settings.promote_after, msgspec.UnsetType | None):
-        _check_span("promote_after", settings.promote_after)
+        _check_ages(settings.promote_after)
 
 
 def _check_rate(rate: object) -> None:
@@ -117,6 +117,13 @@ def _check_rate(rate: object) -> None:
                 "a rate is how many may start, 1 or more, within which time: "
                 f"(100, timedelta(seconds=1)), not {rate!r:.80}"
             )
+
+
+def _check_ages(ages: object) -> None:
+    if ages == ():
+        raise ConfigurationError("promote_after has no age in it; None turns promotion off")
+    for age in ages if isinstance(ages, tuple) else (ages,):
+        _check_span("promote_after", age)
 
 
 def _check_span(field: str, span: object) -> None:

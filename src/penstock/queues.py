@@ -15,7 +15,7 @@ from penstock.checks import (
     check_name,
     check_queue_limits,
 )
-from penstock.core.job import JobId, Queue, QueueSettings
+from penstock.core.job import Ages, JobId, Queue, QueueSettings
 from penstock.core.lifecycle import State
 from penstock.core.limits import Limit
 from penstock.core.mirror import Mirror
@@ -65,13 +65,14 @@ class Queues(Opened):
         *,
         concurrency: int | msgspec.UnsetType | None = msgspec.UNSET,
         rate: tuple[int, timedelta] | msgspec.UnsetType | None = msgspec.UNSET,
-        promote_after: timedelta | msgspec.UnsetType | None = msgspec.UNSET,
+        promote_after: Ages | msgspec.UnsetType | None = msgspec.UNSET,
     ) -> Queue:
         """Set a queue's limits, for every process; None lifts one, what is not given stays.
 
         While `max_pending` jobs are pending, new ones are refused with `QueueFull`. At most
         `concurrency` run at a time, and at most `rate[0]` start within any time of `rate[1]`.
-        A ready job counts as one priority higher for each `promote_after` that it has waited.
+        A ready job counts as one priority higher for each `promote_after` that it has waited, or,
+        where that is several ages, for each of them that it has reached.
         """
         settings = QueueSettings(
             name=queue,

@@ -167,6 +167,14 @@ def test_limits_of_what_runs_are_set_and_lifted(app: Penstock, shell: Shell) -> 
     assert (queue.max_pending, queue.rate, queue.promote_after) == (None, None, None)
 
 
+def test_several_ages_are_set_and_shown(app: Penstock, shell: Shell) -> None:
+    given = shell("limit", "mail", "--promote-after", "60,180")
+    assert given.stdout.endswith("Queue mail promotes jobs after 60 s and 3 min.\n")
+    assert run_sync(app.queues())[0].promote_after == (MINUTE, 3 * MINUTE)
+    assert shell.json("status")["queues"][0]["promote_after"] == [60, 180]
+    assert "60 s and 3 min" in shell("status").stdout
+
+
 def test_limit_without_any_is_refused(app: Penstock, shell: Shell) -> None:
     assert "Name a limit" in shell.error("limit", "mail", code=2)
 

@@ -149,6 +149,8 @@ def test_queues_are_looked_at_and_steered(app: Penstock, remote: RemotePenstock)
         remote.limit("steer/ed", 5, concurrency=2, rate=(3, SECOND), promote_after=SECOND)
     )
     assert limited in run_sync(app.queues())
+    aged = run_sync(remote.limit("steer/ed", promote_after=(SECOND, 2 * SECOND)))
+    assert aged.promote_after == (SECOND, 2 * SECOND)
     assert run_sync(remote.limit("steer/ed", None)).max_pending is None
     assert run_sync(remote.queues()) == run_sync(app.queues())
     assert run_sync(remote.count()) == run_sync(app.count())

@@ -233,6 +233,28 @@ async def test_priority_rises_at_the_full_time_only(store: Store, clock: ManualC
     assert ids(await take(store)) == [older.id, fresh.id, old.id]
 
 
+async def test_priority_rises_once_at_each_of_several_ages(
+    store: Store, clock: ManualClock
+) -> None:
+    await store.configure(QueueSettings(name="default", promote_after=(5 * MINUTE, 15 * MINUTE)))
+    [queue] = await store.queues()
+    assert queue.promote_after == (5 * MINUTE, 15 * MINUTE)
+    ages = [5 * MINUTE - SECOND, 5 * MINUTE, 15 * MINUTE - SECOND, 15 * MINUTE, HOUR]
+    waited = await add(store, *[new(priority=4, run_at=clock.now - age) for age in ages])
+    fresh = await add(store, *[new(priority=n, run_at=clock.now) for n in (4, 5, 6)])
+    none, one, still_one, two, no_more = ids(waited)
+    expected = [no_more, two, fresh[2].id, still_one, one, fresh[1].id, none, fresh[0].id]
+    assert ids(await take(store)) == expected
+
+
+async def test_one_age_in_a_list_raises_once(store: Store, clock: ManualClock) -> None:
+    await store.configure(QueueSettings(name="default", promote_after=(MINUTE,)))
+    assert (await store.queues())[0].promote_after == (MINUTE,)
+    old = await add_one(store, priority=4, run_at=clock.now - HOUR)
+    fresh = await add_one(store, priority=6)
+    assert ids(await take(store)) == [fresh.id, old.id]
+
+
 async def test_priority_rises_to_ten_at_most(store: Store, clock: ManualClock) -> None:
     await store.configure(QueueSettings(name="default", promote_after=MINUTE))
     first, second = await add(

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock.core.job import Claim, Job, NewJob, QueueSettings
+from penstock.core.job import Ages, Claim, Job, NewJob, QueueSettings
 from penstock.core.lifecycle import Done, Expired, Failed, Outcome, State, Waiting, advance
 from penstock.core.limits import Limit, throttle_limit
 from penstock.core.store import Store
@@ -49,7 +49,7 @@ steps = st.lists(
         st.tuples(st.just("throttle"), places),
         st.tuples(st.just("queue"), st.sampled_from("ab"), places),
         st.tuples(st.just("rate"), st.sampled_from([None, 1, 3])),
-        st.tuples(st.just("age"), st.sampled_from([None, MINUTE])),
+        st.tuples(st.just("age"), st.sampled_from([None, MINUTE, (MINUTE, 3 * MINUTE)])),
     ),
     min_size=5,
     max_size=40,
@@ -99,7 +99,7 @@ class Life:
             self.advance(1)
             drive(self.store.configure(QueueSettings(name="a", rate=rate)))
 
-    def age(self, after: timedelta | None) -> None:
+    def age(self, after: Ages | None) -> None:
         self.limits["age"] = after
         drive(self.store.configure(QueueSettings(name="a", promote_after=after)))
 
@@ -149,7 +149,10 @@ class Life:
     def rank(self, job: Job) -> tuple[int, Any, int]:
         level, after = job.priority, self.limits.get("age")
         if after is not None and job.queue == "a":
-            level = min(10, level + (self.clock.now - job.run_at) // after)
+            waited = self.clock.now - job.run_at
+            each = isinstance(after, timedelta)
+            level += waited // after if each else len([age for age in after if age <= waited])
+            level = min(10, level)
         return -level, job.run_at, job.id
 
     def taken(self, job: Job) -> list[str]:
@@ -206,7 +209,7 @@ fair_steps = st.lists(
         st.tuples(st.just("claim"), st.just(None), st.booleans(), st.integers(1, 5)),
         st.tuples(st.just("settle"), st.integers(0, 9), st.sampled_from([Done(), Failed("no")])),
         st.tuples(st.just("advance"), st.integers(1, 120)),
-        st.tuples(st.just("age"), st.sampled_from([None, MINUTE])),
+        st.tuples(st.just("age"), st.sampled_from([None, MINUTE, (MINUTE, 3 * MINUTE)])),
     ),
     min_size=5,
     max_size=40,

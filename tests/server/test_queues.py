@@ -92,6 +92,10 @@ async def test_limits_are_set_kept_and_lifted(api: Api, app: Penstock) -> None:
         "concurrency": None,
         "promote_after": 5.0,
     }
+    ages = {"promote_after": [300.0, 900.0]}
+    found = await api("PATCH", "/queues/mail", ages)
+    assert found["promote_after"] == ages["promote_after"]
+    assert (await app.queues())[0].promote_after == (timedelta(minutes=5), timedelta(minutes=15))
     found = await api("PATCH", "/queues/mail", dict.fromkeys(limits))
     assert {found[name] for name in limits} == {None}
 
@@ -110,6 +114,8 @@ async def test_limits_are_set_kept_and_lifted(api: Api, app: Penstock) -> None:
         ({"rate": {"count": 1}}, "rate"),
         ({"promote_after": 0}, "promote_after"),
         ({"promote_after": 1e12}, "promote_after"),
+        ({"promote_after": []}, "promote_after"),
+        ({"promote_after": [0]}, "promote_after[0]"),
         ({"paused": True}, "paused"),
     ],
 )

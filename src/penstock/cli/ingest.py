@@ -236,6 +236,9 @@ def show_stats(*, tenant: str | None, collection: str | None, as_json: bool, **w
         if as_json:
             emit(found)
             return
+        if not found["total"]:
+            click.echo("There are no items.")
+            return
         click.echo(f"all: {_counts(found['total'])}")
         for title in ("by_type", "by_tenant", "by_collection"):
             click.echo(f"{title.replace('_', ' ')}:")
@@ -246,7 +249,7 @@ def show_stats(*, tenant: str | None, collection: str | None, as_json: bool, **w
 
 
 def _counts(counts: dict[str, int]) -> str:
-    return ", ".join(f"{n:,} {status}" for status, n in sorted(counts.items())) or "none"
+    return ", ".join(f"{n:,} {status}" for status, n in sorted(counts.items()))
 
 
 def _add(item_type: str, op: str, payload: Body, options: Body) -> None:
@@ -270,19 +273,31 @@ def _add(item_type: str, op: str, payload: Body, options: Body) -> None:
             return
         found = await backend.finished(accepted)
         if found["status"] == "failed":
-            why = str(found["error_message"]).split("\n", 1)[0]
-            raise IngestionFailed(f"item {found['queue_id']} failed: {why}")
+            raise IngestionFailed(f"item {found['queue_id']} failed: {_why(found)}")
         _tell(found, _came_to(found), as_json=as_json)
 
     _run(run, options)
 
 
+def _why(item: Body) -> str:
+    """The error of an item; what an error of ours is called says nothing to people."""
+    line = str(item["error_message"]).split("\n", 1)[0]
+    name, _, reason = line.partition(": ")
+    return reason if reason and name.startswith("penstock.") else line
+
+
 def _came_to(item: Body) -> str:
     if item["status"] != "done":
         return f"item {item['queue_id']} is {item['status']}: {item['explanation']}"
-    told = ", ".join(f"{name} {value}" for name, value in (item["result"] or {}).items() if value)
+    result = dict(item["result"] or {})
+    passed_by = result.pop("passed_by", {})
+    examples = result.pop("examples", [])
+    told = ", ".join(f"{name} {value}" for name, value in result.items() if value)
     children = item["children"]
-    lines = [f"item {item['queue_id']} is done: {told}"]
+    lines = [f"item {item['queue_id']} is done" + (f": {told}" if told else "")]
+    if passed_by:
+        lines.append(f"  passed by: {_counts(passed_by)}")
+    lines += [f"    {path}: {why}" for path, why in examples]
     if children["total"]:
         lines.append(f"  {children['done']:,} of {children['total']:,} files are done")
     lines += [f"  failed: {one['payload']}: {one['error']}" for one in children["failures"]]

@@ -9,7 +9,6 @@ import msgspec
 
 from penstock.cli.output import emit, shown
 from penstock.cli.store import json_option
-from penstock.core.errors import ConfigurationError
 from penstock.engine import Penstock
 
 if TYPE_CHECKING:
@@ -26,8 +25,6 @@ def migrate_legacy(*, file: Path, dry_run: bool, drop: bool, as_json: bool) -> N
 
     One transaction; it may be repeated, and interrupted. The tables stay, unless --drop is given.
     """
-    if not file.is_file():  # else opening the store would make it
-        raise ConfigurationError(f"there is no file {file}")
     report = asyncio.run(_migrated(file.absolute(), dry_run=dry_run, drop=drop))
     if as_json:
         emit({**msgspec.to_builtins(report), "dry_run": dry_run})
@@ -40,6 +37,7 @@ async def _migrated(file: Path, *, dry_run: bool, drop: bool) -> "Report":
 
     if dry_run:
         return legacy.dry_run(file)
+    legacy.check(file)  # before it becomes a store
     async with Penstock(f"sqlite:///{file}") as app:
         return await legacy.migrate(Service(app, Settings()), file, drop=drop)
 

@@ -12,7 +12,7 @@ from penstock.cli.admin import parse_age
 from penstock.cli.exits import Exit, QueueNotFound
 from penstock.cli.output import Column, emit, jobs_of, number, show_table, shown, span
 from penstock.cli.store import App, on_store, parse_seconds, reached, suggest
-from penstock.core.job import Counts, Queue
+from penstock.core.job import Ages, Counts, Queue
 from penstock.core.lifecycle import State, Waiting
 from penstock.core.limits import Limit
 from penstock.core.seal import describe
@@ -47,12 +47,13 @@ def _parse_rate(
     return int(n), parse_seconds(ctx, param, seconds)
 
 
-def _parse_span(
+def _parse_ages(
     ctx: click.Context, param: click.Parameter, value: str | None
-) -> timedelta | msgspec.UnsetType | None:
+) -> Ages | msgspec.UnsetType | None:
     if value is None or value == "none":
         return msgspec.UNSET if value is None else None
-    return parse_seconds(ctx, param, value)
+    ages = tuple(parse_seconds(ctx, param, one) for one in value.split(","))
+    return ages if len(ages) > 1 else ages[0]
 
 
 @click.command("status")
@@ -165,7 +166,7 @@ def _limits(summary: Mapping[str, Any]) -> list[str]:
     return [
         *("" if summary[name] is None else f"{summary[name]:,}" for name in _NUMBERS),
         "" if rate is None else f"{rate[0]:,} in {span(rate[1])}",
-        "" if after is None else span(after),
+        "" if after is None else _ages_text(after),
     ]
 
 
@@ -226,8 +227,8 @@ def resume_queue(*, queue: str, store: str, as_json: bool) -> None:
 @click.option(
     "--promote-after",
     metavar="SECONDS|none",
-    callback=_parse_span,
-    help="Count a job that has waited so long as one priority higher.",
+    callback=_parse_ages,
+    help="Raise the priority of a waiting job by one each time; or once at each age: 300,900.",
 )
 @on_store
 def limit_queue(*, queue: str, store: str, as_json: bool, **limits: Any) -> None:
@@ -244,6 +245,10 @@ def limit_queue(*, queue: str, store: str, as_json: bool, **limits: Any) -> None
     _print_queue(limited, _limits_text(limited), as_json=as_json, known=known)
 
 
+def _ages_text(ages: Ages) -> str:
+    return " and ".join(map(span, ages)) if isinstance(ages, tuple) else span(ages)
+
+
 def _limits_text(queue: Queue) -> str:
     parts = []
     if queue.max_pending is not None:
@@ -253,7 +258,7 @@ def _limits_text(queue: Queue) -> str:
     if queue.rate is not None:
         parts.append(f"starts at most {queue.rate[0]:,} in {span(queue.rate[1])}")
     if queue.promote_after is not None:
-        parts.append(f"promotes jobs after {span(queue.promote_after)}")
+        parts.append(f"promotes jobs after {_ages_text(queue.promote_after)}")
     return f"{', '.join(parts)}." if parts else "has no limit."
 
 

@@ -20,7 +20,7 @@ from penstock.client.wire import Request
 from penstock.core import note
 from penstock.core.errors import ConfigurationError, InvalidJob
 from penstock.core.history import MINUTE, Interval
-from penstock.core.job import Counts, Job, JobId, JobQuery, LogEntry, NewJob, Queue
+from penstock.core.job import Ages, Counts, Job, JobId, JobQuery, LogEntry, NewJob, Queue
 from penstock.core.lifecycle import State
 from penstock.core.schedule import Schedule
 from penstock.core.token import Access
@@ -340,7 +340,7 @@ class RemotePenstock:
         *,
         concurrency: int | msgspec.UnsetType | None = msgspec.UNSET,
         rate: tuple[int, timedelta] | msgspec.UnsetType | None = msgspec.UNSET,
-        promote_after: timedelta | msgspec.UnsetType | None = msgspec.UNSET,
+        promote_after: Ages | msgspec.UnsetType | None = msgspec.UNSET,
     ) -> Queue:
         """Set a queue's limits, for every process; None lifts one, what is not given stays."""
         limits = {

@@ -49,7 +49,9 @@ def asked(job: NewJob, once: str | None) -> Body:
 
 
 def seconds(value: Any) -> Any:
-    """A duration as it is sent; all else as it is."""
+    """A duration as it is sent, and several of them; all else as it is."""
+    if isinstance(value, tuple):
+        return [seconds(one) for one in value]
     return value.total_seconds() if isinstance(value, timedelta) else value
 
 

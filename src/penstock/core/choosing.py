@@ -6,8 +6,9 @@ nothing is read that is not about to be taken, or held.
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from datetime import timedelta
 from heapq import heapify, heappop, heappush, merge
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
@@ -15,6 +16,7 @@ from penstock.core.limits import Places
 
 HIGHEST = 10
 PRIORITIES = range(HIGHEST, -1, -1)
+T = TypeVar("T", int, timedelta)
 NO_TENANT = ""
 """The share of the jobs without a tenant; no tenant is called so."""
 
@@ -29,6 +31,15 @@ class Candidate(NamedTuple):
     task: str
     throttle: str | None
     tenant: str | None
+
+
+def promoted(priority: int, waited: T, ages: T | tuple[T, ...]) -> int:
+    """The priority that a job has come to by waiting; times are micros, or timedeltas."""
+    if isinstance(ages, tuple):
+        steps = sum(age <= waited for age in ages)
+    else:
+        steps = max(0, waited // ages)
+    return min(HIGHEST, priority + steps)
 
 
 Stream = Generator[Candidate, bool, None]

@@ -448,12 +448,17 @@ def _mentions(job: Job, text: str) -> bool:
     )
 
 
+Ages = timedelta | tuple[timedelta, ...]
+"""When waiting raises a priority: after each such time, or once at each of these ages."""
+
+
 class Queue(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A named stream of jobs with its limits, as every process sees it.
 
     At most `max_pending` jobs wait in it, `concurrency` run, and `rate[0]` start within any time
-    of `rate[1]`; a job that has waited for `promote_after` counts as one priority higher. A pause
-    ends by itself at `paused_until`; without that, it stays until the queue is resumed.
+    of `rate[1]`; a job that has waited counts as one priority higher for each `promote_after`, or
+    for each age in it that it has reached. A pause ends by itself at `paused_until`; without that,
+    it stays until the queue is resumed.
     """
 
     name: str
@@ -462,7 +467,7 @@ class Queue(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     max_pending: int | None = None
     concurrency: int | None = None
     rate: tuple[int, timedelta] | None = None
-    promote_after: timedelta | None = None
+    promote_after: Ages | None = None
 
 
 class QueueSettings(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -474,7 +479,7 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     max_pending: int | msgspec.UnsetType | None = msgspec.UNSET
     concurrency: int | msgspec.UnsetType | None = msgspec.UNSET
     rate: tuple[int, timedelta] | msgspec.UnsetType | None = msgspec.UNSET
-    promote_after: timedelta | msgspec.UnsetType | None = msgspec.UNSET
+    promote_after: Ages | msgspec.UnsetType | None = msgspec.UNSET
 
 
 def queue_at(queue: Queue, now: datetime) -> Queue:

@@ -8,7 +8,7 @@ from typing import Annotated
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from penstock.core.job import Counts, Queue
+from penstock.core.job import Ages, Counts, Queue
 from penstock.core.lifecycle import State, Waiting
 from penstock.core.times import from_micros
 from penstock.core.token import Access
@@ -18,6 +18,7 @@ from penstock.http.routes import Call, route
 from penstock.server.leaving import until_gone
 from penstock.server.shapes import Name, SomeSeconds, seconds
 
+_AGES = Annotated[list[SomeSeconds], Meta(min_length=1, max_length=10)]
 _COUNT = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 
 
@@ -41,7 +42,7 @@ class QueueShape(msgspec.Struct, frozen=True, kw_only=True):
     max_pending: int | None
     concurrency: int | None
     rate: RateShape | None
-    promote_after: float | None
+    promote_after: float | list[float] | None
     states: dict[str, int]
     waiting: dict[str, int]
     oldest_ready_age: float | None
@@ -59,7 +60,7 @@ class QueueChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     max_pending: Annotated[int, Meta(ge=0, le=2**31 - 1)] | UnsetType | None = UNSET
     concurrency: _COUNT | UnsetType | None = UNSET
     rate: RateShape | UnsetType | None = UNSET
-    promote_after: SomeSeconds | UnsetType | None = UNSET
+    promote_after: SomeSeconds | _AGES | UnsetType | None = UNSET
 
 
 class PauseOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -150,7 +151,7 @@ class QueueRoutes:
             body.max_pending,
             concurrency=body.concurrency,
             rate=(rate.count, window) if isinstance(rate, RateShape) else rate,
-            promote_after=timedelta(seconds=promote) if isinstance(promote, float) else promote,
+            promote_after=_ages(promote) if isinstance(promote, float | list) else promote,
         )
         return (await self._shapes([queue]))[0]
 
@@ -215,6 +216,18 @@ class QueueRoutes:
         return [_shape(queue, counts, oldest, now) for queue in queues]
 
 
+def _ages(given: float | list[float]) -> Ages:
+    if isinstance(given, list):
+        return tuple(timedelta(seconds=age) for age in given)
+    return timedelta(seconds=given)
+
+
+def _ages_in_seconds(ages: Ages | None) -> float | list[float] | None:
+    if isinstance(ages, tuple):
+        return [age.total_seconds() for age in ages]
+    return seconds(ages)
+
+
 def _shape(
     queue: Queue, counts: Counts, oldest: Mapping[str, datetime], now: datetime
 ) -> QueueShape:
@@ -231,7 +244,7 @@ def _shape(
         rate=None
         if queue.rate is None
         else RateShape(count=queue.rate[0], seconds=queue.rate[1].total_seconds()),
-        promote_after=seconds(queue.promote_after),
+        promote_after=_ages_in_seconds(queue.promote_after),
         states={
             state.value: sum(n for (found, _), n in own.items() if found is state)
             for state in State

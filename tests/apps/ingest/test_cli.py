@@ -55,6 +55,23 @@ def test_what_fails_is_told(here: Path) -> None:
     write(here, {"binary.md": b"\0"})
     result = run("ingest", "file", "binary.md", code=4)
     assert "binary" in result.output
+    assert "Rejected" not in result.output.splitlines()[-1]
+    told = run("ingest", "project", ".").output
+    assert "  passed by: " in told
+    assert f"    {here / 'binary.md'}: binary" in told
+    told = run("ingest", "delete", "file", "nowhere.md").output
+    assert told.endswith(" is done\n")
+
+
+def test_an_empty_queue_says_so(here: Path) -> None:
+    assert run("queue", "stats").output == "There are no items.\n"
+
+
+def test_a_file_without_legacy_tables_stays_as_it_is(here: Path) -> None:
+    """SQLite takes a short file for an empty database, and would make one of it."""
+    write(here, {"note.txt": "x"})
+    assert "none of the legacy tables" in run("migrate-legacy", "note.txt", code=2).output
+    assert (here / "note.txt").read_text() == "x"
 
 
 def test_a_server_does_the_same(here: Path, embeddings: Embeddings) -> None:

@@ -1,6 +1,4 @@
 import asyncio
-import os
-import signal
 import sqlite3
 import subprocess
 import sys
@@ -175,6 +173,7 @@ def test_content_ingestion_queue(legacy: Legacy) -> None:
     assert found["pending"].payload["full_tag"] == "shop/a"
     assert found["pending"].priority == 8
     assert found["failed"].metadata["legacy_error"] == "too large"
+    assert found["failed"].error_message == "too large"
     assert legacy.jobs[found["failed"].queue_id].state is State.CANCELLED
 
 
@@ -303,10 +302,27 @@ def test_files_without_legacy_tables_are_refused(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("no database, but longer than a header would be" * 20)
     with pytest.raises(ConfigurationError, match="cannot be read"):
         dry_run(tmp_path / "text")
+    torn = Legacy(tmp_path / "torn.db")
+    torn.make("processing")
+    torn.put_all("processing_queue", [{"queue_id": f"{n}" * 1_000} for n in range(50)])
+    with torn.file.open("r+b") as file:  # what the schema says can still be read
+        file.seek(4096)
+        file.write(b"\xff" * (torn.file.stat().st_size - 4096))
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        dry_run(torn.file)
     with closing(sqlite3.connect(tmp_path / "empty.db")) as db, db:
         db.execute("CREATE TABLE other (id)")
     with pytest.raises(ConfigurationError, match="none of the legacy tables"):
         dry_run(tmp_path / "empty.db")
+
+
+def kill_when_it_says(script: str, file: Path, what: bytes) -> None:
+    process = subprocess.Popen([sys.executable, "-c", script, str(file)], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    assert what in iter(process.stdout.readline, b"")
+    process.kill()
+    process.wait()
+    process.stdout.close()
 
 
 @pytest.mark.parametrize("is_late", [False, True])
@@ -334,16 +350,8 @@ def test_killed_in_the_middle_and_run_again(legacy: Legacy, is_late: bool) -> No
         "        await legacy.migrate(Service(app, Settings()), Path(file))\n"
         "asyncio.run(main(sys.argv[1]))\n"
     )
-    process = subprocess.Popen(
-        [sys.executable, "-c", script, str(legacy.file)], stdout=subprocess.PIPE
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == b"in the middle\n"
-    if is_late:
-        assert process.stdout.readline() == b"at the end\n"  # before the commit, or behind it
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
-    process.stdout.close()
+    # Late is before the commit, or behind it.
+    kill_when_it_says(script, legacy.file, b"at the end\n" if is_late else b"in the middle\n")
     with closing(sqlite3.connect(legacy.file)) as db:
         (there,) = db.execute("SELECT count(*) FROM unified_queue").fetchone()
     assert there in (0, rows)
@@ -353,3 +361,35 @@ def test_killed_in_the_middle_and_run_again(legacy: Legacy, is_late: bool) -> No
     with closing(sqlite3.connect(legacy.file)) as db:
         count = "SELECT count(*), count(DISTINCT payload_json) FROM unified_queue"
         assert db.execute(count).fetchone() == (rows, rows)
+
+
+def test_killed_right_after_the_commit_what_had_failed_is_failed(legacy: Legacy) -> None:
+    legacy.make("content")
+    row = {"content": "text", "collection": "notes", "created_at": NEW}
+    for status in ("failed", "pending"):
+        legacy.put("content_ingestion_queue", queue_id=status, status=status, **row)
+        row["content"] = "other"
+    script = (
+        "import asyncio, sys; from pathlib import Path\n"
+        "from penstock import Penstock; from penstock.apps.ingest import Service, Settings\n"
+        "from penstock.apps.ingest import legacy\n"
+        "transact = Penstock.transact\n"
+        "async def told(self, work):\n"
+        "    await transact(self, work); print('committed', flush=True)\n"
+        "    await asyncio.Event().wait()\n"
+        "Penstock.transact = told\n"
+        "async def main(file):\n"
+        "    async with Penstock(f'sqlite:///{file}') as app:\n"
+        "        await legacy.migrate(Service(app, Settings()), Path(file))\n"
+        "asyncio.run(main(sys.argv[1]))\n"
+    )
+    kill_when_it_says(script, legacy.file, b"committed\n")
+    count = "SELECT status, count(*) FROM unified_queue GROUP BY status ORDER BY status"
+    for _ in range(2):
+        with closing(sqlite3.connect(legacy.file)) as db:
+            assert db.execute(count).fetchall() == [("failed", 1), ("pending", 1)]
+        _, items = legacy.migrate()
+        assert sorted(legacy.jobs[item.queue_id].state for item in items) == [
+            State.CANCELLED,
+            State.PENDING,
+        ]

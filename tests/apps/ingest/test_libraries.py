@@ -1,4 +1,6 @@
 import io
+import socket
+import ssl
 import stat
 import tarfile
 import threading
@@ -7,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +19,8 @@ from penstock.apps.ingest.settings import Settings
 from penstock.apps.ingest.writing import Rejected
 from tests.apps.ingest.support import Bench, bench
 
+CERTIFICATES = Path(__file__).with_name("certificates")
+"""An authority that nobody else knows, and what it says of localhost; good for a hundred years."""
 Pack = Callable[[Path, dict[str, str]], Path]
 
 
@@ -108,7 +113,9 @@ async def test_a_url_is_not_fetched_unless_it_is_allowed(table: Bench) -> None:
 
 
 @contextmanager
-def site(answers: dict[str, tuple[int, dict[str, str], bytes]]) -> Iterator[str]:
+def site(
+    answers: dict[str, tuple[int, dict[str, str], bytes]], certificate: Path | None = None
+) -> Iterator[str]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             status, headers, body = answers[self.path]
@@ -121,11 +128,21 @@ def site(answers: dict[str, tuple[int, dict[str, str], bytes]]) -> Iterator[str]
         def log_message(self, *_: object) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    class Server(ThreadingHTTPServer):
+        def handle_error(self, *_: object) -> None:
+            pass  # a client that turns away says so itself
+
+    server, scheme = Server(("127.0.0.1", 0), Handler), "http"
+    if certificate is not None:
+        scheme, tls = "https", ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        tls.load_cert_chain(certificate)
+        server.socket = tls.wrap_socket(
+            server.socket, server_side=True, do_handshake_on_connect=False
+        )
     thread = threading.Thread(target=server.serve_forever, args=(0.05,))
     thread.start()
     try:
-        yield f"http://localhost:{server.server_port}"
+        yield f"{scheme}://localhost:{server.server_port}"
     finally:
         server.shutdown()
         thread.join()
@@ -166,6 +183,48 @@ def test_what_is_fetched_and_what_is_not(tmp_path: Path) -> None:
         get("/a/docs.md")
     with pytest.raises(Rejected):
         fetch("http://me@localhost/", tmp_path, Settings(urls=("http://me@localhost/",)))
+
+
+def test_https_is_spoken_to_the_host_of_the_url_at_the_address_that_was_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = {
+        "/a/docs.md": (200, {"Content-Type": "text/markdown"}, b"# Docs"),
+        "/a/moved": (301, {"Location": "https://localhost/elsewhere"}, b""),
+        "/a/large": (200, {}, b"x" * 2_000),
+    }
+    monkeypatch.setenv("SSL_CERT_FILE", str(CERTIFICATES / "authority.pem"))
+    with site(answers, CERTIFICATES / "localhost.pem") as url:
+        other = url.replace("localhost", "other.test")
+        settings = Settings(urls=(f"{url}/a/", f"{other}/a/"), max_archive_size=1_000)
+        looked_up: list[object] = []
+        real = socket.getaddrinfo
+
+        def lookup(host: Any, *given: Any, **named: Any) -> Any:
+            """A name means this machine once, and nothing when it is asked for again."""
+            if host == "127.0.0.1":  # in connecting to it
+                return real(host, *given, **named)
+            looked_up.append(host)
+            here = (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 0))
+            return [here] if len(looked_up) == 1 else []
+
+        def get(path: str) -> Path:
+            looked_up.clear()
+            with monkeypatch.context() as patched:
+                patched.setattr("penstock.apps.ingest.fetching.socket.getaddrinfo", lookup)
+                return fetch(path, tmp_path, settings, admits=lambda at: at == "127.0.0.1")
+
+        assert get(f"{url}/a/docs.md").read_text() == "# Docs"
+        assert looked_up == ["localhost"]
+        with pytest.raises(Rejected, match="redirects are not followed"):
+            get(f"{url}/a/moved")
+        with pytest.raises(Rejected, match="larger than"):
+            get(f"{url}/a/large")
+        with pytest.raises(FetchFailed, match="certificate is not valid for"):
+            get(f"{other}/a/docs.md")
+        monkeypatch.delenv("SSL_CERT_FILE")
+        with pytest.raises(FetchFailed, match="CERTIFICATE_VERIFY_FAILED"):
+            get(f"{url}/a/docs.md")
 
 
 @pytest.mark.parametrize(

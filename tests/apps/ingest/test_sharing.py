@@ -2,19 +2,23 @@
 
 import os
 from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from msgspec import structs
 
-from penstock import JobQuery, State
-from penstock.apps.ingest import Item, ItemType, Operation, service
+from penstock import JobQuery, Penstock, State
+from penstock.apps.ingest import Item, ItemType, Operation, Service, Settings, service
+from penstock.config import Sources
 from tests.apps.ingest.support import Bench
+from tests.contract.support import ManualClock
 
 BACKLOG = int(os.environ.get("PENSTOCK_TEST_BACKLOG", "2000"))
 SLOTS = 4
 
 
-def items(tenant: str, numbers: Sequence[int]) -> list[Item]:
+def items(tenant: str, numbers: Sequence[int], priority: int = 5) -> list[Item]:
     return [
         Item(
             item_type=ItemType.CONTENT,
@@ -22,6 +26,7 @@ def items(tenant: str, numbers: Sequence[int]) -> list[Item]:
             tenant_id=tenant,
             collection="docs",
             payload={"content": f"text {n}"},
+            priority=priority,
         )
         for n in numbers
     ]
@@ -42,11 +47,33 @@ async def test_a_backlog_of_one_tenant_does_not_delay_another(table: Bench) -> N
     assert claims <= 2
 
 
-async def test_age_promotes_items_unless_it_is_turned_off(table: Bench) -> None:
-    await table.service.let_age_count()
-    [queue] = [one for one in await table.app.queues() if one.name == "ingest"]
-    assert queue.promote_after is not None
-    assert queue.promote_after.total_seconds() == 300
+@pytest.mark.parametrize(
+    ("ages", "rises"), [((300, 900), (0, 1, 1, 2, 2)), ((60,), (1,) * 5), ((), (0,) * 5)]
+)
+async def test_age_promotes_items_at_the_ages_of_the_settings(
+    tmp_path: Path, clock: ManualClock, ages: tuple[float, ...], rises: tuple[int, ...]
+) -> None:
+    """Old items of priority 4 are claimed after fresh ones that are higher than they have risen."""
+    async with Penstock(f"sqlite:///{tmp_path}/queue.db", clock=clock) as app:
+        service = Service(app, Settings(promote_after=ages))
+        await service.let_age_count()
+        for age, rise in zip((299, 300, 899, 900, 9_000), rises, strict=True):
+            [old] = await service.add(items("old", [age], priority=4))
+            clock.advance(timedelta(seconds=age))
+            fresh = [await service.add(items(f"{age}", [n], priority=n)) for n in range(4, 8)]
+            above = [one.job_id for [one] in fresh[rise + 1 :]]
+            claimed = [job.id for job in await app.claim(worker="w", limit=5, queues=["ingest"])]
+            assert sorted(claimed[: len(above)]) == above, age
+            assert old.job_id in claimed[len(above) : len(above) + 2]
+            assert claimed[-1] != old.job_id or rise == 0
+
+
+def test_ages_are_300_and_900_seconds_and_an_empty_list_turns_them_off() -> None:
+    assert Settings().promote_after == (300, 900)
+    found = Sources({"PENSTOCK_INGEST_PROMOTE_AFTER": ""}).section("ingest", Settings)
+    assert found.settings.promote_after == ()
+    found = Sources({"PENSTOCK_INGEST_PROMOTE_AFTER": "60, 600"}).section("ingest", Settings)
+    assert found.settings.promote_after == (60, 600)
 
 
 async def test_an_item_has_four_attempts_and_the_lease_of_its_type(table: Bench) -> None:

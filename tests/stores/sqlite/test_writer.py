@@ -4,9 +4,9 @@ import asyncio
 import sqlite3
 import threading
 from collections import Counter
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from penstock.core.lifecycle import Done, advance, cancel, reset
 from penstock.stores.sql import adding
 from penstock.stores.sql.transaction import Transaction
 from penstock.stores.sql.writer import Request
+from penstock.stores.sqlite import writer
 from penstock.stores.sqlite.checkpoint import Checkpointer
 from penstock.stores.sqlite.store import SqliteStore
 from tests.contract.support import SOON, ManualClock, add, add_one, drive, ids, new, take, take_one
@@ -307,3 +308,68 @@ def test_interrupted_caller_leaves_no_other_without_an_answer(store: SqliteStore
     assert other.done
     assert isinstance(other.answer, StoreError)
     assert drive(add_one(store)).id == 1
+
+
+class SteppedTime:
+    """What the writer takes for time: to sleep moves it, and nobody waits."""
+
+    def __init__(self, now: float) -> None:
+        self.now = now
+        self.slept: list[tuple[float, float]] = []
+        self.on_sleep: Callable[[], object] = lambda: None
+
+    def time(self) -> float:
+        return self.now
+
+    monotonic = time
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append((self.now, seconds))
+        self.now += seconds
+        self.on_sleep()
+
+
+@pytest.fixture
+def stepped(monkeypatch: pytest.MonkeyPatch) -> SteppedTime:
+    moving = SteppedTime(1_000 * writer._CLEAR_EVERY)  # a moment to keep clear begins
+    monkeypatch.setattr(writer, "time", moving)
+    return moving
+
+
+def add_while_locked(store: SqliteStore, path: Path, stepped: SteppedTime) -> None:
+    """Another program has the file, until the writer looks for the second time."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        stepped.on_sleep = lambda: other.rollback() if other.in_transaction else None
+        drive(add_one(store))
+    stepped.on_sleep = lambda: None
+
+
+def test_writer_that_seldom_waits_never_keeps_clear(
+    store: SqliteStore, path: Path, stepped: SteppedTime
+) -> None:
+    for _ in range(10):
+        drive(add_one(store))
+        add_while_locked(store, path, stepped)
+    assert {seconds for _, seconds in stepped.slept} == {writer._FIRST_LOOK}
+
+
+def test_writers_of_a_crowded_file_keep_clear_now_and_then(
+    store: SqliteStore, path: Path, stepped: SteppedTime
+) -> None:
+    """By the clock that all processes share, so that others find the file free for long enough."""
+    begun = stepped.now
+    for _ in range(10):
+        add_while_locked(store, path, stepped)
+    assert stepped.now >= begun + writer._CLEAR_FOR
+    stepped.slept.clear()
+    drive(add_one(store))  # it is over for now
+    assert stepped.slept == []
+    stepped.now = begun + writer._CLEAR_EVERY
+    drive(add_one(store))
+    assert stepped.now == pytest.approx(begun + writer._CLEAR_EVERY + writer._CLEAR_FOR)
+    for _ in range(10):  # nobody is there any more
+        drive(add_one(store))
+    stepped.now = begun + 2 * writer._CLEAR_EVERY
+    drive(add_one(store))
+    assert stepped.now == begun + 2 * writer._CLEAR_EVERY

@@ -2,16 +2,16 @@
 
 import sqlite3
 import uuid
-from collections.abc import Mapping, Sequence
-from contextlib import closing
-from datetime import UTC, datetime, timedelta
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from datetime import UTC, datetime
 from functools import partial
 from itertools import groupby
 from pathlib import Path
 
 import msgspec
 
-from penstock import ConfigurationError, Penstock, Tables, Transaction, TransitionRefused
+from penstock import ConfigurationError, Tables, Transaction
 from penstock.apps.ingest.legacy_rows import (
     TABLES,
     Executes,
@@ -22,7 +22,7 @@ from penstock.apps.ingest.legacy_rows import (
     legacy_of,
     rows_of,
 )
-from penstock.apps.ingest.service import Service
+from penstock.apps.ingest.service import Added, Service
 
 _NOTES = (
     "CREATE TABLE ingest_migrated (source TEXT, id TEXT, digest TEXT, PRIMARY KEY (source, id));"
@@ -35,7 +35,7 @@ MAPPING = {
     "cumulative_deletions_queue": "file/delete at low priority; deleted ones are left out",
 }
 """What the rows of each table become."""
-_HELD = timedelta(days=3_000)
+_FAILED = "it had failed in the legacy table"
 
 
 class Listed(msgspec.Struct, frozen=True):
@@ -80,8 +80,8 @@ class Plan(msgspec.Struct):
 
 def dry_run(file: Path) -> Report:
     """What a migration would do; the file is only read. Raises `ConfigurationError`."""
-    _check(file)
-    with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)) as db:
+    check(file)
+    with _looking(file) as db:
         return plan(db).report
 
 
@@ -92,15 +92,12 @@ async def migrate(service: Service, file: Path, *, drop: bool = False) -> Report
     before are known by what they said, so that repeating it does nothing. The tables stay unless
     `drop` is set, and then those stay in which a row did not fit.
     """
-    _check(file)
+    check(file)
     await service.prepare()
     steps = (_NOTES,)
     await service.penstock.tables("ingest_legacy", Tables(sqlite=steps, postgres=steps))
     ids: list[str] = []
-    report, failed = await service.penstock.transact(lambda tx: _apply(tx, service, ids, drop=drop))
-    for job_id in failed:
-        await _fail(service.penstock, job_id)
-    return report
+    return await service.penstock.transact(lambda tx: _apply(tx, service, ids, drop=drop))
 
 
 def plan(db: Executes) -> Plan:
@@ -170,26 +167,19 @@ def _without_before(db: Executes, rows: Sequence[Legacy], report: Report) -> lis
     return left
 
 
-def _apply(
-    tx: Transaction, service: Service, ids: list[str], *, drop: bool
-) -> tuple[Report, list[int]]:
-    """Carry out the plan inside a transaction; what has failed there is to fail here."""
+def _apply(tx: Transaction, service: Service, ids: list[str], *, drop: bool) -> Report:
+    """Carry out the plan inside a transaction."""
     if tx.dialect != "sqlite":
         raise ConfigurationError("legacy tables are read from SQLite files")
     made = plan(tx)
     ids += [str(uuid.uuid4()) for _ in range(len(made.rows) - len(ids))]
-    failed: list[int] = []
     alike = groupby(zip(made.rows, ids, strict=False), partial(_how, datetime.now(UTC)))
     for (run_at, retries), group in alike:
         rows, names = zip(*group, strict=True)
         added = service.add_within(
             tx, [row.item for row in rows], names, run_at=run_at, retries=retries
         )
-        failed += [
-            one.job_id
-            for row, one in zip(rows, added, strict=True)
-            if row.is_failed and not one.duplicate
-        ]
+        _fail(tx, zip(rows, added, strict=True))
     tx.executemany(
         "INSERT INTO ingest_migrated (source, id, digest) VALUES (?, ?, ?) "
         "ON CONFLICT (source, id) DO UPDATE SET digest = excluded.digest",
@@ -197,14 +187,24 @@ def _apply(
     )
     if drop:
         _drop(tx, made.report)
-    return made.report, failed
+    return made.report
+
+
+def _fail(tx: Transaction, added: Iterable[tuple[Legacy, Added]]) -> None:
+    """What had failed there is shown as failed, and may be retried."""
+    tx.executemany(
+        "UPDATE unified_queue SET status = 'failed', error_message = ? WHERE queue_id = ?",
+        [
+            (row.item.metadata.get("legacy_error", _FAILED), one.queue_id)
+            for row, one in added
+            if row.is_failed and not one.duplicate
+        ],
+    )
 
 
 def _how(now: datetime, one: tuple[Legacy, str]) -> tuple[datetime | None, int]:
-    """When an item may run, and how many attempts it had; what has failed waits for its end."""
+    """When an item may run, and how many attempts it had."""
     row, _ = one
-    if row.is_failed:
-        return now + _HELD, row.retries
     is_due = row.not_before is None or row.not_before <= now
     return None if is_due else row.not_before, row.retries
 
@@ -218,23 +218,22 @@ def _drop(tx: Transaction, report: Report) -> None:
             report.dropped.append(name)
 
 
-async def _fail(penstock: Penstock, job_id: int) -> None:
-    """What had failed there is shown as failed, and may be retried."""
-    try:
-        await penstock.cancel(job_id, "it had failed in the legacy table")
-    except TransitionRefused:
-        return  # somebody was quicker
-
-
-def _check(file: Path) -> None:
+def check(file: Path) -> None:
+    """Raise `ConfigurationError` unless it is a database with legacy tables; it is only read."""
     if not file.is_file():
         raise ConfigurationError(f"there is no file {file}")
-    try:
-        with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)) as db:
-            there = [table.name for table in TABLES if columns_of(db, table.name)]
-            noted = columns_of(db, "ingest_migrated")
-    except sqlite3.Error as error:
-        raise ConfigurationError(f"{file} cannot be read: {error}") from error
+    with _looking(file) as db:
+        there = [table.name for table in TABLES if columns_of(db, table.name)]
+        noted = columns_of(db, "ingest_migrated")
     if not there and not noted:
         names = ", ".join(table.name for table in TABLES)
         raise ConfigurationError(f"{file} has none of the legacy tables: {names}")
+
+
+@contextmanager
+def _looking(file: Path) -> Iterator[sqlite3.Connection]:
+    try:
+        with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)) as db:
+            yield db
+    except sqlite3.Error as error:
+        raise ConfigurationError(f"{file} cannot be read: {error}") from error

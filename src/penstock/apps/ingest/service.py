@@ -56,8 +56,8 @@ class Service:
 
     async def let_age_count(self) -> None:
         """Have waiting items gain on others; not before there are any, so that no queue shows."""
-        after = self._settings.promote_after
-        await self.penstock.limit(QUEUE, promote_after=timedelta(seconds=after) if after else None)
+        ages = tuple(timedelta(seconds=age) for age in self._settings.promote_after)
+        await self.penstock.limit(QUEUE, promote_after=ages or None)
 
     async def has_unfinished(self) -> bool:
         """Whether there are items to work on."""

@@ -33,8 +33,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """How long after a kill of its worker an item is taken up again."""
     leases: tuple[str, ...] = ()
     """The same for some types: `folder=900,library=1800`."""
-    promote_after: Annotated[float, Meta(ge=0, le=31_536_000)] = 300
-    """A waiting item gains a priority after each so many seconds; 0 turns that off."""
+    promote_after: Annotated[tuple[Seconds, ...], Meta(max_length=10)] = (300, 900)
+    """A waiting item gains a priority at each of these ages; none turns that off."""
     urls: tuple[str, ...] = ()
     """What the URLs of libraries may begin with: `https://docs.example.org/`; none by default."""
     url_timeout: Seconds = 60

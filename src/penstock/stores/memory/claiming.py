@@ -6,11 +6,11 @@ where they are: a claim passes them by.
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from heapq import merge
 from typing import Any, NamedTuple
 
-from penstock.core.choosing import HIGHEST, NO_TENANT, Candidate, Stream, choose, stream_of
+from penstock.core.choosing import NO_TENANT, Candidate, Stream, choose, promoted, stream_of
 from penstock.core.job import Claim, Job, JobId, Queue
 from penstock.core.limits import (
     Held,
@@ -304,6 +304,5 @@ class _Ready:
         job = self._job_of(job_id)
         level = job.priority
         if self._queue.promote_after is not None:
-            age = max(self._now - job.run_at, timedelta(0))
-            level = min(HIGHEST, level + age // self._queue.promote_after)
+            level = promoted(level, self._now - job.run_at, self._queue.promote_after)
         return Candidate(-level, job.run_at, job_id, job.queue, job.task, job.throttle, job.tenant)

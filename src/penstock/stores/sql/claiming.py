@@ -13,7 +13,15 @@ from typing import Any
 
 import msgspec
 
-from penstock.core.choosing import HIGHEST, NO_TENANT, Candidate, Chosen, Stream, choose, stream_of
+from penstock.core.choosing import (
+    NO_TENANT,
+    Candidate,
+    Chosen,
+    Stream,
+    choose,
+    promoted,
+    stream_of,
+)
 from penstock.core.job import Claim, Job
 from penstock.core.limits import (
     Held,
@@ -26,7 +34,7 @@ from penstock.core.limits import (
 )
 from penstock.core.tables import Cursor
 from penstock.core.times import from_micros
-from penstock.stores.sql.rows import encoded, names
+from penstock.stores.sql.rows import ages_from, encoded, names
 from penstock.stores.sql.rows import queue as queue_of
 from penstock.stores.sql.transaction import Freed, Transaction
 
@@ -45,7 +53,8 @@ class _Queue:
     """A queue that is open to this claim, with what its limits say."""
 
     def __init__(self, row: Sequence[Any], now: int) -> None:
-        self.name, self.concurrency, self.rate, self.window, self.promote_after = row[:5]
+        self.name, self.concurrency, self.rate, self.window = row[:4]
+        self.promote_after = None if row[4] is None else ages_from(row[4])
         self.starts = [] if row[5] is None else _starts.decode(row[5])
         self.fair, self.running = bool(row[6]), row[7]
         self.now = now
@@ -64,7 +73,7 @@ class _Queue:
         """The priority that a job has come to by its age, negated."""
         if self.promote_after is None:
             return -priority
-        return -min(HIGHEST, priority + max(0, self.now - run_at) // int(self.promote_after))
+        return -promoted(priority, self.now - run_at, self.promote_after)
 
 
 class _Ready:

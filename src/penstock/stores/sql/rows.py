@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from penstock.core.job import (
     DEFAULT_LEASE,
+    Ages,
     Edge,
     Job,
     JobId,
@@ -45,6 +46,7 @@ _DEFAULT_LEASE = span_to_micros(DEFAULT_LEASE)
 
 ids = msgspec.json.Decoder(list[int])
 picks = msgspec.json.Decoder(list[tuple[int, int, int]])
+_micros_or_several = msgspec.json.Decoder(int | tuple[int, ...])
 versions = msgspec.json.Decoder(list[tuple[int | None, int, int | None, int, int]])
 jobs = msgspec.json.Decoder(list[list[Any]])
 names = msgspec.json.Decoder(list[str])
@@ -232,8 +234,27 @@ def queue(row: Sequence[Any], now: int) -> Queue:
         max_pending=max_pending,
         concurrency=concurrency,
         rate=None if rate is None else (rate, span_from_micros(rate_window)),
-        promote_after=None if promote_after is None else span_from_micros(promote_after),
+        promote_after=None if promote_after is None else _ages(promote_after),
     )
+
+
+def ages_from(column: int | str) -> int | tuple[int, ...]:
+    """When waiting raises a priority: micros, or a list of them as JSON."""
+    found: int | tuple[int, ...] = _micros_or_several.decode(str(column))
+    return found
+
+
+def _ages(column: int | str) -> Ages:
+    micros = ages_from(column)
+    if isinstance(micros, int):
+        return span_from_micros(micros)
+    return tuple(map(span_from_micros, micros))
+
+
+def _age_column(ages: Ages) -> str:
+    if isinstance(ages, tuple):
+        return encoded([span_to_micros(age) for age in ages])
+    return str(span_to_micros(ages))
 
 
 def queue_columns(queue: Queue) -> tuple[Any, ...]:
@@ -247,5 +268,5 @@ def queue_columns(queue: Queue) -> tuple[Any, ...]:
         queue.concurrency,
         rate,
         None if window is None else span_to_micros(window),
-        None if queue.promote_after is None else span_to_micros(queue.promote_after),
+        None if queue.promote_after is None else _age_column(queue.promote_after),
     )

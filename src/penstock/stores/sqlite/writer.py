@@ -17,6 +17,11 @@ from penstock.stores.sqlite.transaction import SqliteTransaction
 
 # How long to wait between two looks whether another process has ended its transaction.
 _FIRST_LOOK, _LAST_LOOK = 0.000_1, 0.002
+# Where it is crowded, all writers of ours keep out for so long every so often, by the clock that
+# they share: other programs look ten times a second, and most give up after five seconds.
+_CLEAR_EVERY, _CLEAR_FOR = 2.4, 0.11
+# It is crowded when most of the last transactions had to wait: each counts for a tenth.
+_CROWDED, _SHARE = 0.5, 0.1
 
 _verb_of = attrgetter("verb")
 _log = logging.getLogger(__name__)
@@ -32,12 +37,14 @@ class SqliteWriter(Writer):
         self._committed = committed
         self._connection = connect(path, busy_timeout=0)
         self._checkpointer = Checkpointer(path, self._lock)
+        self._crowding = 0.0
 
     def _let_go(self) -> None:
         self._checkpointer.close()
         self._connection.close()
 
     def _keep_pace(self) -> None:
+        self._keep_clear()  # a moment for checkpoints, too
         self._checkpointer.keep_pace()
 
     def _commit_all(self, requests: Sequence[Request]) -> None:
@@ -99,15 +106,23 @@ class SqliteWriter(Writer):
         go first. Looking more often costs little and shortens the wait a hundredfold.
         """
         deadline = time.monotonic() + BUSY_TIMEOUT
-        pause = _FIRST_LOOK
+        pause, waited = _FIRST_LOOK, False
         while True:
+            self._keep_clear()
             try:
                 self._connection.execute("BEGIN IMMEDIATE")
             except sqlite3.OperationalError as error:
                 busy = getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
                 if not busy or time.monotonic() > deadline:
                     raise
+                waited = True
                 time.sleep(pause)
                 pause = min(pause * 1.2, _LAST_LOOK)
             else:
+                self._crowding += _SHARE * (waited - self._crowding)
                 return
+
+    def _keep_clear(self) -> None:
+        """Where it is crowded, leave the file now and then to those who look more seldom."""
+        if self._crowding > _CROWDED and (since := time.time() % _CLEAR_EVERY) < _CLEAR_FOR:
+            time.sleep(_CLEAR_FOR - since)
