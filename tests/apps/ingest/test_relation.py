@@ -94,10 +94,9 @@ class Both:
         self.program = Program(url)
 
     def job(self, queue_id: str) -> Job:
-        [(job_id,)] = self.program.ask(
-            "SELECT job_id FROM unified_queue_job WHERE queue_id = ?", queue_id
-        )
-        return run_sync(self.app.get(job_id))
+        sql = "SELECT job_id FROM unified_queue_job WHERE queue_id = ?"
+        found = self.app.read(lambda tx: tx.execute(sql, (queue_id,)).fetchone())
+        return run_sync(self.app.get(run_sync(found)[0]))
 
     def events(self, queue_id: str) -> list[str]:
         return [entry.event.value for entry in run_sync(self.app.log(self.job(queue_id).id))]
