@@ -1,7 +1,7 @@
-"""Ingestion through items beside the same pipeline without a queue; and counting many items."""
+"""Ingestion through items beside the same pipeline without a queue; counting; SQL inserts."""
 
 from benchmarks.contenders import Contender
-from benchmarks.scenarios import ingest
+from benchmarks.scenarios import ingest, relation
 from benchmarks.suites import Bar, Column, Suite, at, best_of, none
 
 SUITE = Suite(
@@ -18,9 +18,16 @@ SUITE = Suite(
             "faiss-cpu",
         ),
     ),
-    scenarios=ingest.SCENARIOS,
+    scenarios=(*ingest.SCENARIOS, relation.SQLITE),
     columns=(Column("files /s", "folder.rate"),),
-    details=(Column("items that were counted", "stats.items"),),
+    details=(
+        Column("items that were counted", "stats.items"),
+        *(
+            Column(f"{title}, {batch:,} a commit, rows/s", f"sql-inserts.{name}_{batch}")
+            for batch in relation.BATCHES
+            for title, name in (("bare table", "bare"), ("unified_queue", "ours"))
+        ),
+    ),
     bars=(
         Bar(
             "10,000 files through a folder item (0.6x the bare pipeline)",
@@ -43,6 +50,16 @@ SUITE = Suite(
             none,
             "{:.2f} times",
             less_is_better=True,
+        ),
+        *(
+            Bar(
+                f"SQL inserts beside a bare table, {batch:,} a commit",
+                f"sql-inserts.share_{batch}",
+                at(0.5),
+                none,
+                "{:.0%}",
+            )
+            for batch in relation.BATCHES
         ),
     ),
 )

@@ -12,7 +12,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from penstock import Cancelled, Done, Failed, Job, Penstock, RetryPolicy, State, run_sync
+from penstock import Cancelled, Done, Failed, Job, JobQuery, Penstock, RetryPolicy, State, run_sync
 from penstock.apps.ingest import relation
 from penstock.stores.postgres.connection import address
 
@@ -131,7 +131,7 @@ class Both:
             if queue == "ingest" and n:
                 totals[state] = totals.get(state, 0) + n
         states: dict[str, int] = {}
-        for job in run_sync(self.app.find()):
+        for job in run_sync(self.app.find(JobQuery(queue="ingest", limit=10_000))):
             states[job.state] = states.get(job.state, 0) + 1
         assert totals == states
 

@@ -223,12 +223,20 @@ BEGIN
         SELECT id FROM penstock_job
         WHERE dedupe = 'ingest:' || NEW.idempotency_key AND dedupe IS NOT NULL AND stage < 3
     );
-    INSERT INTO penstock_call (verb, job_id, reason)
-    SELECT 'cancel', s.job_id, 'its row was replaced' FROM unified_queue_state AS s
-    WHERE s.stage < 3 AND (s.queue_id = NEW.queue_id OR s.job_id IN (
+    -- The new row does not follow the old job.
+    UPDATE unified_queue_job SET token = -1 WHERE queue_id = NEW.queue_id;
+    DELETE FROM unified_queue_job WHERE queue_id <> NEW.queue_id AND job_id IN (
         SELECT id FROM penstock_job
         WHERE dedupe = 'ingest:' || NEW.idempotency_key AND dedupe IS NOT NULL AND stage < 3
-    ));
+    );
+    INSERT INTO penstock_call (verb, job_id, reason)
+    SELECT 'cancel', id, 'its row was replaced' FROM penstock_job
+    WHERE queue = 'ingest' AND stage < 3 AND id IN (
+        SELECT job_id FROM unified_queue_job WHERE queue_id = NEW.queue_id
+        UNION ALL
+        SELECT id FROM penstock_job
+        WHERE dedupe = 'ingest:' || NEW.idempotency_key AND dedupe IS NOT NULL AND stage < 3
+    );
     DELETE FROM unified_queue_job WHERE queue_id = NEW.queue_id;
 END;
 
