@@ -3,6 +3,7 @@
 from benchmarks.contenders import Contender
 from benchmarks.scenarios import ingest, relation
 from benchmarks.suites import Bar, Column, Suite, at, best_of, none
+from benchmarks.suites import relation as inserts
 
 SUITE = Suite(
     name="ingest",
@@ -22,11 +23,7 @@ SUITE = Suite(
     columns=(Column("files /s", "folder.rate"),),
     details=(
         Column("items that were counted", "stats.items"),
-        *(
-            Column(f"{title}, {batch:,} a commit, rows/s", f"sql-inserts.{name}_{batch}")
-            for batch in relation.BATCHES
-            for title, name in (("bare table", "bare"), ("unified_queue", "ours"))
-        ),
+        *inserts.DETAILS,
     ),
     bars=(
         Bar(
@@ -51,15 +48,6 @@ SUITE = Suite(
             "{:.2f} times",
             less_is_better=True,
         ),
-        *(
-            Bar(
-                f"SQL inserts beside a bare table, {batch:,} a commit",
-                f"sql-inserts.share_{batch}",
-                at(0.5),
-                none,
-                "{:.0%}",
-            )
-            for batch in relation.BATCHES
-        ),
+        *inserts.BARS,
     ),
 )

@@ -52,7 +52,7 @@ while jobs := run_sync(app.claim(worker="w", queues=("ingest",), limit=7)):
 """
 
 
-@pytest.fixture
+@pytest.fixture(params=["sqlite", "postgres"])
 def both(tmp_path: Path) -> Iterator[Both]:
     opened = Both(f"sqlite:///{tmp_path}/jobs.db")
     yield opened

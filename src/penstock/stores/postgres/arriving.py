@@ -29,6 +29,12 @@ class Arrival(NamedTuple):
     state: str | None
 
 
+def adopt(tx: Transaction) -> None:
+    """Make the jobs of newcomers: rows that other programs have added to a table of ours."""
+    if tx.execute("adopt").fetchone()[0]:
+        tx.written = tx.ring = tx.ring_others = True
+
+
 def link(tx: Transaction) -> None:
     """Write what these jobs mean for others, and others for them."""
     found = [Arrival(*row) for row in tx.execute("arrived").fetchall()]

@@ -33,6 +33,7 @@ from penstock.core.store import Clock
 from penstock.core.times import from_micros, span_to_micros, to_micros
 from penstock.stores.postgres import mirrors
 from penstock.stores.postgres.arrays import Int8s, Texts
+from penstock.stores.postgres.arriving import adopt
 from penstock.stores.postgres.bell import Bell
 from penstock.stores.postgres.connection import address, connect, prepare, queries, translated
 from penstock.stores.postgres.places import ClaimPlaces, Places
@@ -66,6 +67,7 @@ _PATIENCE = 30.0
 _LOOK = 0.05
 _MODES = {
     "_add_beside": Mode.BESIDE,
+    "_adopt": Mode.BESIDE,
     "_claim": Mode.SHARED,
     "_finish": Mode.SHARED,
     "_renew": Mode.SHARED,
@@ -137,7 +139,14 @@ class PostgresStore(SqlStore):
     async def _read(self, read: Callable[[Reading], T]) -> T:
         if self._closed:
             raise StoreError(f"{self._where.name} was closed")
+        if await self._aside(lambda: self._read_here(_has_newcomers)):
+            await self._write(self._adopt, None)
         return await self._aside(lambda: self._read_here(read))
+
+    def _adopt(self, tx: Transaction, calls: Sequence[None]) -> list[None]:
+        """Make the jobs of newcomers, beside others."""
+        adopt(tx)
+        return list(calls)
 
     async def _aside(self, do: Callable[[], T]) -> T:
         """Do what takes time where it keeps no event loop waiting."""
@@ -566,6 +575,10 @@ class PostgresStore(SqlStore):
 
     def _write_digest(self, tx: Transaction, digests: Sequence[history.Digest]) -> list[int]:
         return history.write(tx, digests)
+
+
+def _has_newcomers(reading: Reading) -> bool:
+    return bool(reading.execute("newcomers").fetchone()[0])
 
 
 def _options(asked: tuple[NewJob, str]) -> tuple[Any, ...]:
