@@ -182,26 +182,29 @@ BEGIN
     VALUES (call_add(unified_queue_wanted(q, tries, NULL), 'sql'), q.queue_id);
 END $$;
 
--- Makes the jobs of newcomers.
+-- Makes the jobs of newcomers. Their rows are looked up one by one: left to itself, PostgreSQL may
+-- walk through all of `gone` for each.
 CREATE FUNCTION unified_queue_come() RETURNS trigger LANGUAGE plpgsql
-SET search_path FROM CURRENT AS $$
+SET search_path FROM CURRENT SET enable_seqscan = off AS $$
 DECLARE
     items text[];
     wanted json;
 BEGIN
     INSERT INTO unified_queue_delta (tenant_id, collection, item_type, status, n)
-    SELECT q.tenant_id, q.collection, q.item_type, q.status, count(*) FROM gone AS c
-    JOIN unified_queue AS q ON q.queue_id = c.row_id WHERE c.source = 'unified_queue'
-    GROUP BY q.tenant_id, q.collection, q.item_type, q.status;
+    SELECT (q.r).tenant_id, (q.r).collection, (q.r).item_type, (q.r).status, count(*)
+    FROM gone AS c
+    CROSS JOIN LATERAL (SELECT r FROM unified_queue AS r WHERE r.queue_id = c.row_id OFFSET 0) AS q
+    WHERE c.source = 'unified_queue' GROUP BY 1, 2, 3, 4;
     SELECT
-        array_agg(q.queue_id ORDER BY c.id),
-        json_agg(unified_queue_wanted(q, greatest(q.retry_count, 0), c.at) ORDER BY c.id)
+        array_agg(c.row_id ORDER BY c.id),
+        json_agg(unified_queue_wanted(q.r, greatest((q.r).retry_count, 0), c.at) ORDER BY c.id)
     INTO items, wanted
-    FROM gone AS c JOIN unified_queue AS q ON q.queue_id = c.row_id
-    WHERE c.source = 'unified_queue' AND q.status = 'pending';
+    FROM gone AS c
+    CROSS JOIN LATERAL (SELECT r FROM unified_queue AS r WHERE r.queue_id = c.row_id OFFSET 0) AS q
+    WHERE c.source = 'unified_queue' AND (q.r).status = 'pending';
     IF items IS NOT NULL THEN
         INSERT INTO unified_queue_job (job_id, queue_id)
-        SELECT a.id, items[a.n] FROM call_add_all(wanted, 'sql') WITH ORDINALITY AS a (id, n);
+        SELECT * FROM ROWS FROM (call_add_all(wanted, 'sql'), unnest(items));
     END IF;
     RETURN NULL;
 END $$;

@@ -8,6 +8,11 @@ CREATE TABLE penstock.newcomer (
     source text NOT NULL,
     row_id text NOT NULL,
     at bigint NOT NULL
+)
+WITH (
+    autovacuum_vacuum_scale_factor = 0,
+    autovacuum_vacuum_threshold = 5000,
+    autovacuum_vacuum_cost_delay = 0
 );
 
 -- Makes the jobs of all that are there; how many, or NULL if others are at it. The next who comes
@@ -15,20 +20,30 @@ CREATE TABLE penstock.newcomer (
 -- may stay open.
 CREATE FUNCTION penstock.adopt() RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
-    adopted bigint;
+    adopted bigint := 0;
+    portion bigint;
+    last bigint;
 BEGIN
     FOR n IN 1..20 LOOP
         IF NOT EXISTS (SELECT 1 FROM penstock.newcomer) THEN
             RETURN 0;
         END IF;
-        IF pg_try_advisory_xact_lock('penstock.newcomer'::regclass::oid::integer, 0) THEN
-            DELETE FROM penstock.newcomer;
-            GET DIAGNOSTICS adopted = ROW_COUNT;
-            RETURN adopted;
+        EXIT WHEN pg_try_advisory_xact_lock('penstock.newcomer'::regclass::oid::integer, 0);
+        IF n = 20 THEN
+            RETURN NULL;
         END IF;
         PERFORM pg_sleep(0.002);
     END LOOP;
-    RETURN NULL;
+    SELECT max(id) INTO last FROM penstock.newcomer;  -- others may go on adding rows
+    LOOP
+        DELETE FROM penstock.newcomer WHERE id IN (
+            SELECT id FROM penstock.newcomer WHERE id <= last ORDER BY id LIMIT 1000
+        );
+        GET DIAGNOSTICS portion = ROW_COUNT;
+        adopted := adopted + portion;
+        EXIT WHEN portion = 0;
+    END LOOP;
+    RETURN adopted;
 END $$;
 
 -- Many new jobs at once, in their order; their numbers. `new` is a list of what `call_add` takes, and
