@@ -25,6 +25,7 @@ WALKS = {
     "queue_is_wanted": "jobs that are running",
     "running_by_task": "jobs that are running",
     "running_of_throttle": "jobs that are running",
+    "size": "the catalogue",
     "find": "without conditions, all jobs",
     "find_ids": "without conditions, all jobs",
     "tally": "without conditions, all jobs",

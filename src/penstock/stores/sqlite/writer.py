@@ -117,8 +117,18 @@ class SqliteWriter(Writer):
         for until in range(first + _ADOPTED_AT_ONCE - 1, last, _ADOPTED_AT_ONCE):
             transaction.execute("adopt", (until,))
             self._connection.execute("COMMIT")
+            self._give_way()
             self._begin()
         adopt(transaction)
+
+    def _give_way(self) -> None:
+        """Let others write, and the log be copied."""
+        self._checkpointer.consider()
+        self._lock.release()
+        try:
+            self._keep_pace()
+        finally:
+            self._lock.acquire()
 
     def _begin(self, patience: float = BUSY_TIMEOUT) -> None:
         """Begin a transaction when it is this process's turn.
