@@ -1,8 +1,9 @@
-"""Ingestion through items beside the same pipeline without a queue; and counting many items."""
+"""Ingestion through items beside the same pipeline without a queue; counting; SQL inserts."""
 
 from benchmarks.contenders import Contender
-from benchmarks.scenarios import ingest
+from benchmarks.scenarios import ingest, relation
 from benchmarks.suites import Bar, Column, Suite, at, best_of, none
+from benchmarks.suites import relation as inserts
 
 SUITE = Suite(
     name="ingest",
@@ -18,9 +19,12 @@ SUITE = Suite(
             "faiss-cpu",
         ),
     ),
-    scenarios=ingest.SCENARIOS,
+    scenarios=(*ingest.SCENARIOS, relation.SQLITE),
     columns=(Column("files /s", "folder.rate"),),
-    details=(Column("items that were counted", "stats.items"),),
+    details=(
+        Column("items that were counted", "stats.items"),
+        *inserts.DETAILS,
+    ),
     bars=(
         Bar(
             "10,000 files through a folder item (0.6x the bare pipeline)",
@@ -44,5 +48,6 @@ SUITE = Suite(
             "{:.2f} times",
             less_is_better=True,
         ),
+        *inserts.BARS,
     ),
 )

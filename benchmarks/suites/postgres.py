@@ -2,10 +2,11 @@
 
 from benchmarks import postgres
 from benchmarks.contenders import Contender
-from benchmarks.scenarios import backlog, concurrency, pickup, throughput
+from benchmarks.scenarios import backlog, concurrency, pickup, relation, throughput
 from benchmarks.scenarios import postgres as only_postgres
 from benchmarks.scenarios.sharing import DRAIN_TWO
 from benchmarks.suites import Bar, Column, Suite, at, best_of, none
+from benchmarks.suites import relation as inserts
 
 _HERE = "benchmarks.contenders.postgres"
 _RATIO = "{:.2f}x"
@@ -94,6 +95,7 @@ DETAILS = (
     Column("dead rows", "bloat.dead"),
     Column("vacuum, s", "bloat.vacuum", "{:.1f}"),
     Column("time for the last tenth of the jobs against the first", "bloat.slower", _RATIO),
+    *inserts.DETAILS,
 )
 
 _SHARES = dict.fromkeys(_PEERS, 1.0)
@@ -119,6 +121,7 @@ BARS = (
         )
         for kind in backlog.KINDS
     ),
+    *inserts.BARS,
 )
 
 SUITE = Suite(
@@ -135,6 +138,7 @@ SUITE = Suite(
         *pickup.SCENARIOS,
         *backlog.CLAIMS,
         *only_postgres.SCENARIOS,
+        relation.POSTGRES,
     ),
     columns=COLUMNS,
     details=DETAILS,

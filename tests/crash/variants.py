@@ -36,7 +36,7 @@ def rewrite(query: str, old: str, new: str) -> None:
 
 
 def acknowledges_before_commit() -> None:
-    def begin(self: Any) -> None:
+    def begin(self: Any, *_: Any) -> None:
         if self._connection.in_transaction:
             self._connection.execute("COMMIT")
         self._connection.execute("BEGIN IMMEDIATE")
@@ -47,7 +47,7 @@ def acknowledges_before_commit() -> None:
             (request.answer,) = request.verb(transaction, [request.call])
         return transaction
 
-    SqliteWriter._begin = begin  # type: ignore[method-assign]
+    SqliteWriter._begin = begin  # type: ignore[assignment,method-assign]
     SqliteWriter._commit = commit  # type: ignore[method-assign]
 
 

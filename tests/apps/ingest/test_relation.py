@@ -12,7 +12,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from penstock import Cancelled, Done, Failed, Job, Penstock, RetryPolicy, State, run_sync
+from penstock import Cancelled, Done, Failed, Job, JobQuery, Penstock, RetryPolicy, State, run_sync
 from penstock.apps.ingest import relation
 from penstock.stores.postgres.connection import address
 
@@ -94,10 +94,9 @@ class Both:
         self.program = Program(url)
 
     def job(self, queue_id: str) -> Job:
-        [(job_id,)] = self.program.ask(
-            "SELECT job_id FROM unified_queue_job WHERE queue_id = ?", queue_id
-        )
-        return run_sync(self.app.get(job_id))
+        sql = "SELECT job_id FROM unified_queue_job WHERE queue_id = ?"
+        found = self.app.read(lambda tx: tx.execute(sql, (queue_id,)).fetchone())
+        return run_sync(self.app.get(run_sync(found)[0]))
 
     def events(self, queue_id: str) -> list[str]:
         return [entry.event.value for entry in run_sync(self.app.log(self.job(queue_id).id))]
@@ -132,7 +131,7 @@ class Both:
             if queue == "ingest" and n:
                 totals[state] = totals.get(state, 0) + n
         states: dict[str, int] = {}
-        for job in run_sync(self.app.find()):
+        for job in run_sync(self.app.find(JobQuery(queue="ingest", limit=10_000))):
             states[job.state] = states.get(job.state, 0) + 1
         assert totals == states
 

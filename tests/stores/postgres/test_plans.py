@@ -13,7 +13,7 @@ from penstock.stores.postgres.connection import Address, address, connect, queri
 
 # Tables that do not grow with the jobs.
 SMALL = {"arrival", "counter", "job_id", "limit", "queue", "rate", "schedule", "seal", "token"}
-SMALL |= {"total", "worker"}
+SMALL |= {"newcomer", "total", "worker"}
 # Queries that walk, and why they may.
 WALKS = {
     "any_forward_edge": "edges of jobs that are waiting; asked when one is superseded",
@@ -25,6 +25,7 @@ WALKS = {
     "queue_is_wanted": "jobs that are running",
     "running_by_task": "jobs that are running",
     "running_of_throttle": "jobs that are running",
+    "size": "the catalogue",
     "find": "without conditions, all jobs",
     "find_ids": "without conditions, all jobs",
     "tally": "without conditions, all jobs",

@@ -95,6 +95,9 @@ def add(tx: Transaction, rows: Sequence[Row]) -> list[Added]:
         "branch, metadata) VALUES (?, ?, ?, ?, ?, ?, 'pending', ?, ?, ?, ?, ?, ?, ?, ?)",
         [_columns(row, job) for row, job in new],
     )
+    tx.executemany(
+        "UPDATE unified_queue_job SET token = 0 WHERE job_id = ?", [(job.id,) for _, job in new]
+    )
     return [
         Added(_holder(tx, job) if job.duplicate else row.queue_id, job.id, job.duplicate)
         for row, job in zip(rows, jobs, strict=True)

@@ -66,7 +66,12 @@ CREATE TABLE unified_queue_delta (
 );
 
 CREATE VIEW unified_queue_total AS
-SELECT tenant_id, collection, item_type, status, sum(n)::bigint AS n FROM unified_queue_delta
+SELECT tenant_id, collection, item_type, status, sum(n)::bigint AS n FROM (
+    SELECT tenant_id, collection, item_type, status, n FROM unified_queue_delta
+    UNION ALL
+    SELECT q.tenant_id, q.collection, q.item_type, q.status, 1 FROM newcomer AS c
+    JOIN unified_queue AS q ON q.queue_id = c.row_id WHERE c.source = 'unified_queue'
+) AS t
 GROUP BY tenant_id, collection, item_type, status;
 
 INSERT INTO queue (name) VALUES ('ingest') ON CONFLICT DO NOTHING;
@@ -137,9 +142,9 @@ CREATE FUNCTION unified_queue_state(
     WHERE k.queue_id = item
 $$;
 
--- Makes the job of a row.
-CREATE FUNCTION unified_queue_adopt(q unified_queue, tries integer) RETURNS void
-LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+-- The job of a row, as `call_add` takes it.
+CREATE FUNCTION unified_queue_wanted(q unified_queue, tries integer, came bigint) RETURNS json
+LANGUAGE plpgsql STABLE SET search_path FROM CURRENT AS $$
 DECLARE
     body json := unified_queue_body(q);
     said json := body -> 'payload';
@@ -153,28 +158,59 @@ DECLARE
         WHEN 'delete_document' THEN said ->> 'document_id'
     END;
 BEGIN
-    DELETE FROM unified_queue_job WHERE queue_id = q.queue_id;
-    INSERT INTO unified_queue_job (job_id, queue_id) VALUES (
-        call_add(
-            json_build_object(
-                'queue', 'ingest', 'task', 'ingest.item', 'priority', q.priority,
-                'lease_time', 300000000, 'tenant', nullif(q.tenant_id, ''), 'attempt', tries,
-                'run_at', CASE WHEN q.status = 'pending'
-                    THEN unified_queue_micros(q.lease_until) END,
-                'key', right(
-                    q.tenant_id || chr(31) || q.collection || chr(31) || coalesce(q.branch, 'main')
-                    || chr(31) || place,
-                    1000
-                ),
-                'dedupe', 'ingest:' || q.idempotency_key,
-                'retry', json_build_object('attempts', greatest(q.max_retries, 0) + 1)::text,
-                'body', body::text
-            ),
-            'sql'
+    RETURN json_build_object(
+        'queue', 'ingest', 'task', 'ingest.item', 'priority', q.priority,
+        'lease_time', 300000000, 'tenant', nullif(q.tenant_id, ''), 'attempt', tries,
+        'run_at', CASE WHEN q.status = 'pending' THEN unified_queue_micros(q.lease_until) END,
+        'key', right(
+            q.tenant_id || chr(31) || q.collection || chr(31) || coalesce(q.branch, 'main')
+            || chr(31) || place,
+            1000
         ),
-        q.queue_id
+        'dedupe', 'ingest:' || q.idempotency_key,
+        'retry', json_build_object('attempts', greatest(q.max_retries, 0) + 1)::text,
+        'body', body::text, 'at', came
     );
 END $$;
+
+-- Makes the job of a row.
+CREATE FUNCTION unified_queue_adopt(q unified_queue, tries integer) RETURNS void
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
+BEGIN
+    DELETE FROM unified_queue_job WHERE queue_id = q.queue_id;
+    INSERT INTO unified_queue_job (job_id, queue_id)
+    VALUES (call_add(unified_queue_wanted(q, tries, NULL), 'sql'), q.queue_id);
+END $$;
+
+-- Makes the jobs of newcomers. Their rows are looked up one by one: left to itself, PostgreSQL may
+-- walk through all of `gone` for each.
+CREATE FUNCTION unified_queue_come() RETURNS trigger LANGUAGE plpgsql
+SET search_path FROM CURRENT SET enable_seqscan = off AS $$
+DECLARE
+    items text[];
+    wanted json;
+BEGIN
+    INSERT INTO unified_queue_delta (tenant_id, collection, item_type, status, n)
+    SELECT (q.r).tenant_id, (q.r).collection, (q.r).item_type, (q.r).status, count(*)
+    FROM gone AS c
+    CROSS JOIN LATERAL (SELECT r FROM unified_queue AS r WHERE r.queue_id = c.row_id OFFSET 0) AS q
+    WHERE c.source = 'unified_queue' GROUP BY 1, 2, 3, 4;
+    SELECT
+        array_agg(c.row_id ORDER BY c.id),
+        json_agg(unified_queue_wanted(q.r, greatest((q.r).retry_count, 0), c.at) ORDER BY c.id)
+    INTO items, wanted
+    FROM gone AS c
+    CROSS JOIN LATERAL (SELECT r FROM unified_queue AS r WHERE r.queue_id = c.row_id OFFSET 0) AS q
+    WHERE c.source = 'unified_queue' AND (q.r).status = 'pending';
+    IF items IS NOT NULL THEN
+        INSERT INTO unified_queue_job (job_id, queue_id)
+        SELECT * FROM ROWS FROM (call_add_all(wanted, 'sql'), unnest(items));
+    END IF;
+    RETURN NULL;
+END $$;
+
+CREATE TRIGGER unified_queue_came AFTER DELETE ON newcomer REFERENCING OLD TABLE AS gone
+FOR EACH STATEMENT EXECUTE FUNCTION unified_queue_come();
 
 CREATE FUNCTION unified_queue_take(item text, this bigint, who text, until text) RETURNS void
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT AS $$
@@ -197,13 +233,25 @@ BEGIN
     END IF;
 END $$;
 
+-- Notes the row, or makes its job at once: what is refused if it cannot be. Ours have theirs before.
 CREATE FUNCTION unified_queue_added() RETURNS trigger LANGUAGE plpgsql
 SET search_path FROM CURRENT AS $$
 BEGIN
-    PERFORM unified_queue_count(NEW, 1);
-    UPDATE unified_queue_job SET token = 0 WHERE queue_id = NEW.queue_id AND token = -1;
-    IF NOT FOUND AND NEW.status IN ('pending', 'in_progress') THEN
-        PERFORM unified_queue_adopt(NEW, greatest(NEW.retry_count, 0));
+    IF EXISTS (SELECT 1 FROM unified_queue_job WHERE queue_id = NEW.queue_id AND token = -1) THEN
+        PERFORM unified_queue_count(NEW, 1);
+    ELSIF NEW.status <> 'in_progress' AND NEW.lease_until IS NULL
+    AND NOT EXISTS (SELECT 1 FROM queue WHERE name = 'ingest' AND max_pending IS NOT NULL)
+    AND NOT EXISTS (SELECT 1 FROM seal) THEN
+        INSERT INTO newcomer (source, row_id, at) VALUES ('unified_queue', NEW.queue_id, enter(0));
+        PERFORM pg_notify(TG_TABLE_SCHEMA, '');
+    ELSE
+        IF adopt() IS NULL THEN
+            RAISE EXCEPTION 'penstock: others are at the queue; try again' USING ERRCODE = '55P03';
+        END IF;
+        PERFORM unified_queue_count(NEW, 1);
+        IF NEW.status IN ('pending', 'in_progress') THEN
+            PERFORM unified_queue_adopt(NEW, greatest(NEW.retry_count, 0));
+        END IF;
         IF NEW.status = 'in_progress' THEN
             PERFORM unified_queue_take(
                 NEW.queue_id, (SELECT job_id FROM unified_queue_job WHERE queue_id = NEW.queue_id),
@@ -216,6 +264,21 @@ END $$;
 
 CREATE TRIGGER unified_queue_added AFTER INSERT ON unified_queue
 FOR EACH ROW EXECUTE FUNCTION unified_queue_added();
+
+-- A newcomer has its job before anything else becomes of it. Triggers go by their names: this is the
+-- first. If others are at it, the row stays as it is.
+CREATE FUNCTION unified_queue_know() RETURNS trigger LANGUAGE plpgsql
+SET search_path FROM CURRENT AS $$
+BEGIN
+    IF NOT EXISTS (SELECT 1 FROM unified_queue_job WHERE queue_id = OLD.queue_id)
+    AND adopt() IS NULL THEN
+        RETURN NULL;
+    END IF;
+    RETURN CASE TG_OP WHEN 'DELETE' THEN OLD ELSE NEW END;
+END $$;
+
+CREATE TRIGGER unified_queue_a_newcomer BEFORE UPDATE OR DELETE ON unified_queue
+FOR EACH ROW EXECUTE FUNCTION unified_queue_know();
 
 -- What may not be: the row stays as it is, as if the statement had not matched it. A late worker is
 -- told apart by its job, which somebody else holds now, and leaves an entry in the log.

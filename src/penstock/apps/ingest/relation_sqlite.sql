@@ -3,7 +3,8 @@
 --
 -- A row and its job say the same at every moment. Whoever changes a row with SQL calls a verb of the
 -- queue by it, or the row stays as it is; whoever changes a job changes its row, by a mirror. Each of
--- the two looks first whether the other is already so, and then does nothing.
+-- the two looks first whether the other is already so, and then does nothing. The job of a new row is
+-- made before anyone looks at jobs, or does more with the row: see `penstock_newcomer`.
 -- No statement in a trigger may meet a conflict: INSERT OR REPLACE of another program would be
 -- imposed on it.
 
@@ -73,8 +74,8 @@ CREATE TABLE unified_queue_job (
     token INTEGER NOT NULL DEFAULT 0
 );
 
--- Kept with every change of a row, so that nothing ever counts them.
-CREATE TABLE unified_queue_total (
+-- Kept with every change of a row, so that nothing ever counts them, but for newcomers.
+CREATE TABLE unified_queue_kept (
     tenant_id TEXT NOT NULL,
     collection TEXT NOT NULL,
     item_type TEXT NOT NULL,
@@ -83,12 +84,21 @@ CREATE TABLE unified_queue_total (
     PRIMARY KEY (tenant_id, collection, item_type, status)
 ) WITHOUT ROWID;
 
+CREATE VIEW unified_queue_total AS
+SELECT tenant_id, collection, item_type, status, sum(n) AS n FROM (
+    SELECT tenant_id, collection, item_type, status, n FROM unified_queue_kept
+    UNION ALL
+    SELECT q.tenant_id, q.collection, q.item_type, q.status, 1 FROM penstock_newcomer AS c
+    CROSS JOIN unified_queue AS q ON q.queue_id = c.row_id WHERE c.source = 'unified_queue'
+)
+GROUP BY tenant_id, collection, item_type, status;
+
 CREATE VIEW unified_queue_count (tenant_id, collection, item_type, status, n) AS
 SELECT NULL, NULL, NULL, NULL, NULL WHERE false;
 
 CREATE TRIGGER unified_queue_counted INSTEAD OF INSERT ON unified_queue_count
 BEGIN
-    INSERT INTO unified_queue_total (tenant_id, collection, item_type, status, n)
+    INSERT INTO unified_queue_kept (tenant_id, collection, item_type, status, n)
     VALUES (NEW.tenant_id, NEW.collection, NEW.item_type, NEW.status, NEW.n)
     ON CONFLICT DO UPDATE SET n = n + excluded.n;
 END;
@@ -110,9 +120,9 @@ FROM unified_queue_job AS k CROSS JOIN penstock_job AS j ON j.id = k.job_id;
 -- SQLite would make a table in memory for it, each time.
 CREATE VIEW unified_queue_adopt (
     queue_id, item_type, op, tenant_id, collection, branch, priority, status, lease_until,
-    idempotency_key, retry_count, max_retries, payload, metadata
+    idempotency_key, retry_count, max_retries, payload, metadata, at
 ) AS SELECT
-    NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+    NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
 WHERE false;
 
 CREATE TRIGGER unified_queue_adopted INSTEAD OF INSERT ON unified_queue_adopt
@@ -123,7 +133,7 @@ WHEN NEW.status IN ('pending', 'in_progress') AND NOT EXISTS (
 BEGIN
     DELETE FROM unified_queue_job WHERE queue_id = NEW.queue_id;
     INSERT INTO penstock_add (
-        queue, task, priority, run_at, lease_time, key, dedupe, tenant, retry, attempt, body
+        queue, task, priority, run_at, lease_time, key, dedupe, tenant, retry, attempt, body, at
     )
     VALUES (
         'ingest', 'ingest.item', NEW.priority,
@@ -143,7 +153,15 @@ BEGIN
             END,
             -1000
         ),
-        'ingest:' || NEW.idempotency_key, nullif(NEW.tenant_id, ''),
+        -- A job of another kind that has this key is no item, and keeps none away.
+        CASE WHEN NOT EXISTS (
+            SELECT 1 FROM penstock_job
+            WHERE dedupe = 'ingest:' || NEW.idempotency_key AND dedupe IS NOT NULL AND stage < 3
+        ) AND NOT EXISTS (
+            SELECT 1 FROM penstock_job
+            WHERE dedupe = 'ingest:' || NEW.idempotency_key AND dedupe IS NOT NULL AND stage = 3
+        ) THEN 'ingest:' || NEW.idempotency_key END,
+        nullif(NEW.tenant_id, ''),
         json_object('attempts', max(NEW.max_retries, 0) + 1), max(NEW.retry_count, 0),
         json_object(
             'queue_id', NEW.queue_id, 'item_type', NEW.item_type, 'op', NEW.op,
@@ -151,7 +169,8 @@ BEGIN
             'branch', ifnull(NEW.branch, 'main'), 'payload', json(NEW.payload),
             'metadata', json(CASE WHEN json_valid(NEW.metadata) THEN NEW.metadata
                 WHEN NEW.metadata IS NULL THEN '{}' END)
-        )
+        ),
+        NEW.at
     );
     INSERT INTO unified_queue_job (job_id, queue_id)
     VALUES ((SELECT max(id) FROM penstock_job), NEW.queue_id);
@@ -162,6 +181,7 @@ CREATE VIEW unified_queue_take (queue_id, worker_id, lease_until) AS
 SELECT NULL, NULL, NULL WHERE false;
 
 CREATE TRIGGER unified_queue_taken INSTEAD OF INSERT ON unified_queue_take
+WHEN NEW.queue_id IS NOT NULL
 BEGIN
     SELECT RAISE(ABORT, 'unified_queue: lease_until is no timestamp')
     WHERE NEW.lease_until IS NOT NULL AND {millis(NEW.lease_until)} IS NULL;
@@ -203,53 +223,111 @@ BEGIN
         SELECT id FROM penstock_job
         WHERE dedupe = 'ingest:' || NEW.idempotency_key AND dedupe IS NOT NULL AND stage < 3
     );
-    INSERT INTO penstock_call (verb, job_id, reason)
-    SELECT 'cancel', s.job_id, 'its row was replaced' FROM unified_queue_state AS s
-    WHERE s.stage < 3 AND (s.queue_id = NEW.queue_id OR s.job_id IN (
+    -- The new row does not follow the old job.
+    UPDATE unified_queue_job SET token = -1 WHERE queue_id = NEW.queue_id;
+    DELETE FROM unified_queue_job WHERE queue_id <> NEW.queue_id AND job_id IN (
         SELECT id FROM penstock_job
         WHERE dedupe = 'ingest:' || NEW.idempotency_key AND dedupe IS NOT NULL AND stage < 3
-    ));
+    );
+    INSERT INTO penstock_call (verb, job_id, reason)
+    SELECT 'cancel', id, 'its row was replaced' FROM penstock_job
+    WHERE queue = 'ingest' AND stage < 3 AND id IN (
+        SELECT job_id FROM unified_queue_job WHERE queue_id = NEW.queue_id
+        UNION ALL
+        SELECT id FROM penstock_job
+        WHERE dedupe = 'ingest:' || NEW.idempotency_key AND dedupe IS NOT NULL AND stage < 3
+    );
     DELETE FROM unified_queue_job WHERE queue_id = NEW.queue_id;
 END;
 
-CREATE TRIGGER unified_queue_added AFTER INSERT ON unified_queue
-WHEN NEW.status <> 'in_progress'
+-- Makes the job of a newcomer: a row as it stands, and when it came.
+CREATE VIEW unified_queue_newcomer (
+    queue_id, item_type, op, tenant_id, collection, branch, priority, status, lease_until,
+    worker_id, idempotency_key, payload_json, retry_count, max_retries, metadata, at
+) AS SELECT
+    NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+WHERE false;
+
+CREATE TRIGGER unified_queue_arrived INSTEAD OF INSERT ON unified_queue_newcomer
 BEGIN
     INSERT INTO unified_queue_replace VALUES (NEW.queue_id, NEW.idempotency_key);
-    INSERT INTO unified_queue_total (tenant_id, collection, item_type, status, n)
-    VALUES (NEW.tenant_id, NEW.collection, NEW.item_type, NEW.status, 1)
-    ON CONFLICT DO UPDATE SET n = n + 1;
+    INSERT INTO unified_queue_count
+    VALUES (NEW.tenant_id, NEW.collection, NEW.item_type, NEW.status, 1);
     INSERT INTO unified_queue_adopt VALUES (
         NEW.queue_id, NEW.item_type, NEW.op, NEW.tenant_id, NEW.collection, NEW.branch,
         NEW.priority, NEW.status, NEW.lease_until, NEW.idempotency_key, NEW.retry_count,
         NEW.max_retries, CASE WHEN json_valid(NEW.payload_json) THEN NEW.payload_json END,
-        NEW.metadata
+        NEW.metadata, NEW.at
     );
-    UPDATE unified_queue_job SET token = 0 WHERE queue_id = NEW.queue_id AND token = -1;
+    INSERT INTO unified_queue_take VALUES (
+        CASE WHEN NEW.status = 'in_progress' THEN NEW.queue_id END, NEW.worker_id, NEW.lease_until
+    );
 END;
 
--- One trigger or the other: which of two for the same row comes first, nobody says.
-CREATE TRIGGER unified_queue_added_taken AFTER INSERT ON unified_queue
-WHEN NEW.status = 'in_progress'
+CREATE TRIGGER unified_queue_came AFTER DELETE ON penstock_newcomer
+WHEN OLD.source = 'unified_queue'
 BEGIN
-    INSERT INTO unified_queue_replace VALUES (NEW.queue_id, NEW.idempotency_key);
-    INSERT INTO unified_queue_total (tenant_id, collection, item_type, status, n)
-    VALUES (NEW.tenant_id, NEW.collection, NEW.item_type, NEW.status, 1)
-    ON CONFLICT DO UPDATE SET n = n + 1;
-    INSERT INTO unified_queue_adopt VALUES (
-        NEW.queue_id, NEW.item_type, NEW.op, NEW.tenant_id, NEW.collection, NEW.branch,
-        NEW.priority, NEW.status, NEW.lease_until, NEW.idempotency_key, NEW.retry_count,
-        NEW.max_retries, CASE WHEN json_valid(NEW.payload_json) THEN NEW.payload_json END,
-        NEW.metadata
+    INSERT INTO unified_queue_newcomer
+    SELECT
+        queue_id, item_type, op, tenant_id, collection, branch, priority, status, lease_until,
+        worker_id, idempotency_key, payload_json, retry_count, max_retries, metadata, OLD.at
+    FROM unified_queue WHERE queue_id = OLD.row_id;
+END;
+
+-- At once: what is refused if it cannot be, and what takes the place of another row.
+CREATE TRIGGER unified_queue_added AFTER INSERT ON unified_queue
+WHEN (SELECT token FROM unified_queue_job WHERE queue_id = NEW.queue_id) IS NOT -1
+BEGIN
+    INSERT INTO penstock_newcomer (source, row_id, at, at_once) VALUES (
+        'unified_queue', NEW.queue_id, (SELECT at FROM penstock_now),
+        NEW.status = 'in_progress'
+        OR 'blob' IN (
+            typeof(NEW.queue_id), typeof(NEW.tenant_id), typeof(NEW.collection),
+            typeof(NEW.branch), typeof(NEW.idempotency_key), typeof(NEW.payload_json),
+            typeof(NEW.metadata), typeof(NEW.max_retries), typeof(NEW.retry_count)
+        )
+        OR EXISTS (SELECT 1 FROM unified_queue_job WHERE queue_id = NEW.queue_id)
+        OR EXISTS (
+            SELECT 1 FROM penstock_job
+            WHERE dedupe = 'ingest:' || NEW.idempotency_key AND dedupe IS NOT NULL AND stage < 3
+        )
+        OR EXISTS (
+            SELECT 1 FROM penstock_job
+            WHERE dedupe = 'ingest:' || NEW.idempotency_key AND dedupe IS NOT NULL AND stage = 3
+        )
+        OR EXISTS (SELECT 1 FROM penstock_queue WHERE name = 'ingest' AND max_pending IS NOT NULL)
+        OR EXISTS (SELECT 1 FROM penstock_seal)
     );
-    UPDATE unified_queue_job SET token = 0 WHERE queue_id = NEW.queue_id AND token = -1;
-    INSERT INTO unified_queue_take VALUES (NEW.queue_id, NEW.worker_id, NEW.lease_until);
+END;
+
+-- Ours have their jobs before.
+CREATE TRIGGER unified_queue_followed AFTER INSERT ON unified_queue
+WHEN (SELECT token FROM unified_queue_job WHERE queue_id = NEW.queue_id) IS -1
+BEGIN
+    INSERT INTO unified_queue_count
+    VALUES (NEW.tenant_id, NEW.collection, NEW.item_type, NEW.status, 1);
+END;
+
+-- What INSERT OR REPLACE takes away has its job before, so that the log tells of both.
+CREATE TRIGGER unified_queue_met BEFORE INSERT ON unified_queue
+WHEN EXISTS (SELECT 1 FROM penstock_newcomer) AND (
+    EXISTS (SELECT 1 FROM unified_queue WHERE queue_id = NEW.queue_id)
+    OR EXISTS (
+        SELECT 1 FROM unified_queue
+        WHERE idempotency_key = NEW.idempotency_key AND status IN ('pending', 'in_progress')
+    )
+)
+BEGIN
+    DELETE FROM penstock_newcomer;
 END;
 
 -- What may not be: the row stays as it is, as if the statement had not matched it. A late worker is
--- told apart by its job, which somebody else holds now, and leaves an entry in the log.
-CREATE TRIGGER unified_queue_refused BEFORE UPDATE OF status, lease_until, worker_id ON unified_queue
-WHEN (
+-- told apart by its job, which somebody else holds now, and leaves an entry in the log. A newcomer
+-- gets its job here, because another trigger might come first.
+CREATE TRIGGER unified_queue_refused BEFORE UPDATE ON unified_queue
+WHEN EXISTS (SELECT 1 FROM penstock_newcomer)
+AND NOT EXISTS (SELECT 1 FROM unified_queue_job WHERE queue_id = OLD.queue_id)
+OR (
     SELECT CASE s.status
         WHEN 'pending' THEN NEW.status IN ('in_progress', 'done')
             AND NOT EXISTS (SELECT 1 FROM penstock_claimable WHERE id = s.job_id)
@@ -266,10 +344,15 @@ WHEN (
     FROM unified_queue_state AS s WHERE s.queue_id = OLD.queue_id
 )
 BEGIN
+    DELETE FROM penstock_newcomer;
     INSERT INTO penstock_call (verb, job_id, actor, reason)
     SELECT 'refuse', job_id, ifnull(NEW.worker_id, 'sql'), 'the row cannot become ' || NEW.status
     FROM unified_queue_state WHERE queue_id = OLD.queue_id AND stage = 3;
-    SELECT RAISE(IGNORE);
+    SELECT RAISE(IGNORE) FROM unified_queue_state AS s
+    WHERE s.queue_id = OLD.queue_id AND (
+        s.status <> 'pending' OR NEW.status IN ('in_progress', 'done')
+        AND NOT EXISTS (SELECT 1 FROM penstock_claimable WHERE id = s.job_id)
+    );
 END;
 
 CREATE TRIGGER unified_queue_changed
@@ -292,7 +375,7 @@ BEGIN
         NEW.queue_id, NEW.item_type, NEW.op, NEW.tenant_id, NEW.collection, NEW.branch,
         NEW.priority, NEW.status, NEW.lease_until, NEW.idempotency_key, 0,
         NEW.max_retries, CASE WHEN json_valid(NEW.payload_json) THEN NEW.payload_json END,
-        NEW.metadata
+        NEW.metadata, NULL
     );
     -- A lease that has run out: the item is taken back, or over. Its own worker may be late with an
     -- error, as long as nobody else has it.
@@ -382,6 +465,13 @@ BEGIN
             WHEN NEW.metadata IS NULL THEN '{}' END)
     )
     WHERE job_id = (SELECT job_id FROM unified_queue_state WHERE queue_id = NEW.queue_id AND stage < 3);
+END;
+
+CREATE TRIGGER unified_queue_left BEFORE DELETE ON unified_queue
+WHEN EXISTS (SELECT 1 FROM penstock_newcomer)
+AND NOT EXISTS (SELECT 1 FROM unified_queue_job WHERE queue_id = OLD.queue_id)
+BEGIN
+    DELETE FROM penstock_newcomer;
 END;
 
 CREATE TRIGGER unified_queue_deleted AFTER DELETE ON unified_queue

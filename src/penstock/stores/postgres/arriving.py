@@ -1,6 +1,7 @@
 """Links what came or ended inside transactions of somebody else to the other jobs.
 
-Whoever has the queue alone does so first: from then on, such jobs are as any others.
+Whoever has the queue alone does so first: from then on, such jobs are as any others. Rows that
+other programs have added get their jobs before that, and before anyone reads.
 """
 
 from collections.abc import Collection, Sequence
@@ -12,7 +13,7 @@ from penstock.core.job import Change, Job, OnFailure
 from penstock.core.lifecycle import State, abandon, frees, supersede
 from penstock.stores.sql.moving import Moving
 from penstock.stores.sql.rows import STAGES, encoded
-from penstock.stores.sql.transaction import Transaction
+from penstock.stores.sql.transaction import Reading, Transaction
 
 _needed = msgspec.json.Decoder(list[tuple[int, int]])
 
@@ -27,6 +28,23 @@ class Arrival(NamedTuple):
     needed: str | None
     on_failure: str | None
     state: str | None
+
+
+def adopt(tx: Transaction) -> None:
+    """Make the jobs of newcomers: rows that other programs have added to a table of ours."""
+    if tx.execute("adopt").fetchone()[0]:
+        tx.written = tx.ring = tx.ring_others = True
+
+
+def adopt_beside(tx: Transaction, calls: Sequence[None]) -> list[None]:
+    """Do that as a verb, which meets nobody."""
+    adopt(tx)
+    return list(calls)
+
+
+def has_newcomers(reading: Reading) -> bool:
+    """Whether there are any."""
+    return bool(reading.execute("newcomers").fetchone()[0])
 
 
 def link(tx: Transaction) -> None:

@@ -233,7 +233,10 @@ RETURNING j.queue;
 EXISTS (SELECT 1 FROM penstock.job_active WHERE stage = 1 AND run_at <= $1)
 
 -- name: _any_arrived
-(EXISTS (SELECT 1 FROM penstock.arrival) OR EXISTS (SELECT 1 FROM penstock.seal))
+(
+    EXISTS (SELECT 1 FROM penstock.arrival) OR EXISTS (SELECT 1 FROM penstock.newcomer)
+    OR EXISTS (SELECT 1 FROM penstock.seal)
+)
 
 -- name: _any_say
 (
@@ -822,6 +825,14 @@ UPDATE penstock.job_active AS j SET stage = (j.run_at > $1)::integer
 FROM t WHERE j.ctid = t.tid
 RETURNING j.id, j.queue, j.stage;
 
+-- Whether other programs have added rows that have no job yet.
+-- name: newcomers
+SELECT EXISTS (SELECT 1 FROM penstock.newcomer);
+
+-- Makes their jobs; how many.
+-- name: adopt
+SELECT penstock.adopt();
+
 -- name: any_arrived
 SELECT EXISTS (SELECT 1 FROM penstock.arrival);
 
@@ -848,7 +859,7 @@ SELECT
     to_regprocedure('penstock.add_within(text)') IS NOT NULL AND CAST($1 AS text) IS NOT NULL;
 
 -- name: add_within
-SELECT penstock.add_within(CAST($1 AS text));
+SELECT penstock.add_within(CAST($1 AS text)) FROM penstock.adopt();
 
 -- name: finish_within
 SELECT penstock.finish_within(CAST($1 AS text));

@@ -26,7 +26,7 @@ from penstock.core.lifecycle import Done
 from penstock.core.mirror import Mirror
 from penstock.core.seal import Seal
 from penstock.core.store import Clock
-from penstock.stores.postgres import finishing, mirrors
+from penstock.stores.postgres import arriving, finishing, mirrors
 from penstock.stores.postgres.bell import Bell
 from penstock.stores.postgres.beside import Beside, depends
 from penstock.stores.postgres.claiming import Claims
@@ -96,6 +96,7 @@ class PostgresStore(SqlStore):
         """How much of the queue each verb needs to itself; those that are not here, all of it."""
         return {
             self._beside.add: Mode.BESIDE,
+            arriving.adopt_beside: Mode.BESIDE,
             self._claim: Mode.SHARED,
             self._finish: Mode.SHARED,
             self._noting.write: Mode.SHARED,
@@ -138,6 +139,8 @@ class PostgresStore(SqlStore):
     async def _read(self, read: Callable[[Reading], T]) -> T:
         if self._closed:
             raise StoreError(f"{self._where.name} was closed")
+        if await self._aside(lambda: self._read_here(arriving.has_newcomers)):
+            await self._write(arriving.adopt_beside, None)
         return await self._aside(lambda: self._read_here(read))
 
     async def _aside(self, do: Callable[[], T]) -> T:

@@ -21,7 +21,7 @@ from psycopg.pq import TransactionStatus
 
 from penstock.core.errors import StoreUnavailable
 from penstock.core.store import Clock
-from penstock.stores.postgres.arriving import link
+from penstock.stores.postgres.arriving import adopt, link
 from penstock.stores.postgres.connection import DAY, Address, begin, connect, translate
 from penstock.stores.postgres.transaction import Connection, Mode, NeedsAlone, PostgresTransaction
 from penstock.stores.sql.writer import Request, Verb, Writer
@@ -171,6 +171,7 @@ class PostgresWriter(Writer):
         transaction, number = self._begin(connection, mode)
         try:
             if mode is Mode.ALONE:
+                adopt(transaction)
                 link(transaction)
             for verb, group in groupby(requests, key=attrgetter("verb")):
                 members = list(group)

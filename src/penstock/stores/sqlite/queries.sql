@@ -1117,6 +1117,7 @@ SELECT
     (SELECT json_group_array(json_array(name, seen_at)) FROM penstock_worker),
     json_array(
         (SELECT max(id) FROM penstock_log),
+        (SELECT max(id) FROM penstock_newcomer),
         (SELECT value FROM penstock_meta WHERE name = 'last_schedule'),
         (
             SELECT json_group_array(json_array(
@@ -1129,6 +1130,14 @@ SELECT
 
 -- name: triggers
 SELECT name, sql FROM sqlite_schema WHERE type = 'trigger' AND substr(name, 1, length(?1)) = ?1;
+
+-- The first and the last of the rows that other programs have added, and that have no job yet.
+-- name: newcomers
+SELECT (SELECT min(id) FROM penstock_newcomer), (SELECT max(id) FROM penstock_newcomer);
+
+-- Makes their jobs: triggers of applications follow, in the order of the ids.
+-- name: adopt
+DELETE FROM penstock_newcomer WHERE id <= ?;
 
 -- What programs ended with SQL alone, and others wait for.
 -- name: arrived

@@ -29,7 +29,7 @@ from penstock.stores.sqlite import mirrors
 from penstock.stores.sqlite.bell import Bell
 from penstock.stores.sqlite.connection import connect, prepared, translated
 from penstock.stores.sqlite.forks import note_closed, note_opened, refuse_inherited
-from penstock.stores.sqlite.transaction import SQL, SqliteReading, SqliteTransaction
+from penstock.stores.sqlite.transaction import SQL, SqliteReading, SqliteTransaction, adopt
 from penstock.stores.sqlite.writer import SqliteWriter
 
 A = TypeVar("A")
@@ -37,6 +37,8 @@ C = TypeVar("C")
 T = TypeVar("T")
 
 _READER_THREADS = 2
+# Who reads waits so long for the jobs of newcomers, while others write; then it goes without them.
+_PATIENCE = 1.0
 
 
 class SqliteStore(SqlStore):
@@ -122,8 +124,15 @@ class SqliteStore(SqlStore):
             raise StoreError(f"{self._path} was closed")
         loop = asyncio._get_running_loop()  # noqa: SLF001 - the public one raises
         if loop is None:
-            return self._read_here(read)
-        return await loop.run_in_executor(self._threads, self._read_here, read)
+            return self._read_adopted(read)
+        return await loop.run_in_executor(self._threads, self._read_adopted, read)
+
+    def _read_adopted(self, read: Callable[[Reading], T]) -> T:
+        """Read when every row that another program has added has its job."""
+        if self._read_here(_has_newcomers):
+            with translated(self._path):
+                self._writer.adopt(_PATIENCE)
+        return self._read_here(read)
 
     def _read_here(self, read: Callable[[Reading], T]) -> T:
         with translated(self._path):
@@ -190,7 +199,9 @@ class SqliteStore(SqlStore):
             text_factory, connection.text_factory = connection.text_factory, str
             try:
                 self._join(connection, cursor)
-                yield SqliteTransaction(cursor, self._clock)
+                transaction = SqliteTransaction(cursor, self._clock)
+                adopt(transaction)
+                yield transaction
             finally:
                 connection.text_factory = text_factory
 
@@ -205,3 +216,7 @@ class SqliteStore(SqlStore):
                     "the connection is in autocommit mode: begin a transaction first"
                 )
             cursor.execute("BEGIN IMMEDIATE")
+
+
+def _has_newcomers(reading: Reading) -> bool:
+    return reading.execute("newcomers").fetchone()[0] is not None

@@ -20,6 +20,7 @@ SQL = load_queries("penstock.stores.sqlite")
 
 # All of them become one text, which SQLite limits to a billion bytes.
 _JOBS_AT_ONCE = 100
+_LAST = 2**63 - 1
 
 
 class SqliteReading(Reading):
@@ -179,6 +180,12 @@ class SqliteTransaction(SqliteReading, Transaction):
             if n:
                 self._execute(SQL["add_totals"], (queue, stage, n))
         self.written = True
+
+
+def adopt(transaction: SqliteTransaction) -> None:
+    """Make the jobs of all newcomers: rows that other programs have added to a table of ours."""
+    if transaction.execute("adopt", (_LAST,)).rowcount:
+        transaction.written = transaction.ring = transaction.ring_others = True
 
 
 def _following(last: int, n: int) -> list[int]:

@@ -13,7 +13,7 @@ from penstock.stores.sql.transaction import Transaction
 from penstock.stores.sql.writer import Request, Writer
 from penstock.stores.sqlite.checkpoint import Checkpointer
 from penstock.stores.sqlite.connection import BUSY_TIMEOUT, connect, translate
-from penstock.stores.sqlite.transaction import SqliteTransaction
+from penstock.stores.sqlite.transaction import SqliteTransaction, adopt
 
 # How long to wait between two looks whether another process has ended its transaction.
 _FIRST_LOOK, _LAST_LOOK = 0.000_1, 0.002
@@ -22,6 +22,8 @@ _FIRST_LOOK, _LAST_LOOK = 0.000_1, 0.002
 _CLEAR_EVERY, _CLEAR_FOR = 2.4, 0.11
 # It is crowded when most of the last transactions had to wait: each counts for a tenth.
 _CROWDED, _SHARE = 0.5, 0.1
+# So many newcomers get their jobs in 0.1 seconds: other programs wait no longer than that.
+_ADOPTED_AT_ONCE = 1_000
 
 _verb_of = attrgetter("verb")
 _log = logging.getLogger(__name__)
@@ -38,6 +40,20 @@ class SqliteWriter(Writer):
         self._connection = connect(path, busy_timeout=0)
         self._checkpointer = Checkpointer(path, self._lock)
         self._crowding = 0.0
+
+    def adopt(self, patience: float) -> None:
+        """Make the jobs of newcomers, unless others keep the file for longer than this."""
+        self._keep_pace()
+        if not self._lock.acquire(timeout=patience):
+            return
+        try:
+            self._begin(patience)
+            self._follow_up(self._commit([]))
+        except sqlite3.OperationalError as error:
+            if not _is_busy(error):
+                raise
+        finally:
+            self._lock.release()
 
     def _let_go(self) -> None:
         self._checkpointer.close()
@@ -87,6 +103,7 @@ class SqliteWriter(Writer):
         """Do these requests in the transaction that was begun."""
         transaction = SqliteTransaction(self._connection, self._clock)
         try:
+            self._adopt(transaction)
             for verb, group in groupby(requests, key=_verb_of):
                 members = list(group)
                 answers = verb(transaction, [request.call for request in members])
@@ -99,21 +116,41 @@ class SqliteWriter(Writer):
             raise
         return transaction
 
-    def _begin(self) -> None:
+    def _adopt(self, transaction: SqliteTransaction) -> None:
+        """Make the jobs of newcomers first; where they are many, let others in between."""
+        first, last = transaction.execute("newcomers").fetchone()
+        if first is None:
+            return
+        for until in range(first + _ADOPTED_AT_ONCE - 1, last, _ADOPTED_AT_ONCE):
+            transaction.execute("adopt", (until,))
+            self._connection.execute("COMMIT")
+            self._give_way()
+            self._begin()
+        adopt(transaction)
+
+    def _give_way(self) -> None:
+        """Let others write, and the log be copied."""
+        self._checkpointer.consider()
+        self._lock.release()
+        try:
+            self._keep_pace()
+        finally:
+            self._lock.acquire()
+
+    def _begin(self, patience: float = BUSY_TIMEOUT) -> None:
         """Begin a transaction when it is this process's turn.
 
         SQLite's own waiting sleeps up to 100 ms between two looks, while writers that come later
         go first. Looking more often costs little and shortens the wait a hundredfold.
         """
-        deadline = time.monotonic() + BUSY_TIMEOUT
+        deadline = time.monotonic() + patience
         pause, waited = _FIRST_LOOK, False
         while True:
             self._keep_clear()
             try:
                 self._connection.execute("BEGIN IMMEDIATE")
             except sqlite3.OperationalError as error:
-                busy = getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
-                if not busy or time.monotonic() > deadline:
+                if not _is_busy(error) or time.monotonic() > deadline:
                     raise
                 waited = True
                 time.sleep(pause)
@@ -126,3 +163,7 @@ class SqliteWriter(Writer):
         """Where it is crowded, leave the file now and then to those who look more seldom."""
         if self._crowding > _CROWDED and (since := time.time() % _CLEAR_EVERY) < _CLEAR_FOR:
             time.sleep(_CLEAR_FOR - since)
+
+
+def _is_busy(error: sqlite3.Error) -> bool:
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
