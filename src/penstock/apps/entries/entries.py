@@ -125,9 +125,8 @@ class Entries:
         encoded = kind.check(data)
         text = kind.text(data)
         made = f"{kind.name}-{uuid.uuid4().hex}" if entry_id is None else _checked_id(entry_id)
-        return Content(
-            made, kind.name, category, encoded, text, digest_of(kind.name, category, text)
-        )
+        digest = digest_of(kind.name, category, text)
+        return Content(made, kind.name, category, digest, encoded, text)
 
     def job(self, ids: Sequence[str]) -> NewJob:
         """A job that embeds the rows of these ids that name it, and forgets those that are gone."""
