@@ -26,6 +26,7 @@ READ = 1024
 WORD = re.compile(r"\w+")
 MOST_WORDS = 64
 """Words of a question that are searched for; the rest of a long one adds time and little else."""
+_encode = json.JSONEncoder(ensure_ascii=False).encode
 
 
 class Row(NamedTuple):
@@ -95,7 +96,7 @@ class Catalogue:
                     item.id,
                     item.path,
                     item.type,
-                    clean(json.dumps(dict(item.metadata), ensure_ascii=False)),
+                    clean(_encode(dict(item.metadata))),
                 ),
                 (
                     clean(item.title),

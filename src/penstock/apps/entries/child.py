@@ -18,6 +18,8 @@ from penstock.apps.pool import stop_at_the_end_of_input, told
 _log = logging.getLogger(__name__)
 
 _GRACE = timedelta(seconds=20)
+_MOST_JOBS = 128
+"""Jobs that are held at a time: of an import, each has a hundred rows, which are `processing`."""
 
 
 def main() -> None:
@@ -34,7 +36,7 @@ async def _work(heard: Told) -> None:
             penstock,
             queues=[QUEUE, operations.OPERATIONS_QUEUE],
             # One batch is claimed while another is embedded.
-            concurrency=2 * settings.batch_size + len(operations.OPERATIONS),
+            concurrency=min(2 * settings.batch_size, _MOST_JOBS) + len(operations.OPERATIONS),
             name=f"entries:{socket.gethostname()}:{os.getpid()}",
             grace=_GRACE,
             sweep=timedelta(seconds=settings.poll_interval),
