@@ -4,6 +4,7 @@ import asyncio
 import logging
 import os
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from penstock.apps.pool import stop_at_the_end_of_input, told
 _log = logging.getLogger(__name__)
 
 _GRACE = timedelta(seconds=20)
+_BEHIND = 5
 _MOST_JOBS = 128
 """Jobs that are held at a time: of an import, each has a hundred rows, which are `processing`."""
 
@@ -29,6 +31,10 @@ def main() -> None:
 
 async def _work(heard: Told) -> None:
     settings = heard.settings
+    # Threads that compute, and those that they start, go behind the ones that write to the store:
+    # who is put aside while it has the lock of the store lets every request wait that writes.
+    executor = ThreadPoolExecutor(initializer=os.nice, initargs=(_BEHIND,))
+    asyncio.get_running_loop().set_default_executor(executor)
     async with Penstock(heard.url, create=False) as penstock:
         entries = Entries(penstock, Path(heard.folder), settings=settings)
         entries.register()
