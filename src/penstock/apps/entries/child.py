@@ -19,7 +19,7 @@ from penstock.apps.pool import stop_at_the_end_of_input, told
 _log = logging.getLogger(__name__)
 
 _GRACE = timedelta(seconds=20)
-_BEHIND = 5
+_BEHIND = 3
 _MOST_JOBS = 128
 """Jobs that are held at a time: of an import, each has a hundred rows, which are `processing`."""
 

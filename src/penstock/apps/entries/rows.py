@@ -1,4 +1,4 @@
-"""The rows of entries: all SQL of this application, beside the two files that make its tables.
+"""The rows of entries: all SQL of this application, beside what makes its tables (`tables`).
 
 Every function is a part of a transaction of the store. A row names the job that embeds it: that
 job's state is the row's `embedding_status`, by the mirror, in the transaction that changes the
@@ -8,48 +8,14 @@ when it is claimed.
 
 import json
 from collections.abc import Mapping, Sequence
-from importlib.resources import files
 from typing import Any, NamedTuple
 
 import msgspec
 
-from penstock import Mirror, Statements, Tables, Transaction
+from penstock import Statements, Transaction
 
 QUEUE = "entries"
 STATUSES = ("pending", "processing", "embedded", "failed")
-
-
-def _script(name: str) -> str:
-    return files("penstock.apps.entries").joinpath(name).read_text("utf-8")
-
-
-TABLES = Tables(
-    sqlite=(_script("sqlite.sql"), _script("sqlite_2.sql")),
-    postgres=(_script("postgres.sql"), _script("postgres_2.sql")),
-)
-
-# A renewed lease changes nothing here.
-_MIRRORED = """
-UPDATE entries_entry SET
-    embedding_status = CASE
-        WHEN NEW.stage < 3 THEN 'pending' WHEN NEW.stage = 3 THEN 'processing'
-        WHEN NEW.stage = 4 THEN 'embedded' ELSE 'failed' END,
-    embedding_error = CASE
-        WHEN NEW.stage = 4 THEN NULL WHEN NEW.stage > 5 THEN 'its job was cancelled'
-        ELSE replace({headline}, 'penstock.apps.entries.embedding.EmbeddingFailed: ', '') END,
-    embedding_attempts = NEW.attempt
-WHERE job = NEW.id AND (
-    NEW.stage <> 3 OR embedding_status <> 'processing' OR embedding_attempts <> NEW.attempt
-)
-"""
-MIRROR = Mirror(
-    name="entries_status",
-    queue=QUEUE,
-    sqlite=_MIRRORED.format(
-        headline="substr(NEW.error, 1, instr(NEW.error || char(10), char(10)) - 1)"
-    ),
-    postgres=_MIRRORED.format(headline="split_part(NEW.error, chr(10), 1)"),
-)
 
 _SHOWN = (
     "number, id, type, category, data, version, embedding_status, embedding_error, "
