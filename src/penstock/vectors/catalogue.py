@@ -18,7 +18,7 @@ from penstock.vectors.filters import condition
 from penstock.vectors.values import Hit, Item, Position, Where
 
 SCHEMA = Path(__file__).with_name("schema.sql")
-VERSION = 1
+VERSION = 2
 PATIENCE = 60.0
 """Seconds to wait for another process that writes."""
 READ = 1024
@@ -26,6 +26,7 @@ READ = 1024
 WORD = re.compile(r"\w+")
 MOST_WORDS = 64
 """Words of a question that are searched for; the rest of a long one adds time and little else."""
+_encode = json.JSONEncoder(ensure_ascii=False).encode
 
 
 class Row(NamedTuple):
@@ -89,22 +90,57 @@ class Catalogue:
 
     def add(self, items: Iterable[Item]) -> None:
         """Add items whose ids are not there."""
-        for item in items:
-            metadata = json.dumps(dict(item.metadata), ensure_ascii=False)
-            row = (item.id, item.path, item.type, clean(metadata))
-            added = self._db.execute(
-                "INSERT INTO item (id, path, type, metadata) VALUES (?, ?, ?, ?)", row
+        self._add(
+            (
+                (
+                    item.id,
+                    item.path,
+                    item.type,
+                    clean(_encode(dict(item.metadata))),
+                ),
+                (
+                    clean(item.title),
+                    clean(item.text),
+                    np.asarray(item.vector, dtype="<f4").tobytes(),
+                ),
             )
-            vector = np.asarray(item.vector, dtype="<f4").tobytes()
-            body = (added.lastrowid, clean(item.title), clean(item.text), vector)
-            self._db.execute("INSERT INTO body VALUES (?, ?, ?, ?)", body)
+            for item in items
+        )
 
-    def remove(self, numbers: Iterable[int]) -> None:
+    def _add(self, given: Iterable[tuple[Sequence[Any], Sequence[Any]]]) -> None:
+        """Add items as the columns that they have in both tables."""
+        first = self.position().added + 1
+        rows = list(enumerate(given, first))
+        self._db.executemany(
+            "INSERT INTO item (number, id, path, type, metadata) VALUES (?, ?, ?, ?, ?)",
+            [(number, *item) for number, (item, _) in rows],
+        )
+        self._db.executemany(
+            "INSERT INTO body VALUES (?, ?, ?, ?)", [(number, *body) for number, (_, body) in rows]
+        )
+        # In one statement: FTS5 writes a part of its index for each that has to do with it, and
+        # merges them later. For 100 texts of 1,000 characters, 75 microseconds each and not 165.
+        self._db.execute(
+            "INSERT INTO words (rowid, title, text) SELECT number, title, text FROM body "
+            "WHERE number >= ?",
+            (first,),
+        )
+
+    def remove(self, numbers: Sequence[int]) -> None:
         """Remove items by number, and note that they are gone."""
-        rows = [(number,) for number in numbers]
-        self._db.executemany("DELETE FROM body WHERE number = ?", rows)
-        self._db.executemany("DELETE FROM item WHERE number = ?", rows)
-        self._db.executemany("INSERT INTO removed (number) VALUES (?)", rows)
+        if not numbers:
+            return
+        wanted = (json.dumps(numbers),)
+        self._db.execute(
+            "INSERT INTO words (words, rowid, title, text) SELECT 'delete', number, title, text "
+            "FROM body WHERE number IN (SELECT value FROM json_each(?))",
+            wanted,
+        )
+        for table in ("body", "item"):
+            self._db.execute(
+                f"DELETE FROM {table} WHERE number IN (SELECT value FROM json_each(?))", wanted
+            )
+        self._db.execute("INSERT INTO removed (number) SELECT value FROM json_each(?)", wanted)
 
     def move(self, numbers: Sequence[int], old: str, new: str) -> None:
         """Give items another path: `new` in place of `old`, which their paths begin with.
@@ -117,13 +153,10 @@ class Catalogue:
             (json.dumps(list(numbers)),),
         ).fetchall()
         self.remove(numbers)
-        for each, path, kind, metadata, *body in rows:
-            moved = new + each[len(old) :] if each.startswith(old) else each
-            added = self._db.execute(
-                "INSERT INTO item (id, path, type, metadata) VALUES (?, ?, ?, ?)",
-                (moved, new + path[len(old) :], kind, metadata),
-            )
-            self._db.execute("INSERT INTO body VALUES (?, ?, ?, ?)", (added.lastrowid, *body))
+        self._add(
+            ((_moved(each, old, new), _moved(path, old, new), kind, metadata), body)
+            for each, path, kind, metadata, *body in rows
+        )
 
     def numbers_at(self, paths: Sequence[str]) -> list[int]:
         """The numbers of the items of these paths."""
@@ -152,6 +185,7 @@ class Catalogue:
         """Remove all items; who has copies has to begin anew."""
         self._db.execute("DELETE FROM item")
         self._db.execute("DELETE FROM body")
+        self._db.execute("INSERT INTO words (words) VALUES ('delete-all')")
         self._db.execute("INSERT INTO removed (number) VALUES (0)")
         self.forget_removals(self.position().removed)
 
@@ -247,12 +281,22 @@ class Catalogue:
 
     def _migrate(self) -> None:
         (version,) = self._db.execute("PRAGMA user_version").fetchone()
+        if version == VERSION:
+            return
         if version == 0:
-            for statement in _statements(SCHEMA.read_text("utf-8")):
-                self._db.execute(statement)
-            self._db.execute(f"PRAGMA user_version = {VERSION}")
-        elif version != VERSION:
+            statements = _statements(SCHEMA.read_text("utf-8"))
+        elif version == 1:  # triggers did what `add` and `remove` do
+            statements = iter(("DROP TRIGGER body_added", "DROP TRIGGER body_removed"))
+        else:
             raise sqlite3.DatabaseError(f"its schema has version {version}, not {VERSION}")
+        for statement in statements:
+            self._db.execute(statement)
+        self._db.execute(f"PRAGMA user_version = {VERSION}")
+
+
+def _moved(name: str, old: str, new: str) -> str:
+    """The name with `new` in place of `old`, if it begins with that."""
+    return new + name[len(old) :] if name.startswith(old) else name
 
 
 def _statements(text: str) -> Iterator[str]:

@@ -19,18 +19,10 @@ CREATE TABLE body (
     vector BLOB NOT NULL -- 32-bit floats, little-endian
 ) STRICT;
 
+-- Written by the catalogue, for many rows in one statement.
 CREATE VIRTUAL TABLE words USING fts5 (
     title, text, content = 'body', content_rowid = 'number', tokenize = 'porter unicode61'
 );
-
-CREATE TRIGGER body_added AFTER INSERT ON body BEGIN
-    INSERT INTO words (rowid, title, text) VALUES (new.number, new.title, new.text);
-END;
-
-CREATE TRIGGER body_removed AFTER DELETE ON body BEGIN
-    INSERT INTO words (words, rowid, title, text)
-    VALUES ('delete', old.number, old.title, old.text);
-END;
 
 CREATE TABLE removed (
     place INTEGER PRIMARY KEY AUTOINCREMENT,

@@ -14,6 +14,7 @@ from penstock import JobQuery, Penstock, State, Transaction
 from penstock.apps.entries import Chosen, Control, Entries, Settings, rows
 from penstock.apps.entries.checking import Checked, Checker
 from penstock.apps.entries.embedding import Embedding, Request
+from penstock.apps.entries.tables import TABLES
 from penstock.vectors import Item
 from tests.apps.entries.support import (
     SOON,
@@ -374,7 +375,7 @@ async def test_counts_are_kept_whatever_connection_has_counted(app: Penstock) ->
         tx.execute("INSERT INTO entries_count VALUES (1, 'thing', 'failed', 2)")
         tx.execute("INSERT INTO entries_count VALUES (0, 'thing', 'failed', 5)")
 
-    await app.tables("entries", rows.TABLES)
+    await app.tables("entries", TABLES)
     await app.transact(left_behind)
     for _ in range(2):
         await app.transact(rows.gather_counts)

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import os
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 
@@ -18,6 +19,9 @@ from penstock.apps.pool import stop_at_the_end_of_input, told
 _log = logging.getLogger(__name__)
 
 _GRACE = timedelta(seconds=20)
+_BEHIND = 3
+_MOST_JOBS = 128
+"""Jobs that are held at a time: of an import, each has a hundred rows, which are `processing`."""
 
 
 def main() -> None:
@@ -27,6 +31,10 @@ def main() -> None:
 
 async def _work(heard: Told) -> None:
     settings = heard.settings
+    # Threads that compute, and those that they start, go behind the ones that write to the store:
+    # who is put aside while it has the lock of the store lets every request wait that writes.
+    executor = ThreadPoolExecutor(initializer=os.nice, initargs=(_BEHIND,))
+    asyncio.get_running_loop().set_default_executor(executor)
     async with Penstock(heard.url, create=False) as penstock:
         entries = Entries(penstock, Path(heard.folder), settings=settings)
         entries.register()
@@ -34,7 +42,7 @@ async def _work(heard: Told) -> None:
             penstock,
             queues=[QUEUE, operations.OPERATIONS_QUEUE],
             # One batch is claimed while another is embedded.
-            concurrency=2 * settings.batch_size + len(operations.OPERATIONS),
+            concurrency=min(2 * settings.batch_size, _MOST_JOBS) + len(operations.OPERATIONS),
             name=f"entries:{socket.gethostname()}:{os.getpid()}",
             grace=_GRACE,
             sweep=timedelta(seconds=settings.poll_interval),

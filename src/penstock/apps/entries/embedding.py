@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_AT_ONCE = 2
-"""Batches at a time: while one is written, another is embedded."""
+_AT_ONCE = 3
+"""Batches at a time: while one is written, two are embedded, which is partly one thread each."""
 
 Vectorised = dict[str, "Vectors | Exception"]
 """For each row its vector, or why it has none."""

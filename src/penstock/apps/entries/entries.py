@@ -16,6 +16,7 @@ from penstock.apps.entries.entrytypes import EntryType, EntryTypes, InvalidEntry
 from penstock.apps.entries.rows import QUEUE, Chosen, Content, Row
 from penstock.apps.entries.settings import Settings
 from penstock.apps.entries.shelves import OpenEmbedder, Shelf, Shelves
+from penstock.apps.entries.tables import MIRROR, TABLES
 
 T = TypeVar("T")
 
@@ -93,8 +94,8 @@ class Entries:
 
     async def prepare(self) -> None:
         """Make the tables, or bring them up to date."""
-        await self.penstock.tables("entries", rows.TABLES)
-        await self.penstock.mirror(rows.MIRROR)
+        await self.penstock.tables("entries", TABLES)
+        await self.penstock.mirror(MIRROR)
         if await self.penstock.read(lambda tx: rows.fact(tx, EMBEDDER)) is None:
             await self.penstock.transact(
                 lambda tx: rows.keep_first(tx, EMBEDDER, self.settings.embedder)
@@ -125,9 +126,8 @@ class Entries:
         encoded = kind.check(data)
         text = kind.text(data)
         made = f"{kind.name}-{uuid.uuid4().hex}" if entry_id is None else _checked_id(entry_id)
-        return Content(
-            made, kind.name, category, encoded, text, digest_of(kind.name, category, text)
-        )
+        digest = digest_of(kind.name, category, text)
+        return Content(made, kind.name, category, digest, encoded, text)
 
     def job(self, ids: Sequence[str]) -> NewJob:
         """A job that embeds the rows of these ids that name it, and forgets those that are gone."""

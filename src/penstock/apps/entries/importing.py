@@ -102,7 +102,7 @@ async def import_records(
     Raises `ImportRefused` if a record is wrong, unless those are to be skipped, and
     `UnreadableFile` for a file that cannot be read.
     """
-    with Spool(entries.shelves.folder) as spool:
+    with Spool(entries.shelves.folder, TOGETHER) as spool:
         checked = await asyncio.to_thread(_check, entries, records, options, spool, progress)
         if checked.bad and not options.skip_bad and not options.dry_run:
             raise ImportRefused(checked)
@@ -177,7 +177,7 @@ def _store(
     jobs = tx.enqueue([entries.job(ids) for ids in groups])
     for ids in _groups(gone):
         rows.remove(tx, ids)
-    for job, contents in zip(jobs, spool.batches(TOGETHER), strict=False):
+    for job, contents in zip(jobs, spool.batches(), strict=False):
         rows.insert(tx, contents, job.id, now)
     added = sum(rows.counts(tx).values()) - before + len(gone)
     counts = _Counts(added, len(spool.ids) - added, len(gone))

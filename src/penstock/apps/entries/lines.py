@@ -13,6 +13,7 @@ from penstock.apps.entries.formats import OWN, TOLD, BadRecord, Exported, Record
 
 LONGEST_LINE = 8_000_000
 _ALSO_CALLED = {"entry_id": "id", "type": "entity_type", "category": "category_code"}
+_KNOWN = frozenset((*OWN, *TOLD, "data"))
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 _encode = msgspec.json.Encoder().encode
 
@@ -53,15 +54,14 @@ def _record(number: int, line: bytes) -> Record | BadRecord:
         if other in found and name not in found and "data" in found:
             found[name] = found.pop(other)
     if "data" not in found:
-        kept = {name: value for name, value in found.items() if name not in (*OWN, *TOLD)}
+        kept = {name: value for name, value in found.items() if name not in _KNOWN}
         found = {**{name: found.get(name) for name in OWN}, "data": kept}
     return _checked(number, found)
 
 
 def _checked(number: int, found: dict[str, Any]) -> Record | BadRecord:
-    unknown = sorted(found.keys() - {*OWN, *TOLD, "data"})
-    if unknown:
-        return BadRecord(number, f"has {unknown[0]!r:.80} beside its data")
+    if unknown := found.keys() - _KNOWN:
+        return BadRecord(number, f"has {min(unknown)!r:.80} beside its data")
     if not isinstance(found["data"], dict):
         return BadRecord(number, "data: expected object")
     for name in OWN:

@@ -1,4 +1,4 @@
-"""The rows of entries: all SQL of this application, beside the two files that make its tables.
+"""The rows of entries: all SQL of this application, beside what makes its tables (`tables`).
 
 Every function is a part of a transaction of the store. A row names the job that embeds it: that
 job's state is the row's `embedding_status`, by the mirror, in the transaction that changes the
@@ -8,50 +8,21 @@ when it is claimed.
 
 import json
 from collections.abc import Mapping, Sequence
-from importlib.resources import files
 from typing import Any, NamedTuple
 
 import msgspec
 
-from penstock import Mirror, Statements, Tables, Transaction
+from penstock import Statements, Transaction
 
 QUEUE = "entries"
 STATUSES = ("pending", "processing", "embedded", "failed")
-
-
-def _script(name: str) -> str:
-    return files("penstock.apps.entries").joinpath(name).read_text("utf-8")
-
-
-TABLES = Tables(sqlite=(_script("sqlite.sql"),), postgres=(_script("postgres.sql"),))
-
-# A renewed lease changes nothing here.
-_MIRRORED = """
-UPDATE entries_entry SET
-    embedding_status = CASE
-        WHEN NEW.stage < 3 THEN 'pending' WHEN NEW.stage = 3 THEN 'processing'
-        WHEN NEW.stage = 4 THEN 'embedded' ELSE 'failed' END,
-    embedding_error = CASE
-        WHEN NEW.stage = 4 THEN NULL WHEN NEW.stage > 5 THEN 'its job was cancelled'
-        ELSE replace({headline}, 'penstock.apps.entries.embedding.EmbeddingFailed: ', '') END,
-    embedding_attempts = NEW.attempt
-WHERE job = NEW.id AND (
-    NEW.stage <> 3 OR embedding_status <> 'processing' OR embedding_attempts <> NEW.attempt
-)
-"""
-MIRROR = Mirror(
-    name="entries_status",
-    queue=QUEUE,
-    sqlite=_MIRRORED.format(
-        headline="substr(NEW.error, 1, instr(NEW.error || char(10), char(10)) - 1)"
-    ),
-    postgres=_MIRRORED.format(headline="split_part(NEW.error, chr(10), 1)"),
-)
 
 _SHOWN = (
     "number, id, type, category, data, version, embedding_status, embedding_error, "
     "embedding_attempts, created_at, updated_at"
 )
+# On SQLite, what stands on the left of LEFT is looked for first.
+_WHOLE = "entries_entry LEFT JOIN entries_content USING (number)"
 # A list of texts, or of numbers, as one parameter.
 _TEXTS = {
     "sqlite": "(SELECT value FROM json_each(?))",
@@ -69,9 +40,9 @@ class Content(NamedTuple):
     id: str
     type: str
     category: str
+    digest: str
     data: str
     text: str
-    digest: str
 
 
 class Row(NamedTuple):
@@ -117,39 +88,52 @@ class Chosen(msgspec.Struct, frozen=True):
 def insert(tx: Transaction, contents: Sequence[Content], job: int, now: int) -> None:
     """Add rows that this job embeds, whatever there was; an id that is taken is replaced."""
     if tx.dialect == "sqlite":
-        values = "VALUES (?, ?, ?, ?, ?, ?, 1, 'pending', 0, ?, ?, ?)"
-        tx.executemany(_INSERT.format(values), [(*one, job, now, now) for one in contents])
+        tx.executemany(
+            f"{_INSERT} {_VALUES} {_OR_REPLACE}", [(*one[:4], job, now, now) for one in contents]
+        )
+        tx.executemany(
+            "INSERT INTO entries_content "
+            "VALUES ((SELECT number FROM entries_entry WHERE id = ?), ?, ?) "
+            f"ON CONFLICT (number) {_REPLACE_CONTENT}",
+            [(one.id, one.data, one.text) for one in contents],
+        )
         return
     # One statement for all of them: each has its costs there.
-    values = (
-        "SELECT id, type, category, data, text, digest, 1, 'pending', 0, CAST(? AS bigint), "
-        "CAST(? AS bigint), CAST(? AS bigint) FROM json_to_recordset(CAST(? AS json)) AS given "
-        "(id text, type text, category text, data text, text text, digest text)"
+    tx.execute(
+        "WITH given AS (SELECT * FROM json_to_recordset(CAST(? AS json)) AS given "
+        "(id text, type text, category text, data text, text text, digest text)), "
+        f"stored AS ({_INSERT} SELECT id, type, category, digest, 1, 'pending', 0, "
+        "CAST(? AS bigint), CAST(? AS bigint), CAST(? AS bigint) FROM given "
+        f"{_OR_REPLACE} RETURNING id, number) "
+        "INSERT INTO entries_content SELECT number, data, text FROM stored JOIN given USING (id) "
+        f"ON CONFLICT (number) {_REPLACE_CONTENT}",
+        (msgspec.json.encode([one._asdict() for one in contents]).decode(), job, now, now),
     )
-    given = msgspec.json.encode([one._asdict() for one in contents]).decode()
-    tx.execute(_INSERT.format(values), (job, now, now, given))
 
 
 _INSERT = (
-    "INSERT INTO entries_entry (id, type, category, data, text, digest, version, "
-    "embedding_status, embedding_attempts, job, created_at, updated_at) {} "
-    "ON CONFLICT (id) DO UPDATE SET type = excluded.type, category = excluded.category, "
-    "data = excluded.data, text = excluded.text, digest = excluded.digest, "
-    "version = entries_entry.version + 1, embedding_status = 'pending', "
-    "embedding_error = NULL, embedding_attempts = 0, job = excluded.job, "
-    "updated_at = excluded.updated_at"
+    "INSERT INTO entries_entry (id, type, category, digest, version, "
+    "embedding_status, embedding_attempts, job, created_at, updated_at)"
 )
+_VALUES = "VALUES (?, ?, ?, ?, 1, 'pending', 0, ?, ?, ?)"
+_OR_REPLACE = (
+    "ON CONFLICT (id) DO UPDATE SET type = excluded.type, category = excluded.category, "
+    "digest = excluded.digest, version = entries_entry.version + 1, "
+    "embedding_status = 'pending', embedding_error = NULL, embedding_attempts = 0, "
+    "job = excluded.job, updated_at = excluded.updated_at"
+)
+_REPLACE_CONTENT = "DO UPDATE SET data = excluded.data, text = excluded.text"
 
 
 def add(tx: Transaction, content: Content, job: int, now: int) -> bool:
     """Add a row that this job embeds; false if its id is taken."""
     added = tx.execute(
-        "INSERT INTO entries_entry (id, type, category, data, text, digest, version, "
-        "embedding_status, embedding_attempts, job, created_at, updated_at) "
-        "VALUES (?, ?, ?, ?, ?, ?, 1, 'pending', 0, ?, ?, ?) ON CONFLICT (id) DO NOTHING",
-        (*content, job, now, now),
-    )
-    return added.rowcount == 1
+        f"{_INSERT} {_VALUES} ON CONFLICT (id) DO NOTHING RETURNING number",
+        (*content[:4], job, now, now),
+    ).fetchone()
+    if added is not None:
+        tx.execute("INSERT INTO entries_content VALUES (?, ?, ?)", (added[0], *content[4:]))
+    return added is not None
 
 
 def rewrite(tx: Transaction, content: Content, version: int, now: int) -> bool:
@@ -158,23 +142,34 @@ def rewrite(tx: Transaction, content: Content, version: int, now: int) -> bool:
     False if it is not at that version any more, or has been begun.
     """
     changed = tx.execute(
-        "UPDATE entries_entry SET type = ?, category = ?, data = ?, text = ?, digest = ?, "
-        "version = version + 1, updated_at = ? "
-        "WHERE id = ? AND version = ? AND embedding_status = 'pending' AND embedding_attempts = 0",
-        (*content[1:], now, content.id, version),
+        "UPDATE entries_entry SET type = ?, category = ?, digest = ?, "
+        "version = version + 1, updated_at = ? WHERE id = ? AND version = ? "
+        "AND embedding_status = 'pending' AND embedding_attempts = 0 RETURNING number",
+        (*content[1:4], now, content.id, version),
     )
-    return changed.rowcount == 1
+    return _fill(tx, changed.fetchone(), content)
 
 
 def replace(tx: Transaction, content: Content, version: int, job: int, now: int) -> bool:
     """Give a row other content, which this job embeds; false if it is at another version."""
     changed = tx.execute(
-        "UPDATE entries_entry SET type = ?, category = ?, data = ?, text = ?, digest = ?, "
+        "UPDATE entries_entry SET type = ?, category = ?, digest = ?, "
         "version = version + 1, updated_at = ?, embedding_status = 'pending', "
-        "embedding_error = NULL, embedding_attempts = 0, job = ? WHERE id = ? AND version = ?",
-        (*content[1:], now, job, content.id, version),
+        "embedding_error = NULL, embedding_attempts = 0, job = ? WHERE id = ? AND version = ? "
+        "RETURNING number",
+        (*content[1:4], now, job, content.id, version),
     )
-    return changed.rowcount == 1
+    return _fill(tx, changed.fetchone(), content)
+
+
+def _fill(tx: Transaction, changed: tuple[int] | None, content: Content) -> bool:
+    """Give the row that was changed its content; false if none was."""
+    if changed is not None:
+        tx.execute(
+            "UPDATE entries_content SET data = ?, text = ? WHERE number = ?",
+            (*content[4:], *changed),
+        )
+    return changed is not None
 
 
 def hand_over(tx: Transaction, ids: Sequence[str], job: int, *, status: str) -> int:
@@ -201,10 +196,14 @@ def remove(tx: Transaction, ids: Sequence[str], name: str | None = None) -> list
     """Remove rows, of this type alone if it is given; which."""
     also, values = (" AND type = ?", [name]) if name is not None else ("", [])
     removed = tx.execute(
-        f"DELETE FROM entries_entry WHERE id IN {_TEXTS[tx.dialect]}{also} RETURNING id",
+        f"DELETE FROM entries_entry WHERE id IN {_TEXTS[tx.dialect]}{also} RETURNING id, number",
         (json.dumps(list(ids)), *values),
+    ).fetchall()
+    tx.execute(
+        f"DELETE FROM entries_content WHERE number IN {_NUMBERS[tx.dialect]}",
+        (json.dumps([number for _, number in removed]),),
     )
-    return [one for (one,) in removed.fetchall()]
+    return [one for one, _ in removed]
 
 
 # Reading
@@ -213,7 +212,7 @@ def remove(tx: Transaction, ids: Sequence[str], name: str | None = None) -> list
 def get(tx: Statements, ids: Sequence[str]) -> dict[str, Row]:
     """These rows, by their ids, as far as they are there."""
     found = tx.execute(
-        f"SELECT {_SHOWN} FROM entries_entry WHERE id IN {_TEXTS[tx.dialect]}",
+        f"SELECT {_SHOWN} FROM {_WHOLE} WHERE id IN {_TEXTS[tx.dialect]}",
         (json.dumps(list(ids)),),
     )
     return {row.id: row for row in (Row(*one) for one in found.fetchall())}
@@ -228,7 +227,7 @@ def page(
         text += f" AND number {'<' if newest else '>'} ?"
         values.append(after)
     found = tx.execute(
-        f"SELECT {_SHOWN} FROM entries_entry WHERE {text} "
+        f"SELECT {_SHOWN} FROM {_WHOLE} WHERE {text} "
         f"ORDER BY number {'DESC' if newest else 'ASC'} LIMIT ?",
         (*values, limit),
     )
@@ -260,7 +259,7 @@ def _condition(tx: Statements, chosen: Chosen) -> tuple[str, list[Any]]:
 def due(tx: Statements, jobs: Sequence[int]) -> list[Due]:
     """The rows that name these jobs, oldest job first."""
     found = tx.execute(
-        "SELECT id, job, version, type, category, text, digest FROM entries_entry "
+        f"SELECT id, job, version, type, category, text, digest FROM {_WHOLE} "
         f"WHERE job IN {_NUMBERS[tx.dialect]} ORDER BY job, number",
         (json.dumps(list(jobs)),),
     )
@@ -298,7 +297,7 @@ def count_known(tx: Statements, ids: Sequence[str]) -> int:
 def embedded(tx: Statements, ids: Sequence[str]) -> list[Due]:
     """Those of these rows that are embedded."""
     found = tx.execute(
-        "SELECT id, job, version, type, category, text, digest FROM entries_entry "
+        f"SELECT id, job, version, type, category, text, digest FROM {_WHOLE} "
         f"WHERE id IN {_TEXTS[tx.dialect]} AND embedding_status = 'embedded'",
         (json.dumps(list(ids)),),
     )

@@ -24,7 +24,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     workers: Annotated[int, Meta(ge=0, le=64)] = 1
     """How many processes embed; 0 accepts entries and embeds none."""
-    batch_size: Annotated[int, Meta(ge=1, le=1_000)] = 64
+    batch_size: Annotated[int, Meta(ge=1, le=1_000)] = 200
     """How many rows a process embeds and writes at a time."""
     poll_interval: Seconds = 1
     """How often rows of a process that fell silent are looked for; new ones wake it at once."""

@@ -1,5 +1,6 @@
 """Rows on their way into the store, in a file: never all in memory, and read as often as needed."""
 
+import struct
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,16 +10,22 @@ import msgspec
 
 from penstock.apps.entries.rows import Content
 
-_encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(Content).decode
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(list[Content]).decode
+_SIZE = struct.Struct("<I")
 
 
 class Spool:
-    """Contents of rows in a file that is gone when it is closed; their ids are kept at hand."""
+    """Contents of rows in a file that is gone when it is closed; their ids are kept at hand.
 
-    def __init__(self, folder: Path) -> None:
+    They are written and read `size` at a time, each batch behind the number of its bytes.
+    """
+
+    def __init__(self, folder: Path, size: int) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._file: IO[bytes] = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - closed by `close`
+        self._size = size
+        self._batch: list[Content] = []
         self.ids: dict[str, int] = {}
         """The line that each came from."""
 
@@ -31,16 +38,19 @@ class Spool:
     def add(self, content: Content, line: int) -> None:
         """Keep a row."""
         self.ids[content.id] = line
-        self._file.write(_encode(content) + b"\n")
+        self._batch.append(content)
+        if len(self._batch) == self._size:
+            self._write()
 
-    def batches(self, size: int) -> Iterator[list[Content]]:
-        """All rows in their order, so many at a time."""
+    def batches(self) -> Iterator[list[Content]]:
+        """All rows in their order, so many at a time; no more are added then."""
+        self._write()
         self._file.seek(0)
-        batch: list[Content] = []
-        for line in self._file:
-            batch.append(_decode(line))
-            if len(batch) == size:
-                yield batch
-                batch = []
-        if batch:
-            yield batch
+        while head := self._file.read(_SIZE.size):
+            yield _decode(self._file.read(*_SIZE.unpack(head)))
+
+    def _write(self) -> None:
+        if self._batch:
+            encoded = _encode(self._batch)
+            self._file.write(_SIZE.pack(len(encoded)) + encoded)
+            self._batch = []
