@@ -1,4 +1,4 @@
-"""The rows of entries: all SQL of this application, beside the two files that make its tables.
+"""The rows of entries: all SQL of this application, beside the files that make its tables.
 
 Every function is a part of a transaction of the store. A row names the job that embeds it: that
 job's state is the row's `embedding_status`, by the mirror, in the transaction that changes the
@@ -23,7 +23,10 @@ def _script(name: str) -> str:
     return files("penstock.apps.entries").joinpath(name).read_text("utf-8")
 
 
-TABLES = Tables(sqlite=(_script("sqlite.sql"),), postgres=(_script("postgres.sql"),))
+TABLES = Tables(
+    sqlite=(_script("sqlite.sql"), _script("sqlite_2.sql")),
+    postgres=(_script("postgres.sql"), _script("postgres_2.sql")),
+)
 
 # A renewed lease changes nothing here.
 _MIRRORED = """
@@ -362,6 +365,22 @@ def gather_counts(tx: Transaction) -> None:
             "FROM gone GROUP BY type, embedding_status "
             "ON CONFLICT (slot, type, embedding_status) DO UPDATE SET n = known.n + excluded.n"
         )
+
+
+# Rows that have failed
+
+
+def failed(tx: Statements, limit: int) -> list[str]:
+    """Rows that have failed, and whose vectors have not been looked for since."""
+    found = tx.execute("SELECT id FROM entries_failed LIMIT ?", (limit,))
+    return [one for (one,) in found.fetchall()]
+
+
+def looked_at(tx: Transaction, ids: Sequence[str]) -> None:
+    """None of these has a vector that it should not have."""
+    tx.execute(
+        f"DELETE FROM entries_failed WHERE id IN {_TEXTS[tx.dialect]}", (json.dumps(list(ids)),)
+    )
 
 
 # Facts
