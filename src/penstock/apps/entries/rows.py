@@ -24,8 +24,8 @@ def _script(name: str) -> str:
 
 
 TABLES = Tables(
-    sqlite=(_script("sqlite.sql"), _script("sqlite_2.sql")),
-    postgres=(_script("postgres.sql"), _script("postgres_2.sql")),
+    sqlite=(_script("sqlite.sql"), _script("sqlite_failed.sql")),
+    postgres=(_script("postgres.sql"), _script("postgres_failed.sql")),
 )
 
 # A renewed lease changes nothing here.
