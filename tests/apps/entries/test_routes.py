@@ -142,6 +142,9 @@ async def test_queue_is_paused_drained_and_resumed(api: Api, entries: Entries) -
     assert status["queue"]["embedded"]["total"] == 1
     assert status["workers"]["total_jobs_succeeded"] == 1
     assert (status["workers"]["num_workers"], status["workers"]["workers"]) == (1, [])
+    assert status["workers"]["status"] == "paused"
+    await api.queue("resume")
+    assert (await api("GET", "/admin/queue/status"))["workers"]["status"] == "idle"
 
 
 async def test_failed_and_stale_rows_are_counted_by_type(api: Api, entries: Entries) -> None:

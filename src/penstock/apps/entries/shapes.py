@@ -217,8 +217,13 @@ class EntriesWorker(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EntriesWorkers(msgspec.Struct, frozen=True, kw_only=True):
-    """The pool; of the jobs of the last days, how many have come to which end."""
+    """The pool; of the jobs of the last days, how many have come to which end.
 
+    `status` is `running` if any embeds, `paused`, `idle` before there is anything to embed, or
+    `off` on a server that starts none.
+    """
+
+    status: Literal["running", "paused", "idle", "off"]
     num_workers: int
     running: int
     workers: list[EntriesWorker]
