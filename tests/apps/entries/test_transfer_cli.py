@@ -82,8 +82,9 @@ def test_file_goes_in_and_comes_out_without_a_server(shell: Shell) -> None:
 def test_what_is_wrong_is_told_by_line(shell: Shell) -> None:
     (shell.folder / "bad.jsonl").write_bytes(lines([1]) + b"\n{\n" + lines([1]))
     said = shell("import", "bad.jsonl", code=4)
-    assert "2 of 3 records are wrong: line 2: is no JSON object" in said
+    assert "line 2: is no JSON object" in said
     assert "line 3: id: m-1 is that of line 1, too" in said
+    assert said.endswith("nothing was stored: 2 of 3 records are wrong\n")
     assert "1 added" in shell("import", "bad.jsonl", "--skip-bad")
     assert "there is no column 'titel'" in _wrong(shell, "titel\n1\n")
     assert "there is no 'colour'" in shell("import", "manuals.csv", "--type", "colour", code=2)
@@ -161,6 +162,15 @@ def test_files_are_bounded(shell: Shell, tmp_path: Path) -> None:
     try:
         ask = server.client.post
         assert ask("/api/v1/entries/import?format=csv").status_code == 400
+        (shell.folder / "wrong.jsonl").write_bytes(b"{\n" * 150)
+        url = ("--url", str(server.client.base_url))
+        for said in (
+            shell("import", "wrong.jsonl", "--dry-run"),
+            shell("import", "wrong.jsonl", code=4),
+            shell("import", "wrong.jsonl", *url, code=4),
+        ):
+            assert said.count("is no JSON object") == 100
+            assert "\n… and 50 more.\n" in said
         assert ask("/api/v1/entries/import?format=pdf", content=b"x").status_code == 422
         assert ask("/api/v1/entries/import", content=b"x").status_code == 422
         both = {"payload": {"rows": [], "file": "x"}}

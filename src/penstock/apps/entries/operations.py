@@ -90,7 +90,9 @@ async def import_(entries: Entries, payload: Import, run: Context) -> Mapping[st
     path = None if payload.file is None else sent_file(entries, payload.file)
     try:
         report = await _imported(entries, payload, path, run)
-    except _WRONG:
+    except _WRONG as error:
+        if isinstance(error, ImportRefused):
+            await run.checkpoint(msgspec.to_builtins(error.report))
         _forget(path)
         raise
     _forget(path)

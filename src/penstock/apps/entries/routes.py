@@ -227,7 +227,9 @@ class EntriesRoutes:
             if job.queue != OPERATIONS_QUEUE:
                 raise unknown
             progress = await self._entries.penstock.progress(job.id)
-        return shapes.operation(job, progress)
+            # Of an import that was refused, what is wrong with the file.
+            left = await self._entries.penstock.checkpoint(job.id)
+        return shapes.operation(job, progress, left)
 
     # The queue
 
