@@ -191,7 +191,11 @@ async def test_operation_runs_once_at_a_time_and_tells_how_it_ended(
     await work_off(entries)
     ended = await api("GET", f"{path}/jobs/{bad['job_id']}")
     assert ended["status"] == "failed"
-    assert "there is no 'thing'" in ended["error"]
+    assert ended["error"].startswith("entity_type: there is no 'thing'")
+    stopped = await api("POST", f"{path}/sync", {}, status=202)
+    await entries.penstock.cancel(int(stopped["job_id"]))
+    ended = await api("GET", f"{path}/jobs/{stopped['job_id']}")
+    assert (ended["status"], ended["result"]) == ("cancelled", None)
     await assert_index_equals_rows(entries)
 
 
@@ -215,7 +219,7 @@ async def test_store_without_tables_keeps_nothing_else_from_working(
     async with Penstock(url) as app:
         application = install(app, Settings(), tmp_path)
         service = Service(app, [application])
-        async with application.running(), application.listening("http://x"):
+        async with application.running(), application.working():
             transport = httpx.ASGITransport(app=service)
             async with httpx.AsyncClient(transport=transport, base_url="http://x") as client:
                 answer = await client.post("/api/v1/entries/write", json=TEA)
