@@ -187,7 +187,7 @@ def _store(
 
 
 def _foreseen(tx: Any, entries: Entries, options: Options, spool: Spool) -> _Counts:
-    replaced = sum(rows.count_known(tx, ids) for ids in _groups(list(spool.ids)))
+    replaced = sum(len(rows.digests(tx, ids)) for ids in _groups(list(spool.ids)))
     removed = len(_not_in_file(tx, entries, options, spool))
     return _Counts(len(spool.ids) - replaced, replaced, removed)
 

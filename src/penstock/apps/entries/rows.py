@@ -7,7 +7,7 @@ when it is claimed.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib.resources import files
 from typing import Any, NamedTuple
 
@@ -289,15 +289,6 @@ def digests(tx: Statements, ids: Sequence[str]) -> dict[str, tuple[str, str]]:
     return {one: (digest, status) for one, digest, status in found.fetchall()}
 
 
-def count_known(tx: Statements, ids: Sequence[str]) -> int:
-    """How many of these ids are taken."""
-    found = tx.execute(
-        f"SELECT count(*) FROM entries_entry WHERE id IN {_TEXTS[tx.dialect]}",
-        (json.dumps(list(ids)),),
-    )
-    return int(found.fetchone()[0])
-
-
 def embedded(tx: Statements, ids: Sequence[str]) -> list[Due]:
     """Those of these rows that are embedded."""
     found = tx.execute(
@@ -406,8 +397,3 @@ def keep_first(tx: Transaction, name: str, value: str) -> None:
     tx.execute(
         "INSERT INTO entries_fact VALUES (?, ?) ON CONFLICT (name) DO NOTHING", (name, value)
     )
-
-
-def totals(counted: Mapping[tuple[str, str], int], status: str) -> dict[str, int]:
-    """How many rows of each type have this status."""
-    return {name: n for (name, one), n in counted.items() if one == status}
