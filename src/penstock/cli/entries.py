@@ -17,7 +17,7 @@ from penstock.cli.store import is_server, json_option
 from penstock.client.line import Line, line_to
 from penstock.client.wire import Request
 from penstock.config import Server, Sources
-from penstock.core.errors import ConfigurationError, PenstockError, StoreUnavailable
+from penstock.core.errors import ConfigurationError, PenstockError, ServerUnreachable
 from penstock.engine import Penstock, run_sync
 from penstock.server.installed import store_url
 
@@ -188,8 +188,8 @@ def _followed(line: Line, started: Body, progress: Progress) -> Body:
                 patience = math.inf
                 click.echo(f"Operation {job['job_id']} waits for a worker of the server.", err=True)
             time.sleep(_LOOK_AGAIN)
-    except StoreUnavailable as error:
-        error.add_note(f"operation {started['job_id']} goes on when the server is back")
+    except ServerUnreachable:
+        click.echo(f"Operation {started['job_id']} goes on when the server is back.", err=True)
         raise
     if job["result"] is None:
         raise OperationFailed(f"operation {job['job_id']} {job['status']}: {job['error']}")

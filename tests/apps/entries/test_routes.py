@@ -199,6 +199,15 @@ async def test_operation_runs_once_at_a_time_and_tells_how_it_ended(
     await assert_index_equals_rows(entries)
 
 
+async def test_operation_does_not_wait_for_the_rows_that_wait(api: Api, entries: Entries) -> None:
+    for _ in range(3):
+        await api.entries("write", TEA)
+    started = await api("POST", "/api/v1/operations/sync", {}, status=202)
+    queues = ["entries", "entries-operations"]
+    (job,) = await entries.penstock.claim(worker="one", queues=queues)
+    assert str(job.id) == started["job_id"]
+
+
 def test_queue_and_operations_are_for_administrators() -> None:
     application = install(Penstock("memory://"), Settings())
     access = {route.declared.path: route.declared.access for route in application.routes}

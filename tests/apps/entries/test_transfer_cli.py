@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -154,6 +155,29 @@ def test_server_that_is_killed_in_mid_import_ends_it_when_it_is_back(
     finally:
         server.kill()
         server.client.close()
+
+
+def test_command_that_waits_says_for_what(shell: Shell, tmp_path: Path) -> None:
+    """The server has no workers, and is gone then; what it has accepted is not lost."""
+    server = Server(tmp_path, f"sqlite:///{tmp_path}/jobs.db", **_ours(shell))
+    server.start("--workers", "0")
+    command = ["entries", "import", "many.jsonl", "--url", str(server.client.base_url)]
+    with subprocess.Popen(
+        [sys.executable, "-m", "penstock.cli.main", *command],
+        cwd=tmp_path,
+        env=shell.environment,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as waiting:
+        impatient = threading.Timer(2 * SOON, waiting.kill)
+        impatient.start()
+        assert waiting.stderr is not None
+        assert "waits for a worker" in waiting.stderr.readline()
+        server.kill()
+        assert "goes on when the server is back" in waiting.stderr.readline()
+        assert waiting.wait() == 5
+        impatient.cancel()
+    server.client.close()
 
 
 def test_files_are_bounded(shell: Shell, tmp_path: Path) -> None:

@@ -19,6 +19,8 @@ from penstock.apps.entries.importing import ImportRefused, Options, Report, impo
 from penstock.apps.entries.rows import QUEUE, Chosen
 
 OPERATIONS_QUEUE = f"{QUEUE}-operations"
+_BEFORE_ROWS = 10
+"""The same workers embed rows: however many wait, an operation begins soon."""
 
 
 class Nothing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -150,6 +152,7 @@ async def start(entries: Entries, operation: Operation, payload: Mapping[str, An
         task=operation.task,
         payload=msgspec.json.encode({"payload": payload}).decode(),
         queue=OPERATIONS_QUEUE,
+        priority=_BEFORE_ROWS,
         dedupe=operation.task,
         lease=timedelta(seconds=entries.settings.lease),
         retry=RetryPolicy(attempts=operation.attempts),
