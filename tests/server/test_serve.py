@@ -1,5 +1,6 @@
 """`penstock serve` as a process: where it listens, how it stops, what it says when it cannot."""
 
+import asyncio
 import json
 import os
 import signal
@@ -15,6 +16,8 @@ import httpx
 import pytest
 
 from penstock import Event, Penstock, State, run_sync
+from penstock.apps.notebooks import Settings
+from penstock.apps.notebooks.library import Library
 from tests.cli.support import COMMAND, SOON, started
 from tests.server.commands import PROBE_SERVE, SERVE, served
 
@@ -115,6 +118,44 @@ def test_workers_0_accepts_work_and_runs_none(tmp_path: Path) -> None:
     app = Penstock(f"sqlite:///{tmp_path}/penstock-data/penstock.db", create=False)
     assert [entry.event for entry in run_sync(app.log(job_id))] == [Event.ENQUEUED]
     run_sync(app.close())
+
+
+def test_server_without_workers_leaves_all_work_to_another(tmp_path: Path) -> None:
+    """Also what applications do beside their jobs, in processes and folders of their own."""
+    apps = ("--apps", "entries,notebooks")
+    data = tmp_path / "penstock-data"
+    data.mkdir()
+    asyncio.run(_add_notebook(f"sqlite:///{data}/penstock.db", data))
+    with (
+        served(tmp_path, "--workers", "0", *apps) as (_, url),
+        httpx.Client(base_url=url, timeout=SOON) as client,
+    ):
+        client.put("/api/v1/notebooks/garden/content?path=a.md", content=b"a")
+        text = {"title": "x", "playbook": "y"}
+        entry = {"entity_type": "experience", "category_code": "A", "data": text}
+        assert client.post("/api/v1/entries/write", json=entry).status_code == 200
+
+        def embeds() -> tuple[str, int, int]:
+            found = client.get("/admin/queue/status").json()
+            workers = found["workers"]
+            return workers["status"], workers["num_workers"], found["queue"]["embedded"]["total"]
+
+        assert embeds() == ("off", 0, 0)
+        assert client.get("/api/v1/workers").json()["workers"] == []
+        file = data / "notebooks" / "garden" / "a.md"
+        assert not file.exists()
+        with served(tmp_path, *apps):
+            deadline = time.monotonic() + SOON
+            while embeds() != ("running", 0, 1) or not file.exists():
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+
+
+async def _add_notebook(store: str, data: Path) -> None:
+    async with Penstock(store) as app:
+        library = Library(app, Settings(), data)
+        await library.prepare()
+        await library.add("garden", None, git=False)
 
 
 def test_leases_that_run_out_are_taken_back_although_nobody_works_here(tmp_path: Path) -> None:

@@ -23,3 +23,5 @@ class Application(NamedTuple):
     """Called when the server stops listening: those who wait for something get their answers."""
     listening: Callable[[str], AbstractAsyncContextManager[Any]] = lambda _: nullcontext()
     """What lasts while the server listens at this address; in one of its processes."""
+    working: Callable[[], AbstractAsyncContextManager[Any]] = nullcontext
+    """What works beside the jobs that the server runs; not where it runs none (`workers = 0`)."""

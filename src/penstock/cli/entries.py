@@ -1,5 +1,6 @@
 """The commands `entries import`, `entries export` and `entries rebuild`: on a server, or here."""
 
+import math
 import os
 import tempfile
 import time
@@ -16,7 +17,7 @@ from penstock.cli.store import is_server, json_option
 from penstock.client.line import Line, line_to
 from penstock.client.wire import Request
 from penstock.config import Server, Sources
-from penstock.core.errors import ConfigurationError, PenstockError
+from penstock.core.errors import ConfigurationError, PenstockError, ServerUnreachable
 from penstock.engine import Penstock, run_sync
 from penstock.server.installed import store_url
 
@@ -30,6 +31,8 @@ Progress = Callable[[float, float | None, str], None]
 _FORMATS = click.Choice(["csv", "jsonl", "xlsx"])
 _FINAL = ("succeeded", "failed", "cancelled")
 _LOOK_AGAIN = 0.2
+_SOON = 5.0
+"""Seconds within which a worker begins an operation, where there is one."""
 _PATIENCE = 3600.0
 
 
@@ -93,10 +96,14 @@ def import_file(
                 report = _import_here(where, opened, kind, options, progress)
     except UnreadableFile as error:
         raise ConfigurationError(f"{file}: {error}") from error
+    refused = not (report["stored"] or dry_run)
     if as_json:
         emit(report)
     else:
-        _tell(report)
+        _tell(report, refused=refused)
+    if refused:
+        wrong = f"{report['bad']:,} of {report['read']:,} records are wrong"
+        raise OperationFailed(f"nothing was stored: {wrong}")
 
 
 @entries_group.command("export")
@@ -172,12 +179,19 @@ def _import_there(url: str, file: IO[bytes], options: Body, progress: Progress) 
 
 def _followed(line: Line, started: Body, progress: Progress) -> Body:
     """What an operation came to; meanwhile its bar is drawn."""
-    path = f"/api/v1/operations/jobs/{started['job_id']}"
-    while (job := run_sync(line.ask(Request("GET", path), Body)))["status"] not in _FINAL:
-        if job["progress"] is not None:
-            progress(job["progress"], job["total"], job["note"] or "")
-        time.sleep(_LOOK_AGAIN)
-    if job["status"] != "succeeded":
+    asked = Request("GET", f"/api/v1/operations/jobs/{started['job_id']}")
+    patience = time.monotonic() + _SOON
+    try:
+        while (job := run_sync(line.ask(asked, Body)))["status"] not in _FINAL:
+            progress(job["progress"] or 0, job["total"], job["note"] or "waiting for a worker")
+            if job["status"] == "queued" and time.monotonic() > patience:
+                patience = math.inf
+                click.echo(f"Operation {job['job_id']} waits for a worker of the server.", err=True)
+            time.sleep(_LOOK_AGAIN)
+    except ServerUnreachable:
+        click.echo(f"Operation {started['job_id']} goes on when the server is back.", err=True)
+        raise
+    if job["result"] is None:
         raise OperationFailed(f"operation {job['job_id']} {job['status']}: {job['error']}")
     result: Body = job["result"]
     return result
@@ -247,10 +261,7 @@ def _import_here(where: Body, file: IO[bytes], kind: str, given: Body, progress:
         try:
             report = await import_records(app, found, options, progress=progress)
         except ImportRefused as error:
-            if error.report.bad > 1:
-                for one in error.report.errors:
-                    click.echo(shown(f"line {one.line}: {one.error}"), err=True)
-            raise OperationFailed(str(error)) from error
+            report = error.report
         return msgspec.to_builtins(report)  # type: ignore[no-any-return] # a Struct is a dict then
 
     return _here(where, work)
@@ -282,13 +293,17 @@ def _bar(*, as_json: bool) -> Iterator[Progress]:
         yield progress
 
 
-def _tell(report: Body) -> None:
+def _tell(report: Body, *, refused: bool) -> None:
+    """What an import came to; what is wrong goes to stderr if nothing was stored because of it."""
     did = ("added", "replaced", "removed")
     would = "" if report["stored"] else "would be "
     parts = [f"{report[name]:,} {would}{name}" for name in did]
-    click.echo(f"{report['read']:,} records read: {', '.join(parts)}, {report['bad']:,} wrong.")
+    if not refused:
+        click.echo(f"{report['read']:,} records read: {', '.join(parts)}, {report['bad']:,} wrong.")
     for one in report["errors"]:
-        click.echo(shown(f"line {one['line']}: {one['error']}"))
+        click.echo(shown(f"line {one['line']}: {one['error']}"), err=refused)
+    if more := report["bad"] - len(report["errors"]):
+        click.echo(f"… and {more:,} more.", err=refused)
 
 
 @contextmanager

@@ -172,6 +172,8 @@ class Serving:
         async with contextlib.AsyncExitStack() as stack:
             for application in self._service.applications if self._works else ():
                 await stack.enter_async_context(application.listening(address))
+                if self._settings.workers:
+                    await stack.enter_async_context(application.working())
             yield
 
     @asynccontextmanager

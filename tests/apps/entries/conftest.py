@@ -23,7 +23,7 @@ async def app(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[P
 
 @pytest.fixture
 def settings() -> Settings:
-    return Settings(embedder="letters", retry_delay=0)
+    return Settings(embedder="letters", retry_delay=0, poll_interval=0.1)
 
 
 @pytest.fixture

@@ -65,8 +65,8 @@ def vectors_of(texts: Sequence[str]) -> Vectors:
 
 def worker(entries: Entries, **options: Any) -> Worker:
     """One that embeds; it looks for leases that ran out all the time."""
-    given = {"queues": ["entries", "entries-operations"], "concurrency": 40, **options}
-    return Worker(entries.penstock, sweep=timedelta(milliseconds=20), **given)
+    usual = {"queues": ["entries", "entries-operations"], "concurrency": 40}
+    return Worker(entries.penstock, **{**usual, "sweep": timedelta(milliseconds=20), **options})
 
 
 async def work_off(entries: Entries, **options: Any) -> None:

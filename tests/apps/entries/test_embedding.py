@@ -3,14 +3,14 @@
 import asyncio
 import threading
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from penstock import JobQuery, Penstock, State, Transaction
+from penstock import Cancelled, JobQuery, Penstock, State, Transaction
 from penstock.apps.entries import Chosen, Control, Entries, Settings, rows
 from penstock.apps.entries.checking import Checked, Checker
 from penstock.apps.entries.embedding import Embedding, Request
@@ -213,6 +213,25 @@ async def test_job_of_many_rows_that_killed_its_worker_is_parted(entries: Entrie
     await assert_index_equals_rows(entries)
 
 
+@pytest.mark.parametrize(
+    "settings", [Settings(embedder="letters", lease=0.2, attempts=2, retry_delay=0)]
+)
+async def test_rows_whose_worker_died_are_embedded_one_by_one_and_that_is_no_error(
+    entries: Entries, letters: Letters
+) -> None:
+    titles = ["poison", "n1", "n2", "n3"]
+    made = [await entries.write("experience", "A", experience(title)) for title in titles]
+    await entries.penstock.claim(worker="dead", limit=4, queues=["entries"])
+    states = ["failed", *["embedded"] * 3]
+    async with working(entries):  # its leases run out
+        for one, wanted in zip(made, states, strict=True):
+            await eventually(lambda: _is(entries, one.id, wanted))  # noqa: B023 - at once
+    assert all(len(texts) == 1 for texts in letters.calls)
+    (failed,) = await entries.read([made[0].id])
+    assert failed.embedding_attempts == 3  # one that nobody saw the end of, and two errors
+    await assert_index_equals_rows(entries)
+
+
 async def test_edit_does_not_keep_a_job_that_was_begun_since_the_row_was_looked_at(
     entries: Entries,
 ) -> None:
@@ -231,6 +250,53 @@ async def test_cancelled_job_is_a_failed_row_with_a_message(entries: Entries) ->
     (now,) = await entries.read([made.id])
     assert (now.embedding_status, now.embedding_error) == ("failed", "its job was cancelled")
     await entries.retry_failed()
+    await work_off(entries)
+    await assert_index_equals_rows(entries)
+
+
+@asynccontextmanager
+async def following(entries: Entries) -> AsyncIterator[None]:
+    task = asyncio.create_task(Checker(entries).follow())
+    try:
+        yield
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+
+async def _is_forgotten(entries: Entries, one: str) -> bool:
+    return not (await entries.shelf()).index.metadata([one])
+
+
+async def test_vector_that_is_written_while_its_job_is_cancelled_leaves_the_index(
+    entries: Entries,
+) -> None:
+    made = await entries.write("experience", "A", experience("x"))
+    (job,) = await entries.penstock.claim(worker="slow", queues=["entries"])
+    await asyncio.to_thread(Embedding(entries)._work, [Request(job.id, [made.id])])
+    assert not await _is_forgotten(entries, made.id)
+    await entries.penstock.cancel(job.id)
+    async with following(entries):
+        await entries.penstock.settle([(job, Cancelled("cancel was requested"))])
+        assert await status(entries, made.id) == "failed"
+        assert await entries.search(experience("x")["title"]) == []
+        await eventually(lambda: _is_forgotten(entries, made.id))
+    await assert_index_equals_rows(entries)
+
+
+async def test_former_vector_of_a_row_whose_waiting_job_is_cancelled_leaves_the_index(
+    entries: Entries,
+) -> None:
+    made = [await entries.write("experience", "A", experience(f"n{n}")) for n in range(2)]
+    await work_off(entries)
+    known = await jobs(entries)
+    for one in made:
+        await entries.update(one.id, {"title": "new"})
+    await entries.penstock.cancel(min(set(await jobs(entries)) - set(known)))
+    async with following(entries):
+        await eventually(lambda: _is_forgotten(entries, made[0].id))
+    assert not await _is_forgotten(entries, made[1].id)  # it waits
     await work_off(entries)
     await assert_index_equals_rows(entries)
 

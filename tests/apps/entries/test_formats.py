@@ -143,7 +143,8 @@ def test_records_are_numbered_by_the_line_on_which_they_begin() -> None:
 def test_line_that_is_no_text_is_told_and_the_next_one_is_read() -> None:
     found = records("csv", b"title\nfine\n\xe9t\xe9\nfine\n", entity_type="note")
     assert [type(one) for one in found] == [Record, BadRecord, Record]
-    assert found[1] == BadRecord(3, "is no UTF-8 text: invalid continuation byte at byte 1")
+    why = "is no UTF-8 text: invalid continuation byte at byte 1; save it as UTF-8"
+    assert found[1] == BadRecord(3, why)
     found = records("jsonl", b'{"title": "a"}\n{"title": "\xe9"}\n{"title": "b"}\n')
     assert [type(one) for one in found] == [Record, BadRecord, Record]
 
@@ -206,8 +207,8 @@ def test_column_of_another_type_is_refused_where_one_is_asked_for() -> None:
         ("note,x,,,{,,", "data.tags: expected JSON"),
         ("note,x,,,,,,more", "has more than 7 cells"),
         ("colour,x,,,,,", "entity_type: there is no 'colour'"),
-        (",x,,,,,", "entity_type: there is no ''"),
-        ('note,"x,,,,,', "is no row of cells: unexpected end of data"),
+        (",x,,,,,", "entity_type: is required"),
+        ('note,"x,,,,,', "is no row of cells: a quotation mark is not closed"),
     ],
 )
 def test_wrong_cell_is_named(row: str, error: str) -> None:

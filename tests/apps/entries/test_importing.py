@@ -102,7 +102,7 @@ async def test_bad_records_are_told_by_line_and_nothing_is_stored(entries: Entri
         ]
     )
     with pytest.raises(
-        ImportRefused, match=r"4 of 6 records are wrong: line 2: data.content"
+        ImportRefused, match=r"4 of 6 records are wrong, the first in line 2: data.content"
     ) as no:
         await imported(entries, content)
     assert [one.line for one in no.value.report.errors] == [2, 3, 5, 6]
@@ -117,6 +117,19 @@ async def test_only_the_first_errors_are_told_one_by_one(entries: Entries) -> No
     with pytest.raises(ImportRefused) as refused:
         await imported(entries, b"{\n" * 500)
     assert (refused.value.report.bad, len(refused.value.report.errors)) == (500, 100)
+
+
+@pytest.mark.parametrize("content", [b"", b"{"])
+async def test_file_without_entries_takes_the_place_of_nothing(
+    entries: Entries, content: bytes
+) -> None:
+    await imported(entries, lines([1]))
+    for dry_run in (True, False):
+        with pytest.raises(UnreadableFile, match="has no entries"):
+            await imported(entries, content, mode="replace", skip_bad=True, dry_run=dry_run)
+    assert {*await contents(entries)} == {"m-1"}
+    report = await imported(entries, content, "2", skip_bad=True)
+    assert (report.added, report.removed) == (0, 0)
 
 
 async def test_dry_run_changes_nothing(entries: Entries) -> None:

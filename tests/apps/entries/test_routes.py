@@ -142,6 +142,9 @@ async def test_queue_is_paused_drained_and_resumed(api: Api, entries: Entries) -
     assert status["queue"]["embedded"]["total"] == 1
     assert status["workers"]["total_jobs_succeeded"] == 1
     assert (status["workers"]["num_workers"], status["workers"]["workers"]) == (1, [])
+    assert status["workers"]["status"] == "paused"
+    await api.queue("resume")
+    assert (await api("GET", "/admin/queue/status"))["workers"]["status"] == "idle"
 
 
 async def test_failed_and_stale_rows_are_counted_by_type(api: Api, entries: Entries) -> None:
@@ -188,8 +191,21 @@ async def test_operation_runs_once_at_a_time_and_tells_how_it_ended(
     await work_off(entries)
     ended = await api("GET", f"{path}/jobs/{bad['job_id']}")
     assert ended["status"] == "failed"
-    assert "there is no 'thing'" in ended["error"]
+    assert ended["error"].startswith("entity_type: there is no 'thing'")
+    stopped = await api("POST", f"{path}/sync", {}, status=202)
+    await entries.penstock.cancel(int(stopped["job_id"]))
+    ended = await api("GET", f"{path}/jobs/{stopped['job_id']}")
+    assert (ended["status"], ended["result"]) == ("cancelled", None)
     await assert_index_equals_rows(entries)
+
+
+async def test_operation_does_not_wait_for_the_rows_that_wait(api: Api, entries: Entries) -> None:
+    for _ in range(3):
+        await api.entries("write", TEA)
+    started = await api("POST", "/api/v1/operations/sync", {}, status=202)
+    queues = ["entries", "entries-operations"]
+    (job,) = await entries.penstock.claim(worker="one", queues=queues)
+    assert str(job.id) == started["job_id"]
 
 
 def test_queue_and_operations_are_for_administrators() -> None:
@@ -212,7 +228,7 @@ async def test_store_without_tables_keeps_nothing_else_from_working(
     async with Penstock(url) as app:
         application = install(app, Settings(), tmp_path)
         service = Service(app, [application])
-        async with application.running(), application.listening("http://x"):
+        async with application.running(), application.working():
             transport = httpx.ASGITransport(app=service)
             async with httpx.AsyncClient(transport=transport, base_url="http://x") as client:
                 answer = await client.post("/api/v1/entries/write", json=TEA)

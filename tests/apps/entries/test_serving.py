@@ -16,10 +16,11 @@ import httpx
 import pytest
 
 from penstock import Penstock
-from penstock.apps.entries import Entries, Settings
+from penstock.apps.entries import Entries, Settings, rows
 from tests.apps.entries.support import SOON, assert_index_equals_rows, experience
 from tests.apps.indexing.support import Embeddings
 from tests.contract.support import SHARED, STORES
+from tests.worker.support import eventually
 
 LEASE = "1"
 
@@ -114,7 +115,12 @@ def lives(pid: int) -> bool:
 
 @contextmanager
 def serving(
-    folder: Path, store: str, embeddings: Embeddings, *options: str, again: str = "0"
+    folder: Path,
+    store: str,
+    embeddings: Embeddings,
+    *options: str,
+    again: str = "0",
+    workers: str = "2",
 ) -> Iterator[Server]:
     server = Server(
         folder,
@@ -122,7 +128,8 @@ def serving(
         PENSTOCK_ENTRIES_EMBEDDER=embeddings.configuration,
         PENSTOCK_ENTRIES_LEASE=LEASE,
         PENSTOCK_ENTRIES_POLL_INTERVAL="0.1",
-        CHL_NUM_EMBEDDING_WORKERS="2",
+        PENSTOCK_ENTRIES_RETRY_DELAY="0",
+        CHL_NUM_EMBEDDING_WORKERS=workers,
         CHL_WORKER_BATCH_SIZE="10",
         CHL_QUEUE_RETRY_FAILED_ON_STARTUP=again,
         OPENAI_API_KEY="none",
@@ -137,6 +144,10 @@ def serving(
         server.client.close()
 
 
+async def nothing_to_forget(app: Penstock) -> bool:
+    return not await app.read(lambda tx: rows.failed(tx, 1))
+
+
 def check(server: Server, embeddings: Embeddings) -> None:
     """What must be true when all is quiet."""
 
@@ -148,6 +159,7 @@ def check(server: Server, embeddings: Embeddings) -> None:
                 settings=Settings(embedder=embeddings.configuration),
             )
             try:
+                await eventually(lambda: nothing_to_forget(app))
                 await assert_index_equals_rows(entries)
             finally:
                 entries.close()
@@ -187,18 +199,21 @@ def test_process_that_is_killed_in_mid_batch_is_replaced_and_nothing_is_lost(
         assert not any(lives(pid) for pid in pids)
 
 
+@pytest.mark.parametrize("store", SHARED)
 def test_server_that_is_killed_in_mid_batch_loses_nothing(
-    tmp_path: Path, embeddings: Embeddings
+    store: str, tmp_path: Path, embeddings: Embeddings
 ) -> None:
     """Once its pool goes on without it for a while, once all die together."""
-    with serving(tmp_path, STORES["sqlite"](tmp_path), embeddings) as server:
+    with serving(tmp_path, STORES[store](tmp_path), embeddings) as server:
         written = 0
         for together in (False, True):
             embeddings.hold("slow")
-            for n in range(25):
-                server.write(f"slow {together} {n}")
-                written += 1
+            ids = [server.write(f"slow {together} {n}") for n in range(25)]
+            written += len(ids)
             embeddings.wait_until_held()
+            for one in (ids[0], ids[-1]):  # one in flight, one that may wait
+                changes = {"entry_id": one, "updates": {"title": f"edited {one}"}}
+                server.ask("/api/v1/entries/update", changes)
             pids = server.eventually(server.pids)
             server.kill()
             for pid in pids if together else ():
@@ -210,6 +225,33 @@ def test_server_that_is_killed_in_mid_batch_loses_nothing(
             assert server.ask(f"/admin/queue/drain?timeout={SOON}")["status"] == "drained"
             check(server, embeddings)
         server.eventually(lambda: not any(lives(pid) for pid in pids))
+
+
+def test_row_that_kills_its_processes_fails_alone(tmp_path: Path, embeddings: Embeddings) -> None:
+    """Whoever embeds its text is ended in the middle of it, whatever else is in the batch."""
+    with serving(tmp_path, STORES["sqlite"](tmp_path), embeddings, workers="1") as server:
+        ids = [server.write(f"before {n}") for n in range(3)]
+        server.eventually(lambda: server.embedded(3))
+        server.ask("/admin/queue/pause")
+        embeddings.hold("killer")
+        killer = ids[1]
+        updates = {"entry_id": killer, "updates": {"title": "killer"}}
+        server.ask("/api/v1/entries/update", updates)
+        ids += [server.write(f"beside {n}") for n in range(9)]
+        server.ask("/admin/queue/resume")
+        for _ in range(4):  # once with the others, three times alone
+            embeddings.wait_until_held()
+            embeddings.held.clear()
+            (pid,) = server.eventually(server.pids)
+            os.kill(pid, signal.SIGKILL)
+        server.eventually(lambda: server.entry(killer)["embedding_status"] == "failed")
+        server.eventually(lambda: server.embedded(len(ids) - 1))
+        failed = server.entry(killer)
+        assert failed["embedding_error"] == "3 processes died while they embedded it alone"
+        assert failed["embedding_attempts"] == 5
+        after = server.write("after")  # the pool goes on
+        server.eventually(lambda: server.entry(after)["embedding_status"] == "embedded")
+        check(server, embeddings)
 
 
 def test_writes_go_on_while_processes_are_killed_again_and_again(

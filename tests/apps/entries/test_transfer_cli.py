@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -82,8 +83,9 @@ def test_file_goes_in_and_comes_out_without_a_server(shell: Shell) -> None:
 def test_what_is_wrong_is_told_by_line(shell: Shell) -> None:
     (shell.folder / "bad.jsonl").write_bytes(lines([1]) + b"\n{\n" + lines([1]))
     said = shell("import", "bad.jsonl", code=4)
-    assert "2 of 3 records are wrong: line 2: is no JSON object" in said
+    assert "line 2: is no JSON object" in said
     assert "line 3: id: m-1 is that of line 1, too" in said
+    assert said.endswith("nothing was stored: 2 of 3 records are wrong\n")
     assert "1 added" in shell("import", "bad.jsonl", "--skip-bad")
     assert "there is no column 'titel'" in _wrong(shell, "titel\n1\n")
     assert "there is no 'colour'" in shell("import", "manuals.csv", "--type", "colour", code=2)
@@ -155,12 +157,44 @@ def test_server_that_is_killed_in_mid_import_ends_it_when_it_is_back(
         server.client.close()
 
 
+def test_command_that_waits_says_for_what(shell: Shell, tmp_path: Path) -> None:
+    """The server has no workers, and is gone then; what it has accepted is not lost."""
+    server = Server(tmp_path, f"sqlite:///{tmp_path}/jobs.db", **_ours(shell))
+    server.start("--workers", "0")
+    command = ["entries", "import", "many.jsonl", "--url", str(server.client.base_url)]
+    with subprocess.Popen(
+        [sys.executable, "-m", "penstock.cli.main", *command],
+        cwd=tmp_path,
+        env=shell.environment,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as waiting:
+        impatient = threading.Timer(2 * SOON, waiting.kill)
+        impatient.start()
+        assert waiting.stderr is not None
+        assert "waits for a worker" in waiting.stderr.readline()
+        server.kill()
+        assert "goes on when the server is back" in waiting.stderr.readline()
+        assert waiting.wait() == 5
+        impatient.cancel()
+    server.client.close()
+
+
 def test_files_are_bounded(shell: Shell, tmp_path: Path) -> None:
     server = Server(tmp_path, f"sqlite:///{tmp_path}/jobs.db", **_ours(shell))
     server.start()
     try:
         ask = server.client.post
         assert ask("/api/v1/entries/import?format=csv").status_code == 400
+        (shell.folder / "wrong.jsonl").write_bytes(b"{\n" * 150)
+        url = ("--url", str(server.client.base_url))
+        for said in (
+            shell("import", "wrong.jsonl", "--dry-run"),
+            shell("import", "wrong.jsonl", code=4),
+            shell("import", "wrong.jsonl", *url, code=4),
+        ):
+            assert said.count("is no JSON object") == 100
+            assert "\n… and 50 more.\n" in said
         assert ask("/api/v1/entries/import?format=pdf", content=b"x").status_code == 422
         assert ask("/api/v1/entries/import", content=b"x").status_code == 422
         both = {"payload": {"rows": [], "file": "x"}}

@@ -74,7 +74,7 @@ async def served(url: str, data: Path, *, git: bool = True, **settings: Any) -> 
     transport = httpx.ASGITransport(app=service)
     async with (
         service.running(),
-        application.listening(""),
+        application.working(),
         gate.running(),
         httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8000") as client,
     ):

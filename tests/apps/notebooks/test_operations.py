@@ -428,12 +428,12 @@ async def test_second_server_on_a_notebook_is_refused(one: Api, tmp_path: Path) 
     data = tmp_path / "data"
     application = install(other, Settings(watch=False), data)
     async with other, application.running():
-        async with application.listening(""):
+        async with application.working():
             pass
         same = install(Penstock(one.app.url), Settings(watch=False), data)
         async with same.running():
             with pytest.raises(ConfigurationError, match="another server works on notebook"):
-                async with same.listening(""):
+                async with same.working():
                     pass
 
 
@@ -444,7 +444,7 @@ async def test_store_without_tables_answers_why(tmp_path: Path) -> None:
     transport = httpx.ASGITransport(app=service)
     async with (
         service.running(),
-        application.listening(""),
+        application.working(),
         httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client,
     ):
         for path in ("/api/v1/notebooks", "/api/v1/events/metrics"):

@@ -68,7 +68,7 @@ def install(penstock: Penstock, settings: Settings, data: Path | None = None) ->
             entries.close()
 
     @asynccontextmanager
-    async def listening(_address: str) -> AsyncIterator[None]:
+    async def working() -> AsyncIterator[None]:
         if routes.refused or missing_packages() or not settings.workers:
             yield
             return
@@ -80,5 +80,5 @@ def install(penstock: Penstock, settings: Settings, data: Path | None = None) ->
         "Keep entries that can be searched by what they mean.",
         [*routes_of(routes), *routes_of(FileRoutes(entries, routes))],
         running,
-        listening=listening,
+        working=working,
     )

@@ -67,8 +67,11 @@ class Columns:
             name: cell for name, cell in zip(self.names, cells, strict=False) if _is_given(cell)
         }
         own = {name: _text(given.pop(name)) for name in OWN if name in given}
+        kind = own.get("entity_type") or self._default
+        if kind is None:
+            return BadRecord(line, "entity_type: is required")
         try:
-            fields = self._types.get(own.get("entity_type") or self._default or "").fields
+            fields = self._types.get(kind).fields
             data = {
                 name: _value(fields.get(name), f"data.{name}", cell)
                 for name, cell in given.items()

@@ -2,10 +2,10 @@
 
 import asyncio
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from penstock import run_sync
+from penstock import PenstockError, run_sync
 from penstock.apps.entries import rows
 from penstock.apps.entries.entries import Entries
 from penstock.apps.entries.shelves import Busy, Shelf
@@ -13,6 +13,7 @@ from penstock.apps.entries.shelves import Busy, Shelf
 _log = logging.getLogger(__name__)
 
 PAGE = 1_000
+_LOOK_AGAIN = 60.0
 
 
 class Checked(NamedTuple):
@@ -46,6 +47,38 @@ class Checker:
             _log.warning(text, *checked)
         return checked
 
+    async def follow(self) -> None:
+        """Take vectors out of the index whose rows have failed, soon after they have, for ever.
+
+        Whoever embeds a row takes its vector out if that fails. But a job may also end by other
+        hands, when it is cancelled or has killed its workers: the row has failed then, and may
+        have the vector of its former text, or one that was written at that moment.
+        """
+        seen = 0
+        while True:
+            try:
+                while await asyncio.to_thread(self.forget_failed):
+                    pass
+                seen = await self._penstock.wait(seen, _LOOK_AGAIN)
+            except PenstockError as error:
+                _log.warning("rows that have failed could not be read, trying again: %s", error)
+            await asyncio.sleep(self._entries.settings.poll_interval)
+
+    def forget_failed(self) -> bool:
+        """Do so with some of them; false if there are none."""
+        read, entries = self._penstock.read, self._entries
+        if not run_sync(read(lambda tx: rows.failed(tx, 1))):
+            return False
+        with entries.shelves.writing():
+            ids = run_sync(read(lambda tx: rows.failed(tx, PAGE)))
+            known, embedder = run_sync(
+                read(lambda tx: (rows.digests(tx, ids), entries.embedder(tx)))
+            )
+            shelf = entries.shelves.of(embedder)
+            _forget(shelf, known, shelf.index.metadata(ids))
+            run_sync(self._penstock.transact(lambda tx: rows.looked_at(tx, ids)))
+        return True
+
     def _compare(self, shelf: Shelf) -> Checked:
         forgotten = requeued = 0
         for page in differing(row_items(self._entries), index_items(shelf)):
@@ -58,16 +91,22 @@ class Checker:
         with self._entries.shelves.writing():
             known = run_sync(self._penstock.read(lambda tx: rows.digests(tx, ids)))
             items = shelf.index.metadata(ids)
-            gone = [one for one in items if known.get(one, ("", "failed"))[1] == "failed"]
-            if gone:
-                shelf.index.delete(gone)
+            gone = _forget(shelf, known, items)
             lost = [
                 one
                 for one, (digest, status) in known.items()
                 if status == "embedded" and _digest(items.get(one)) != digest
             ]
         requeued = run_sync(self._entries.requeue(lost, status="embedded")) if lost else 0
-        return len(gone), requeued
+        return gone, requeued
+
+
+def _forget(shelf: Shelf, known: Mapping[str, tuple[str, str]], items: Iterable[str]) -> int:
+    """Remove vectors whose rows are gone or have failed; how many."""
+    gone = [one for one in items if known.get(one, ("", "failed"))[1] == "failed"]
+    if gone:
+        shelf.index.delete(gone)
+    return len(gone)
 
 
 def differing(

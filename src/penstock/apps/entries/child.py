@@ -62,3 +62,4 @@ async def _check(checker: Checker) -> None:
         await checker.check()
     except PenstockError as error:
         _log.warning("vectors and rows could not be compared: %s", error)
+    await checker.follow()

@@ -79,7 +79,10 @@ class Control:
     async def counts(self) -> dict[str, dict[str, int]]:
         """How many rows have each status: of each type, and in all."""
         counted = await self._entries.counts()
-        return {status: self.per_type(rows.totals(counted, status)) for status in STATUSES}
+        return {
+            status: self.per_type({name: n for (name, one), n in counted.items() if one == status})
+            for status in STATUSES
+        }
 
     def per_type(self, counted: Mapping[str, int]) -> dict[str, int]:
         """Counts by type as they are shown: by plurals, with the total."""

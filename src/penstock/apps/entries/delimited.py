@@ -31,7 +31,9 @@ def read_delimited(
         except StopIteration:
             return
         except csv.Error as error:
-            yield BadRecord(start, f"is no row of cells: {error}")
+            at_the_end = "unexpected end" in str(error)
+            why = "a quotation mark is not closed" if at_the_end else error
+            yield BadRecord(start, f"is no row of cells: {why}")
             reader = csv.reader(lines, delimiter=delimiter, strict=True)
             continue
         except _BadLine as error:
@@ -65,10 +67,10 @@ class _Lines:
         try:
             return line.decode()
         except UnicodeDecodeError as error:
-            where = f"{error.reason} at byte {error.start + 1}"
+            wrong = f"is no UTF-8 text: {error.reason} at byte {error.start + 1}; save it as UTF-8"
             if self.number == 1:
-                raise UnreadableFile(f"is no UTF-8 text: {where}", 1) from error
-            raise _BadLine(f"is no UTF-8 text: {where}") from error
+                raise UnreadableFile(wrong, 1) from error
+            raise _BadLine(wrong) from error
 
 
 class DelimitedWriter:

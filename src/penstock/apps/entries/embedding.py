@@ -8,11 +8,12 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from penstock import Transaction, context, run_sync
+from penstock import Context, Transaction, context, run_sync
 from penstock.apps.entries import rows
 from penstock.apps.entries.entries import EMBED, Entries
 from penstock.apps.entries.rows import QUEUE, Due
@@ -26,6 +27,8 @@ _log = logging.getLogger(__name__)
 
 _AT_ONCE = 3
 """Batches at a time: while one is written, two are embedded, which is partly one thread each."""
+_DEATHS = 3
+"""How many processes may die while they embed a row alone, before it has failed."""
 
 Vectorised = dict[str, "Vectors | Exception"]
 """For each row its vector, or why it has none."""
@@ -49,6 +52,14 @@ class Request:
         self.error: Exception | None = None
 
 
+class Tried(NamedTuple):
+    """What earlier attempts of a job have come to; its checkpoint."""
+
+    errors: int = 0
+    deaths: int = 0
+    """Of processes that embedded nothing else at that moment."""
+
+
 class Batch(NamedTuple):
     """Requests that are embedded together, and what was found of them."""
 
@@ -70,6 +81,7 @@ class Embedding:
         self._entries = entries
         self._waiting: deque[Request] = deque()
         self._turns = asyncio.Semaphore(_AT_ONCE)
+        self._alone = asyncio.Lock()
 
     async def embed(self, ids: list[str]) -> None:
         """Embed the rows that name this job, and forget the vectors of those that are gone.
@@ -83,6 +95,19 @@ class Embedding:
             await self._entries.penstock.transact(lambda tx: self._part(tx, run.job.id, ids))
             return
         request = Request(run.job.id, ids)
+        tried = Tried() if run.attempt == 1 else Tried(*(run.state or ()))
+        if run.attempt == 1:
+            await self._embed_together(request)
+        else:
+            await self._embed_alone(request, run, tried)
+        if request.error is not None:
+            if tried.errors + 1 >= self._entries.settings.attempts:
+                why = f"{type(request.error).__name__}: {request.error}"
+                raise EmbeddingFailed(why) from request.error
+            await run.checkpoint([tried.errors + 1, tried.deaths])
+            raise request.error
+
+    async def _embed_together(self, request: Request) -> None:
         self._waiting.append(request)
         while not request.is_done:
             async with self._turns:
@@ -91,11 +116,20 @@ class Embedding:
                     await self._work_off(self._take())
             if request.is_taken:
                 await request.ended.wait()
-        if request.error is not None:
-            if run.attempt >= self._entries.settings.attempts:
-                why = f"{type(request.error).__name__}: {request.error}"
-                raise EmbeddingFailed(why) from request.error
-            raise request.error
+
+    async def _embed_alone(self, request: Request, run: Context, tried: Tried) -> None:
+        """Embed a row that may have killed its worker, or was beside one that did.
+
+        All rows of that worker are at their next attempt. This tells them apart: if this process
+        dies now, it was this row.
+        """
+        if tried.deaths >= _DEATHS:
+            raise EmbeddingFailed(f"{tried.deaths} processes died while they embedded it alone")
+        async with self._alone, AsyncExitStack() as turns:
+            for _ in range(_AT_ONCE):
+                await turns.enter_async_context(self._turns)
+            await run.checkpoint([tried.errors, tried.deaths + 1])
+            await asyncio.to_thread(self._work, [request])
 
     async def _gather(self, request: Request) -> None:
         """Let those come who were claimed with it: they arrive one by one."""

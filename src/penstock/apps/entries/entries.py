@@ -25,8 +25,8 @@ EMBEDDER = "embedder"
 """The fact that names the embedder in use."""
 TOGETHER = 100
 """Rows that one job embeds where many are queued at once."""
-_CRASHES = 4
-"""How often the rows of a process that was killed are taken up again: one may kill them all."""
+_DEATHS = 100
+"""How often a row is taken up again whose process was killed: by whom, is found out meanwhile."""
 _TRIES = 100
 _LARGEST_ID = 200
 
@@ -140,7 +140,7 @@ class Entries:
             key=f"entries:{ids[0]}" if len(ids) == 1 else None,
             lease=timedelta(seconds=settings.lease),
             retry=RetryPolicy(
-                attempts=settings.attempts + _CRASHES,
+                attempts=settings.attempts + _DEATHS,
                 delay=timedelta(seconds=settings.retry_delay),
             ),
         )
@@ -246,7 +246,7 @@ class Entries:
         limit: int = 10,
         mode: str = "vector",
     ) -> "list[Found]":
-        """The entries that are nearest to a text, best first."""
+        """The entries that are nearest to a text, best first; none that has failed."""
         from penstock.vectors import Where
 
         where = Where(
@@ -261,7 +261,11 @@ class Entries:
             return {hit.id: hit.score for hit in hits}
 
         scores = await asyncio.to_thread(find)
-        return [Found(entry, scores[entry.id]) for entry in await self.read(list(scores))]
+        return [
+            Found(entry, scores[entry.id])
+            for entry in await self.read(list(scores))
+            if entry.embedding_status != "failed"  # its vector is on its way out
+        ]
 
     async def shelf(self) -> Shelf:
         """The shelf in use."""

@@ -14,14 +14,13 @@ from penstock import Transaction
 from penstock.apps.entries import rows
 from penstock.apps.entries.entries import TOGETHER, Entries
 from penstock.apps.entries.entrytypes import InvalidEntry
-from penstock.apps.entries.formats import BadRecord, Record
+from penstock.apps.entries.formats import BadRecord, Record, UnreadableFile
 from penstock.apps.entries.holding import held
 from penstock.apps.entries.rows import Chosen
 from penstock.apps.entries.spool import Spool
 
 ERRORS_TOLD = 100
 """So many records that are wrong are told one by one; the others are counted."""
-_ERRORS_IN_TEXT = 10
 _LAST = "import"
 """The fact that keeps the name of an import and what it came to."""
 _TOLD_EVERY = 1_000
@@ -72,11 +71,10 @@ class ImportRefused(Exception):
     """Records are wrong, and nothing was stored."""
 
     def __init__(self, report: Report) -> None:
-        told = [f"line {one.line}: {one.error}" for one in report.errors[:_ERRORS_IN_TEXT]]
-        more = "; …" if report.bad > len(told) else ""
+        first = report.errors[0]
         super().__init__(
-            f"nothing was stored: {report.bad:,} of {report.read:,} records are wrong: "
-            f"{'; '.join(told)}{more}"
+            f"nothing was stored: {report.bad:,} of {report.read:,} records are wrong, "
+            f"the first in line {first.line}: {first.error}"
         )
         self.report = report
 
@@ -100,12 +98,14 @@ async def import_records(
     Of an import with a name the result is kept, until the next one.
 
     Raises `ImportRefused` if a record is wrong, unless those are to be skipped, and
-    `UnreadableFile` for a file that cannot be read.
+    `UnreadableFile` for a file that cannot be read, or has nothing to replace others by.
     """
     with Spool(entries.shelves.folder, TOGETHER) as spool:
         checked = await asyncio.to_thread(_check, entries, records, options, spool, progress)
         if checked.bad and not options.skip_bad and not options.dry_run:
             raise ImportRefused(checked)
+        if options.mode == "replace" and not spool.ids:
+            raise UnreadableFile("has no entries; in the place of others, it would remove all")
         if options.dry_run:
             counts = await entries.penstock.read(lambda tx: _foreseen(tx, entries, options, spool))
         else:
@@ -187,7 +187,7 @@ def _store(
 
 
 def _foreseen(tx: Any, entries: Entries, options: Options, spool: Spool) -> _Counts:
-    replaced = sum(rows.count_known(tx, ids) for ids in _groups(list(spool.ids)))
+    replaced = sum(len(rows.digests(tx, ids)) for ids in _groups(list(spool.ids)))
     removed = len(_not_in_file(tx, entries, options, spool))
     return _Counts(len(spool.ids) - replaced, replaced, removed)
 

@@ -19,6 +19,8 @@ from penstock.apps.entries.importing import ImportRefused, Options, Report, impo
 from penstock.apps.entries.rows import QUEUE, Chosen
 
 OPERATIONS_QUEUE = f"{QUEUE}-operations"
+_BEFORE_ROWS = 10
+"""The same workers embed rows: however many wait, an operation begins soon."""
 
 
 class Nothing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -90,7 +92,9 @@ async def import_(entries: Entries, payload: Import, run: Context) -> Mapping[st
     path = None if payload.file is None else sent_file(entries, payload.file)
     try:
         report = await _imported(entries, payload, path, run)
-    except _WRONG:
+    except _WRONG as error:
+        if isinstance(error, ImportRefused):
+            await run.checkpoint(msgspec.to_builtins(error.report))
         _forget(path)
         raise
     _forget(path)
@@ -148,6 +152,7 @@ async def start(entries: Entries, operation: Operation, payload: Mapping[str, An
         task=operation.task,
         payload=msgspec.json.encode({"payload": payload}).decode(),
         queue=OPERATIONS_QUEUE,
+        priority=_BEFORE_ROWS,
         dedupe=operation.task,
         lease=timedelta(seconds=entries.settings.lease),
         retry=RetryPolicy(attempts=operation.attempts),

@@ -227,7 +227,9 @@ class EntriesRoutes:
             if job.queue != OPERATIONS_QUEUE:
                 raise unknown
             progress = await self._entries.penstock.progress(job.id)
-        return shapes.operation(job, progress)
+            # Of an import that was refused, what is wrong with the file.
+            left = await self._entries.penstock.checkpoint(job.id)
+        return shapes.operation(job, progress, left)
 
     # The queue
 
@@ -353,10 +355,12 @@ def _workers(
 ) -> shapes.EntriesWorkers:
     now = datetime.now(UTC)
     shown = [shapes.worker(one, now, paused=paused) for one in workers]
+    running, here = sum(one.running for one in shown), entries.settings.workers
     done, failed = ended[State.DONE], ended[State.FAILED]
     return shapes.EntriesWorkers(
-        num_workers=entries.settings.workers,
-        running=sum(one.running for one in shown),
+        status="paused" if paused else "running" if running else "idle" if here else "off",
+        num_workers=here,
+        running=running,
         workers=shown,
         total_jobs_processed=done + failed,
         total_jobs_succeeded=done,

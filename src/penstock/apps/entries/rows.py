@@ -7,7 +7,7 @@ when it is claimed.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -285,15 +285,6 @@ def digests(tx: Statements, ids: Sequence[str]) -> dict[str, tuple[str, str]]:
     return {one: (digest, status) for one, digest, status in found.fetchall()}
 
 
-def count_known(tx: Statements, ids: Sequence[str]) -> int:
-    """How many of these ids are taken."""
-    found = tx.execute(
-        f"SELECT count(*) FROM entries_entry WHERE id IN {_TEXTS[tx.dialect]}",
-        (json.dumps(list(ids)),),
-    )
-    return int(found.fetchone()[0])
-
-
 def embedded(tx: Statements, ids: Sequence[str]) -> list[Due]:
     """Those of these rows that are embedded."""
     found = tx.execute(
@@ -363,6 +354,22 @@ def gather_counts(tx: Transaction) -> None:
         )
 
 
+# Rows that have failed
+
+
+def failed(tx: Statements, limit: int) -> list[str]:
+    """Rows that have failed, and whose vectors have not been looked for since."""
+    found = tx.execute("SELECT id FROM entries_failed LIMIT ?", (limit,))
+    return [one for (one,) in found.fetchall()]
+
+
+def looked_at(tx: Transaction, ids: Sequence[str]) -> None:
+    """None of these has a vector that it should not have."""
+    tx.execute(
+        f"DELETE FROM entries_failed WHERE id IN {_TEXTS[tx.dialect]}", (json.dumps(list(ids)),)
+    )
+
+
 # Facts
 
 
@@ -386,8 +393,3 @@ def keep_first(tx: Transaction, name: str, value: str) -> None:
     tx.execute(
         "INSERT INTO entries_fact VALUES (?, ?) ON CONFLICT (name) DO NOTHING", (name, value)
     )
-
-
-def totals(counted: Mapping[tuple[str, str], int], status: str) -> dict[str, int]:
-    """How many rows of each type have this status."""
-    return {name: n for (name, one), n in counted.items() if one == status}

@@ -1,5 +1,6 @@
 """What goes over the wire, in the words of the contract: entities, categories and their codes."""
 
+import re
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
@@ -15,6 +16,7 @@ Ids = Annotated[list[EntryId], Meta(min_length=1, max_length=1_000)]
 Status = Literal["pending", "processing", "embedded", "failed"]
 
 FINAL = {State.DONE: "succeeded", State.FAILED: "failed", State.CANCELLED: "cancelled"}
+_OUR_ERROR = re.compile(r"^penstock\.[\w.]+: ")
 OPERATION_STATUSES = {**FINAL, State.PENDING: "queued", State.RUNNING: "running"}
 
 
@@ -217,8 +219,13 @@ class EntriesWorker(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EntriesWorkers(msgspec.Struct, frozen=True, kw_only=True):
-    """The pool; of the jobs of the last days, how many have come to which end."""
+    """The pool; of the jobs of the last days, how many have come to which end.
 
+    `status` is `running` if any embeds, `paused`, `idle` before there is anything to embed, or
+    `off` on a server that starts none.
+    """
+
+    status: Literal["running", "paused", "idle", "off"]
     num_workers: int
     running: int
     workers: list[EntriesWorker]
@@ -313,8 +320,8 @@ def worker(one: WorkerInfo, now: datetime, *, paused: bool) -> EntriesWorker:
     )
 
 
-def operation(job: Job, progress: Progress | None) -> OperationShape:
-    """An operation as it is shown."""
+def operation(job: Job, progress: Progress | None, left: Any) -> OperationShape:
+    """An operation as it is shown; `left` is what it left behind when it failed."""
     return OperationShape(
         job_id=str(job.id),
         operation=job.task.removeprefix("entries."),
@@ -322,9 +329,14 @@ def operation(job: Job, progress: Progress | None) -> OperationShape:
         progress=None if progress is None else progress.done,
         total=None if progress is None else progress.total,
         note=None if progress is None else progress.note,
-        result=job.returned,
-        error=None if job.error is None else job.error.strip().splitlines()[0],
+        result=left if job.state is State.FAILED else job.returned,
+        error=None if job.error is None else _error(job.error),
         created_at=job.enqueued_at,
         started_at=job.started_at,
         finished_at=job.finished_at,
     )
+
+
+def _error(text: str) -> str:
+    """What went wrong, in one line, without the name that our own errors have."""
+    return _OUR_ERROR.sub("", text.strip().splitlines()[0])

@@ -11,8 +11,8 @@ def _script(name: str) -> str:
 
 
 TABLES = Tables(
-    sqlite=(_script("sqlite.sql"), _script("sqlite_content.sql")),
-    postgres=(_script("postgres.sql"), _script("postgres_content.sql")),
+    sqlite=tuple(map(_script, ("sqlite.sql", "sqlite_content.sql", "sqlite_failed.sql"))),
+    postgres=tuple(map(_script, ("postgres.sql", "postgres_content.sql", "postgres_failed.sql"))),
 )
 
 # A renewed lease changes nothing here.

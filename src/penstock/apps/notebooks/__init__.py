@@ -40,7 +40,7 @@ def install(penstock: Penstock, settings: Settings, data: Path | None = None) ->
         yield
 
     @asynccontextmanager
-    async def listening(_: str) -> AsyncIterator[None]:
+    async def working() -> AsyncIterator[None]:
         if library.unavailable:
             yield
             return
@@ -57,5 +57,5 @@ def install(penstock: Penstock, settings: Settings, data: Path | None = None) ->
         ],
         running,
         notebooks.let_go,
-        listening,
+        working=working,
     )

@@ -1,0 +1,8 @@
+CREATE TABLE entries_failed ( -- rows that have failed since: if they have vectors, those must go
+    id TEXT PRIMARY KEY
+) STRICT, WITHOUT ROWID;
+
+CREATE TRIGGER entries_failing AFTER UPDATE OF embedding_status ON entries_entry
+WHEN new.embedding_status = 'failed' AND old.embedding_status <> 'failed' BEGIN
+    INSERT INTO entries_failed VALUES (new.id) ON CONFLICT DO NOTHING;
+END;
