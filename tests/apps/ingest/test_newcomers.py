@@ -124,7 +124,11 @@ async def test_who_waits_is_woken(tmp_path: Path) -> None:
     seen = await app.wait(0, 0)
     async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
         waiting = tasks.create_task(app.wait(seen, 30))
+        program.run("BEGIN IMMEDIATE")
         program.insert()
+        # A greeting alone would wake nobody.
+        program.run("INSERT INTO penstock_worker (name, tags, seen_at) VALUES ('w', '[]', 0)")
+        program.run("COMMIT")
         assert await waiting != seen
     [job] = await app.claim(worker="w", queues=("ingest",), limit=1)
     assert json.loads(job.payload)["queue_id"] == "q1"
