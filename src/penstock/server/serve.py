@@ -137,6 +137,9 @@ class Serving:
         address = address_of(listening)
         # Tokens that applications make for those whom they tell are there when the gate opens.
         async with self._service.running(), self._announced(address), self._gate.running():
+            # A store that may not be written is refused now, not with the first job: this changes
+            # nothing, but has to be allowed to.
+            await self._penstock.store.dismiss(())
             await self._refuse_strangers()
             async with self._working():
                 # What is here now stays: a collector that walks all of it stops every request
