@@ -70,7 +70,7 @@ class Twins:
     def _insert(self, view: str, **columns: object) -> None:
         columns["at"] = self.clock()
         names, marks = ", ".join(columns), ", ".join("?" * len(columns))
-        self.sql.execute(f"INSERT INTO {view} ({names}) VALUES ({marks})", [*columns.values()])  # noqa: S608
+        self.sql.execute(f"INSERT INTO {view} ({names}) VALUES ({marks})", [*columns.values()])  # noqa: S608 - names of our own
 
     def jobs(self, *states: State) -> list[Job]:
         found = drive(self.model.find(JobQuery(newest_first=False, limit=1000)))
