@@ -12,6 +12,7 @@ from datetime import timedelta
 
 import uvicorn
 
+from penstock.apps.beside import beside
 from penstock.config import Server, Sources, without_password
 from penstock.core.errors import ConfigurationError
 from penstock.core.job import Retention
@@ -214,10 +215,5 @@ class Serving:
 @asynccontextmanager
 async def _kept_up(penstock: Penstock) -> AsyncIterator[None]:
     """Take back leases that ran out, sum up the log and prune, where no worker does it."""
-    upkeep = asyncio.create_task(Upkeep(penstock, None, _SWEEP, Retention()).run())
-    try:
+    async with beside(Upkeep(penstock, None, _SWEEP, Retention()).run()):
         yield
-    finally:
-        upkeep.cancel()
-        with suppress(asyncio.CancelledError):
-            await upkeep
