@@ -94,7 +94,7 @@ def _fresh_meta(name: str) -> str:
     """What the migration writes: another number for the store, and nothing counted yet."""
     source = secrets.randbits(60)
     return (
-        f"UPDATE {name} SET value = CASE name WHEN 'source' THEN {source} ELSE 0 END "  # noqa: S608
+        f"UPDATE {name} SET value = CASE name WHEN 'source' THEN {source} ELSE 0 END "  # noqa: S608 - names of our own
         "WHERE name <> 'schema'"
     )
 

@@ -746,7 +746,7 @@ async def test_only_what_is_not_known_is_looked_up(app: Penstock) -> None:
             asked.append(list(ids))
             return await get(ids)
 
-        app.store.get = noting  # type: ignore[method-assign]
+        app.store.get = noting  # type: ignore[method-assign] # replaced for the test
         await app.settle([(jobs[2], Done()), (jobs[3].lease, Done())])
     assert asked == [[jobs[3].id]]
 
@@ -1691,10 +1691,10 @@ def test_states_of_a_query_are_checked(wrong: Any) -> None:
 def test_states_of_a_query_may_be_any_collection() -> None:
     expected = JobQuery(states=frozenset({State.FAILED}))
     for states in ({State.FAILED}, [State.FAILED], ("failed",)):
-        assert JobQuery(states=states) == expected  # type: ignore[arg-type]
+        assert JobQuery(states=states) == expected  # type: ignore[arg-type] # any collection of states
 
 
-@pytest.mark.parametrize("wrong", [datetime(2030, 1, 1), "yesterday", 5])  # noqa: DTZ001
+@pytest.mark.parametrize("wrong", [datetime(2030, 1, 1), "yesterday", 5])  # noqa: DTZ001 - without a zone on purpose
 def test_instant_of_a_query_is_checked(wrong: Any) -> None:
     for name in ("since", "before"):
         with pytest.raises(ConfigurationError, match=f"{name} .* time zone"):

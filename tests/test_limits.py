@@ -76,9 +76,9 @@ async def test_limit_that_cannot_be_kept_is_refused(app: Penstock, limits: Any) 
 async def test_task_and_throttle_limits_are_checked(app: Penstock) -> None:
     for wrong in (0, -1, 1.5, "3"):
         with pytest.raises(ConfigurationError, match="concurrency"):
-            await app.limit_task("t", wrong)  # type: ignore[arg-type]
+            await app.limit_task("t", wrong)  # type: ignore[arg-type] # is what is refused
         with pytest.raises(ConfigurationError, match="concurrency"):
-            await app.limit_throttle("t", wrong)  # type: ignore[arg-type]
+            await app.limit_throttle("t", wrong)  # type: ignore[arg-type] # is what is refused
     with pytest.raises(InvalidJob, match="task"):
         await app.limit_task("", 1)
     with pytest.raises(InvalidJob, match="prefix"):

@@ -97,7 +97,7 @@ async def test_task_is_still_the_function(app: Penstock) -> None:
         return 3 * n
 
     assert double(2) == 4
-    assert double(n="ab") == "abab"  # type: ignore[arg-type, comparison-overlap]
+    assert double(n="ab") == "abab"  # type: ignore[arg-type, comparison-overlap] # is not checked in a plain call
     assert await triple(2) == 6
     assert await app.find() == []
 
@@ -342,7 +342,7 @@ def test_annotations_may_be_text() -> None:
 
 
 def test_annotation_that_cannot_be_found_checks_nothing() -> None:
-    def handler(n: "int", who: "Missing") -> None:  # type: ignore[name-defined] # noqa: F821
+    def handler(n: "int", who: "Missing") -> None:  # type: ignore[name-defined] # noqa: F821 - is what is missing
         raise NotImplementedError
 
     arguments = Arguments("t", handler)
@@ -350,7 +350,7 @@ def test_annotation_that_cannot_be_found_checks_nothing() -> None:
 
 
 def test_annotation_that_cannot_be_found_leaves_the_others_checked() -> None:
-    def handler(n: int, who: "Missing") -> None:  # type: ignore[name-defined] # noqa: F821
+    def handler(n: int, who: "Missing") -> None:  # type: ignore[name-defined] # noqa: F821 - is what is missing
         raise NotImplementedError
 
     with pytest.raises(InvalidJob):
@@ -362,7 +362,7 @@ def test_annotation_that_cannot_be_found_leaves_the_others_checked() -> None:
     [
         Later,
         list[Later],
-        list["Missing"],  # type: ignore[name-defined] # noqa: F821
+        list["Missing"],  # type: ignore[name-defined] # noqa: F821 - is what is missing
         Point | Address | Options,
         int | UserId | datetime | str | UUID,
         Callable[[], None],
@@ -383,7 +383,7 @@ def test_annotation_that_json_cannot_hold_is_left_to_the_handler(annotation: Any
 def test_dataclass_whose_own_annotations_cannot_be_found_is_left_to_the_handler() -> None:
     @dataclass
     class Odd:
-        inner: "Missing"  # type: ignore[name-defined] # noqa: F821
+        inner: "Missing"  # type: ignore[name-defined] # noqa: F821 - is what is missing
 
     def handler(value: Any) -> None:
         raise NotImplementedError

@@ -2,7 +2,8 @@
 
 import os
 import tomllib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Generic, Literal, TypeVar, get_args, get_origin
 from urllib.parse import urlsplit
@@ -15,6 +16,8 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 PREFIX = "PENSTOCK_"
 FILE = "penstock.toml"
+# Variables of programs that call a server.
+_OF_CLIENTS = ("PENSTOCK_TOKEN", "PENSTOCK_URL")
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=10_000)]
 Port = Annotated[int, msgspec.Meta(ge=0, le=65_535)]
@@ -71,6 +74,7 @@ class Sources:
     ) -> None:
         self._environment = os.environ if environment is None else environment
         self._file, self._stored = _read_file(self._environment, file)
+        self._known = {f"{PREFIX}CONFIG", *_OF_CLIENTS}
 
     def section(self, name: str, kind: type[S], given: Mapping[str, Any] | None = None) -> Found[S]:
         """The settings of a section, checked; the server's own has the empty name."""
@@ -83,6 +87,7 @@ class Sources:
         sources: list[Setting] = []
         for field in msgspec.structs.fields(kind):
             variables = (variable_of(name, field.name), *also_called(kind, field.name))
+            self._known.update(variables)
             source, value = self._find(variables, field, stored, given or {})
             title = f"{name}.{field.name}" if name else field.name
             if source != "default":
@@ -98,6 +103,19 @@ class Sources:
                 raise ConfigurationError(
                     f"{self._file}: there is no section [{name}]; known are {', '.join(known)}"
                 )
+
+    def strangers(self, others: Iterable[str]) -> Iterator[str]:
+        """What to say of each variable that begins as ours do, and that no section has asked for.
+
+        Those of the `others` are left alone: sections that are not read here.
+        """
+        theirs = tuple(variable_of(name, "") + "_" for name in others)
+        names = sorted(name.removeprefix(PREFIX) for name in self._known if PREFIX in name)
+        for variable in sorted(self._environment.keys() - self._known):
+            if variable.startswith(PREFIX) and not variable.startswith(theirs):
+                nearest = get_close_matches(variable.removeprefix(PREFIX), names, 1)
+                meant = f"; did you mean {PREFIX}{nearest[0]}?" if nearest else ""
+                yield f"{variable} is no setting, and is ignored{meant}"
 
     def _find(
         self,

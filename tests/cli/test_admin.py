@@ -18,7 +18,7 @@ ONCE = RetryPolicy(attempts=1)
 
 def enqueue(app: Penstock, n: int = 1, **options: object) -> None:
     for _ in range(n):
-        run_sync(app.enqueue("greet", {"name": "Ada"}, **options))  # type: ignore[arg-type]
+        run_sync(app.enqueue("greet", {"name": "Ada"}, **options))  # type: ignore[arg-type] # options as data
 
 
 def states(app: Penstock) -> list[str]:

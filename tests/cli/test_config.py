@@ -77,6 +77,19 @@ def test_wrong_variable_is_named(shell: Shell, monkeypatch: pytest.MonkeyPatch) 
     assert "events.lease (from PENSTOCK_EVENTS_LEASE)" in shell.error("config", code=2)
 
 
+def test_unknown_variable_is_named_with_the_one_that_was_meant(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PENSTOCK_PROT", "81")
+    monkeypatch.setenv("PENSTOCK_ZZZ", "1")
+    for known in ("PENSTOCK_TOKEN", "PENSTOCK_PROJECT_ROOT", "PENSTOCK_INGEST_WORKERS"):
+        monkeypatch.setenv(known, "2")
+    assert shell("config", "--apps", "events,indexing").stderr.splitlines() == [
+        "penstock: PENSTOCK_PROT is no setting, and is ignored; did you mean PENSTOCK_PORT?",
+        "penstock: PENSTOCK_ZZZ is no setting, and is ignored",
+    ]
+
+
 def test_it_works_without_the_server(tmp_path: Path) -> None:
     absent = "sys.modules.update(dict.fromkeys(['fastapi', 'starlette', 'uvicorn', 'uvloop']))"
     program = f"import sys; {absent}; from penstock.cli.main import main; main()"

@@ -23,7 +23,7 @@ def ids(document: object) -> list[int]:
 
 
 def enqueue(app: Penstock, name: str = "Ada", **options: object) -> int:
-    return run_sync(app.enqueue("greet", {"name": name}, **options)).id  # type: ignore[arg-type]
+    return run_sync(app.enqueue("greet", {"name": name}, **options)).id  # type: ignore[arg-type] # options as data
 
 
 def test_list_shows_newest_first(app: Penstock, shell: Shell) -> None:

@@ -81,7 +81,7 @@ def test_status_shows_pauses_and_limits(app: Penstock, shell: Shell) -> None:
 
 def test_status_shows_limits_of_what_runs(app: Penstock, shell: Shell) -> None:
     limits = {"concurrency": 5, "rate": (100, MINUTE), "promote_after": 10 * MINUTE}
-    run_sync(app.limit("mail", **limits))  # type: ignore[arg-type]
+    run_sync(app.limit("mail", **limits))  # type: ignore[arg-type] # options as data
     run_sync(app.limit_task("greet", 3))
     run_sync(app.limit_throttle("customer-", 2))
     titles, row, *limits_of_others, _ = shell("status").stdout.splitlines()

@@ -13,7 +13,7 @@ LONG_AGO = 1_000_000
 def greet(app: Penstock, name: str, **fields: object) -> WorkerInfo:
     now = datetime.now(UTC)
     told = {"host": "h1", "pid": 7, "concurrency": 20, "started_at": now - timedelta(hours=3)}
-    worker = WorkerInfo(name=name, seen_at=now, **(told | fields))  # type: ignore[arg-type]
+    worker = WorkerInfo(name=name, seen_at=now, **(told | fields))  # type: ignore[arg-type] # options as data
     run_sync(app.store.greet([worker]))
     return worker
 

@@ -68,7 +68,7 @@ async def test_turns_of_one_priority_do_not_disturb_those_of_another(store: Stor
     for _ in range(6):
         await add_one(store, tenant="b", priority=9)
         given += [job.tenant for job in await take(store, 2) if job.priority == 5]
-    assert sorted(given) == ["a", "a", "b", "b", "c", "c"]  # type: ignore[type-var]
+    assert sorted(given) == ["a", "a", "b", "b", "c", "c"]  # type: ignore[type-var] # all are texts
 
 
 async def test_turns_are_those_of_a_queue(store: Store) -> None:

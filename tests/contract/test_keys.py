@@ -34,7 +34,7 @@ from tests.contract.support import (
 
 
 async def waiting(store: Store, *jobs: object) -> list[Waiting | None]:
-    found = await store.get([job.id for job in jobs])  # type: ignore[attr-defined]
+    found = await store.get([job.id for job in jobs])  # type: ignore[attr-defined] # they are jobs
     return [job.waiting for job in found]
 
 

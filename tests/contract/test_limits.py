@@ -30,7 +30,7 @@ LONG = 60.0
 
 
 async def limit_queue(store: Store, name: str = "default", **limits: object) -> None:
-    await store.configure(QueueSettings(name=name, **limits))  # type: ignore[arg-type]
+    await store.configure(QueueSettings(name=name, **limits))  # type: ignore[arg-type] # options as data
 
 
 async def limit_task(store: Store, n: int | None, name: str = "t") -> None:

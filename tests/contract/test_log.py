@@ -216,19 +216,13 @@ async def test_each_job_of_a_call_keeps_its_own_detail(store: Store, clock: Manu
 
 
 @pytest.mark.parametrize(
-    "detail", ['"grün \\u0000 \\" \U0001f600"', "", " [1, 2 ]\n", "x" * 100_000]
+    "detail", ['"grün \\u0000 \\" \U0001f600"', '""', " [1, 2 ]\n", f'"{"x" * 100_000}"']
 )
 async def test_detail_comes_back_as_it_was_given(store: Store, detail: str) -> None:
     await add(store, new(), new())
     for job in await take(store):
         await settle(store, job, Done(detail=detail))
         assert (await history(store, job))[-1].detail == detail
-
-
-async def test_detail_that_utf_8_has_no_code_for_is_escaped(store: Store) -> None:
-    await add_one(store)
-    job = await settle(store, await take_one(store), Done(detail='"\udc80"'))
-    assert (await history(store, job))[-1].detail == r'"\udc80"'
 
 
 async def test_detail_stays_with_a_run_that_gives_way(store: Store) -> None:

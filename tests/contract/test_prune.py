@@ -42,7 +42,7 @@ async def test_finished_job_is_kept_for_its_time(
 ) -> None:
     await add_one(store)
     ended = await settle(store, await take_one(store), outcome)
-    clock.advance(kept - SECOND)  # type: ignore[operator]
+    clock.advance(kept - SECOND)  # type: ignore[operator] # a duration
     assert await store.prune(KEEP, 10) == 0
     assert await everything(store) == [ended]
     clock.advance(2 * SECOND)

@@ -98,7 +98,7 @@ async def test_jobs_of_an_answer_are_the_callers_own(store: Store, clock: Manual
 async def test_every_field_narrows(store: Store, query: dict[str, object], names: str) -> None:
     jobs = await mixture(store)
     if "states" in query:
-        query = {**query, "states": frozenset(query["states"])}  # type: ignore[call-overload]
+        query = {**query, "states": frozenset(query["states"])}  # type: ignore[call-overload] # options as data
     asked = msgspec.convert(query, JobQuery, strict=False)
     wanted = [jobs[name].id for name in names.split()]
     assert ids(await store.find(asked)) == wanted[::-1]

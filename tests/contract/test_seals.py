@@ -259,7 +259,7 @@ async def test_notes_come_along(store: Store, clock: ManualClock) -> None:
         ({"progress": said, "lines": logged}, {"state": "[1]"}, {"state": "[2]"}),
         strict=True,
     ):
-        assert await store.note([Note(lease=job.lease, **note)]) == [True]  # type: ignore[arg-type]
+        assert await store.note([Note(lease=job.lease, **note)]) == [True]  # type: ignore[arg-type] # options as data
     first, second, done, silent = await everything(store)
     await settle(store, done, Done())
     await settle(store, second, Failed("again"))

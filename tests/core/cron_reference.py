@@ -56,7 +56,7 @@ class Reference:
         while day <= order[-1].date():
             for hour in self.hours:
                 for minute_of in self.minutes:
-                    named = datetime(day.year, day.month, day.day, hour, minute_of)  # noqa: DTZ001
+                    named = datetime(day.year, day.month, day.day, hour, minute_of)  # noqa: DTZ001 - without a zone on purpose
                     if self._on(day) and order[0] <= named <= order[-1]:
                         while named not in first:
                             named += MINUTE

@@ -34,7 +34,7 @@ JOB = Job(
 
 def test_values_cannot_be_changed() -> None:
     with pytest.raises(AttributeError):
-        JOB.state = State.DONE  # type: ignore[misc]
+        JOB.state = State.DONE  # type: ignore[misc] # is what is refused
 
 
 def test_new_job_defaults() -> None:

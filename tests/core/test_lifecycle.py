@@ -1,11 +1,12 @@
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from penstock.core.errors import TransitionRefused
+from penstock.core.errors import InvalidJob, TransitionRefused
 from penstock.core.job import Job, JobId, LogId, moved, restored
 from penstock.core.lifecycle import (
     FINAL,
@@ -289,6 +290,14 @@ def test_detail_changes_nothing_else_about_a_move(outcome: Done | Failed) -> Non
     plain, move = advance(job(), outcome), advance(job(), replace(outcome, detail="[1]"))
     assert (plain.detail, move.detail) == (None, "[1]")
     assert replace(move, detail=None) == plain
+
+
+@pytest.mark.parametrize("detail", ["", "half", '{"n": 1', "[1] 2", "NaN", '"\udc80"', 1])
+def test_detail_that_is_no_json_is_refused_where_it_is_given(detail: Any) -> None:
+    with pytest.raises(InvalidJob, match="the detail of an outcome is JSON text, not"):
+        Done(detail=detail)
+    with pytest.raises(InvalidJob, match="the detail of an outcome is JSON text, not"):
+        Failed("no", detail=detail)
 
 
 def test_plain_successes_are_one_and_the_same_move() -> None:

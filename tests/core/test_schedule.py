@@ -208,7 +208,7 @@ RHYTHMS = st.one_of(
 @given(
     rhythm=RHYTHMS,
     missed=st.sampled_from(Missed),
-    start=st.datetimes(datetime(2029, 1, 1), datetime(2031, 1, 1), timezones=st.just(UTC)),  # noqa: DTZ001
+    start=st.datetimes(datetime(2029, 1, 1), datetime(2031, 1, 1), timezones=st.just(UTC)),  # noqa: DTZ001 - without a zone on purpose
     late=st.integers(0, 40 * 24 * 3600),
 )
 def test_plan_follows_its_policy_and_goes_on_behind_now(

@@ -89,14 +89,14 @@ def starts_what_waits() -> None:
     def take(self: Adding, new: NewJob, needs: int = 0) -> Job:
         return real(self, new, 0)
 
-    Adding._take = take  # type: ignore[method-assign]
+    Adding._take = take  # type: ignore[method-assign] # breaks it on purpose
 
 
 def heeds_no_failure() -> None:
     def abandon(self: Moving, orphans: dict[int, tuple[int, State, str]]) -> None:
         pass
 
-    Moving._abandon = abandon  # type: ignore[method-assign]
+    Moving._abandon = abandon  # type: ignore[method-assign] # breaks it on purpose
 
 
 def runs_the_superseded() -> None:

@@ -167,7 +167,7 @@ class Client(Recorded):
         try:
             stored = run_sync(self.store.add([job], actor=self.actor, connection=connection))
             if not stored[0].duplicate:
-                insert = f"INSERT INTO {orders(self.folder)} VALUES ({'%s' if postgres else '?'})"  # noqa: S608
+                insert = f"INSERT INTO {orders(self.folder)} VALUES ({'%s' if postgres else '?'})"  # noqa: S608 - names of our own
                 connection.execute(insert, (mark_of(job.payload),))
             connection.execute("COMMIT")
         except QueueFull:

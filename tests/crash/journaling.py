@@ -61,7 +61,7 @@ def short_script(app: Client, options: dict[str, Any]) -> None:
         start(self, *args)
         self.wait()
 
-    compaction.Compaction.start = start_and_wait  # type: ignore[method-assign, assignment]
+    compaction.Compaction.start = start_and_wait  # type: ignore[method-assign, assignment] # replaced for the test
     script(app, options)
 
 

@@ -45,7 +45,7 @@ class Watched(Proxy):
 
 def mover(app: Client, options: dict[str, Any]) -> None:
     """Moves a queue in small portions."""
-    migration.PORTION = 5  # type: ignore[attr-defined]
+    migration.PORTION = 5  # type: ignore[attr-defined] # small portions, so that there are many
     source, target = (
         Penstock(options[name], opener=_opener(name, app.point)) for name in ("source", "target")
     )

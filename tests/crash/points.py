@@ -105,7 +105,7 @@ def arm(point: Point) -> None:
     def connect(*args: Any, **options: Any) -> sqlite3.Connection:
         return real(*args, **options, factory=Connection)
 
-    sqlite3.connect = connect  # type: ignore[assignment]
+    sqlite3.connect = connect  # type: ignore[assignment] # replaced for the test
     plain = psycopg.Connection.execute
 
     def execute(self: Any, query: Any, *parameters: Any, **how: Any) -> Any:
@@ -113,7 +113,7 @@ def arm(point: Point) -> None:
         what = "COMMIT" if text.endswith("COMMIT") else text  # behind a NOTIFY
         return point.pass_by(what, lambda: plain(self, query, *parameters, **how))
 
-    psycopg.Connection.execute = execute  # type: ignore[method-assign]
+    psycopg.Connection.execute = execute  # type: ignore[method-assign] # replaced for the test
     _arm_journal(point)
 
 
@@ -137,5 +137,5 @@ def _arm_journal(point: Point) -> None:
         point.pass_by(f"publish {path.name}", lambda: folder.publish(draft, path))
 
     for module in (file, snapshot):
-        module.publish = publish  # type: ignore[attr-defined]
-    file.os = Calls()  # type: ignore[assignment, attr-defined]
+        module.publish = publish  # type: ignore[attr-defined] # replaced for the test
+    file.os = Calls()  # type: ignore[assignment, attr-defined] # replaced for the test

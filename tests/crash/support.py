@@ -79,14 +79,14 @@ def stop_between_writes(folder: Path, child: Child) -> None:
 def assert_promises_kept(folder: Path, context: object = "", **options: object) -> None:
     """Nothing was lost, doubled, misordered, stuck or forgotten, and the file is sound."""
     wait_for_writers(folder)
-    violations = check(read_history(folder), read_store(folder), **options)  # type: ignore[arg-type]
+    violations = check(read_history(folder), read_store(folder), **options)  # type: ignore[arg-type] # options as data
     assert not violations, (context, *violations)
     if is_journal(folder):
         return
     if not is_postgres(folder):
         assert ask(folder, "PRAGMA integrity_check") == [("ok",)], context
     if options.get("drained", True):
-        ready = ask(folder, f"SELECT count(*) FROM {table(folder, 'ready_tag')}")  # noqa: S608
+        ready = ask(folder, f"SELECT count(*) FROM {table(folder, 'ready_tag')}")  # noqa: S608 - names of our own
         assert ready == [(0,)], (context, "finished jobs could be claimed by their tags")
 
 
@@ -111,5 +111,5 @@ def wait_for_writers(folder: Path) -> None:
     if not is_postgres(folder):
         return
     log = f"'{table(folder, 'log')}'::regclass"
-    held = f"SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND classid = {log}"  # noqa: S608
+    held = f"SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND classid = {log}"  # noqa: S608 - names of our own
     until(lambda: ask(folder, held) == [(0,)], "a transaction does not end")

@@ -85,7 +85,7 @@ def test_each_death_costs_one_step_at_most(task: str, zygote: Zygote, folder: Pa
             wanted = len(traces(folder)) + rng.randint(1, 3)
             walking = zygote.start("walker", folder, pause=0.03, offset=n * LATER)
             until(
-                lambda wanted=wanted: len(traces(folder)) >= wanted or is_done(app, job),  # type: ignore[misc]
+                lambda wanted=wanted: len(traces(folder)) >= wanted or is_done(app, job),  # type: ignore[misc] # bound at once
                 "the job does not go on",
                 pause=rng.uniform(0.001, 0.01),
             )

@@ -54,7 +54,7 @@ def test_schema_is_that_of_the_url(folder: Path) -> None:
     schema = address(store_url(folder)).schema
     with client(folder, clock="server") as app:
         run_sync(app.enqueue_many([app.new()]))
-    assert ask(folder, f"SELECT count(*) FROM {schema}.job") == [(1,)]  # noqa: S608
+    assert ask(folder, f"SELECT count(*) FROM {schema}.job") == [(1,)]  # noqa: S608 - names of our own
 
 
 def test_newer_schema_is_refused(folder: Path) -> None:
@@ -63,7 +63,7 @@ def test_newer_schema_is_refused(folder: Path) -> None:
     name = table(folder, "meta")
     with psycopg.connect(address(store_url(folder)).conninfo, autocommit=True) as connection:
         connection.execute(
-            f"UPDATE {name} SET value = {SCHEMA + 1} WHERE name = 'schema'".encode()  # noqa: S608
+            f"UPDATE {name} SET value = {SCHEMA + 1} WHERE name = 'schema'".encode()  # noqa: S608 - names of our own
         )
     newer = Penstock(store_url(folder))
     with pytest.raises(StoreError, match=f"newer Penstock .schema {SCHEMA + 1}.*upgrade Penstock"):
@@ -136,7 +136,7 @@ def test_snapshot_is_held_while_the_queue_works(zygote: Zygote, folder: Path) ->
     with client(folder, clock="server") as app, held_open(folder) as other:
         run_sync(app.enqueue_many([app.new(lease=LONG_LEASE)]))
         other.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-        other.execute(f"SELECT count(*) FROM {table(folder, 'job')}".encode())  # noqa: S608
+        other.execute(f"SELECT count(*) FROM {table(folder, 'job')}".encode())  # noqa: S608 - names of our own
         producer = zygote.start("busy_producer", folder, jobs=600, clock="server")
         workers = [zygote.start("worker", folder, clock="server") for _ in range(2)]
         producer.succeed()

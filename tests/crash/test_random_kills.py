@@ -89,6 +89,6 @@ def assert_own_rows_and_jobs_agree(folder: Path) -> None:
 def own_rows(folder: Path) -> set[str]:
     """The rows of the application; nothing while it has not made its table."""
     try:
-        return {mark for (mark,) in ask(folder, f"SELECT mark FROM {orders(folder)}")}  # noqa: S608
+        return {mark for (mark,) in ask(folder, f"SELECT mark FROM {orders(folder)}")}  # noqa: S608 - names of our own
     except (sqlite3.OperationalError, psycopg.errors.UndefinedTable):
         return set()

@@ -47,8 +47,8 @@ def acknowledges_before_commit() -> None:
             (request.answer,) = request.verb(transaction, [request.call])
         return transaction
 
-    SqliteWriter._begin = begin  # type: ignore[assignment,method-assign]
-    SqliteWriter._commit = commit  # type: ignore[method-assign]
+    SqliteWriter._begin = begin  # type: ignore[assignment,method-assign] # breaks it on purpose
+    SqliteWriter._commit = commit  # type: ignore[method-assign] # breaks it on purpose
 
 
 def deletes_what_it_gives_out() -> None:
@@ -94,7 +94,7 @@ def moves_any_version() -> None:
         ]
         return real(self, blind, actor)
 
-    Moving.call = call  # type: ignore[method-assign]
+    Moving.call = call  # type: ignore[method-assign] # breaks it on purpose
 
 
 def gives_tokens_again() -> None:
@@ -120,7 +120,7 @@ def forgets_the_key_of_a_retry() -> None:
     def target(self: Moving, job: Job, move: Move) -> Any:
         return real(self, msgspec.structs.replace(job, key=None), move)
 
-    Moving._target = target  # type: ignore[method-assign]
+    Moving._target = target  # type: ignore[method-assign] # breaks it on purpose
     rewrite("move", "attempt = ", "key = iif(?3 < 3, NULL, penstock_job.key), attempt = ")
 
 
@@ -144,9 +144,9 @@ def checks_then_acts() -> None:
             meet(self._path.parent)
         return await real(self, jobs, **options)
 
-    SqliteStore.add = add  # type: ignore[method-assign, assignment]
-    Transaction.dedupe_holder = lambda *_, **__: None  # type: ignore[method-assign]
-    Adding._room = room  # type: ignore[method-assign]
+    SqliteStore.add = add  # type: ignore[method-assign, assignment] # breaks it on purpose
+    Transaction.dedupe_holder = lambda *_, **__: None  # type: ignore[method-assign] # breaks it on purpose
+    Adding._room = room  # type: ignore[method-assign] # breaks it on purpose
 
 
 def room(self: Any, queue: str) -> None:
@@ -159,7 +159,7 @@ def stores_a_batch_in_pieces() -> None:
     async def add(self: SqliteStore, jobs: Sequence[NewJob], **options: Any) -> list[Job]:
         return [stored for job in jobs for stored in await real(self, [job], **options)]
 
-    SqliteStore.add = add  # type: ignore[method-assign, assignment]
+    SqliteStore.add = add  # type: ignore[method-assign, assignment] # breaks it on purpose
 
 
 def forgets_to_log_expiry() -> None:
@@ -172,7 +172,7 @@ def counts_only_what_comes() -> None:
     def add_totals(self: SqliteTransaction, totals: Totals) -> None:
         real(self, {place: n for place, n in totals.items() if n > 0})
 
-    SqliteTransaction.add_totals = add_totals  # type: ignore[method-assign]
+    SqliteTransaction.add_totals = add_totals  # type: ignore[method-assign] # breaks it on purpose
 
 
 def is_deaf_to_pauses() -> None:

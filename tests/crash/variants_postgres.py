@@ -44,11 +44,11 @@ def claims_without_locks(folder: Path) -> None:
         self: Claims, tx: PostgresTransaction, wanted: Claim, queues: Sequence[str]
     ) -> list[Job]:
         jobs = f"{tx.schema}.job_active AS j"
-        ready = f"SELECT id FROM {jobs} WHERE stage = 0 AND queue = ANY($1::text[])"  # noqa: S608
+        ready = f"SELECT id FROM {jobs} WHERE stage = 0 AND queue = ANY($1::text[])"  # noqa: S608 - names of our own
         ids = [row[0] for row in tx._connection.execute(ready, (Texts(queues),))]
         meet(folder)
         columns = "j.id, j.version AS previous, -j.priority AS rank, j.run_at, j.enqueued_at"
-        picked = f"SELECT {columns} FROM {jobs} WHERE j.id = ANY($3::bigint[])"  # noqa: S608
+        picked = f"SELECT {columns} FROM {jobs} WHERE j.id = ANY($3::bigint[])"  # noqa: S608 - names of our own
         claimed = tx._sql["claim_tagged"].partition("numbered AS")[2]
         assert "j.ctid = n.tid" in claimed
         claimed = claimed.replace("j.ctid = n.tid", "j.id = n.id")
@@ -70,14 +70,14 @@ def settles_any_version(_folder: Path) -> None:
 
 def has_no_key_alone(folder: Path) -> None:
     """Looks who has a key and adds beside others, without the index that would notice."""
-    PostgresWriter._mode = lambda *_: Mode.SHARED  # type: ignore[method-assign]
+    PostgresWriter._mode = lambda *_: Mode.SHARED  # type: ignore[method-assign] # breaks it on purpose
     real = PostgresTransaction.add_jobs
 
     def add_jobs(self: PostgresTransaction, *args: Any) -> None:
         meet(folder)
         real(self, *args)
 
-    PostgresTransaction.add_jobs = add_jobs  # type: ignore[method-assign, assignment]
+    PostgresTransaction.add_jobs = add_jobs  # type: ignore[method-assign, assignment] # breaks it on purpose
 
 
 def counts_only_what_comes(_folder: Path) -> None:

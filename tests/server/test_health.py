@@ -108,7 +108,7 @@ async def test_store_that_hangs_is_asked_once_and_makes_it_not_ready(
     assert "did not answer within" in (await until_ready_is(api, 503))["detail"]
     async with asyncio.timeout(SOON):
         while len(found) < 4:  # each look leaves another verdict
-            verdict = route.handler.__self__._found  # type: ignore[attr-defined]
+            verdict = route.handler.__self__._found  # type: ignore[attr-defined] # a bound method
             if not any(verdict is one for one in found):
                 found.append(verdict)
             await asyncio.sleep(0.001)

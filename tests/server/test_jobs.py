@@ -75,7 +75,7 @@ def _plain(job: Job) -> dict[str, Any]:
     for name in ("enqueued_at", "run_at", "started_at", "finished_at", "expires_at"):
         if told[name] is not None and told[name].endswith(".000000Z"):
             told[name] = told[name].replace(".000000", "")
-    return told  # type: ignore[no-any-return]
+    return told  # type: ignore[no-any-return] # an answer as JSON
 
 
 async def test_task_alone_is_enough(api: Api, app: Penstock) -> None:

@@ -232,7 +232,52 @@ def test_store_that_cannot_be_used_is_code_5(processes: str, tmp_path: Path) -> 
         assert "not a SQLite file" in server.printed[0]
 
 
+# Runs a command without the rights of root over files, which cannot be refused anything.
+AS_ANYBODY = """
+import ctypes, os, sys
+for right in (1, 2) if os.geteuid() == 0 else ():
+    assert ctypes.CDLL(None).prctl(24, right, 0, 0, 0) == 0
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+
+
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_store_that_may_not_be_written_is_code_5(processes: str, tmp_path: Path) -> None:
+    app = Penstock(f"sqlite:///{tmp_path}/jobs.db")
+    run_sync(app.count())
+    run_sync(app.close())
+    (tmp_path / "jobs.db").chmod(0o444)
+    command = (*SERVE, "--store", "sqlite:///jobs.db", "--apps", "events")
+    anybody = (COMMAND[0], "-c", AS_ANYBODY, *command, "--processes", processes)
+    with started(anybody, tmp_path) as server:
+        assert server.wait() == 5
+        assert "jobs.db cannot be used: it may not be written" in server.printed[0]
+
+
+@pytest.mark.parametrize(
+    ("store", "says"),
+    [
+        ("sqlite:///none/jobs.db", "does its folder exist, and may it be written?"),
+        ("postgresql://127.0.0.1:1/jobs", "does not answer"),
+    ],
+)
+def test_store_that_is_not_there_is_code_5(store: str, says: str, tmp_path: Path) -> None:
+    with started((*SERVE, "--store", store, "--apps", "events"), tmp_path) as server:
+        assert server.wait() == 5
+        assert says in server.printed[0]
+
+
 # What is wrong
+
+
+def test_unknown_variable_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PENSTOCK_WORKRES", "2")
+    with served(tmp_path, "--processes", "2") as (server, _):
+        server.send(signal.SIGTERM)
+        server.wait()
+    told = [line for line in server.printed if "PENSTOCK_WORKRES" in line]
+    assert len(told) == 1
+    assert told[0].endswith("is no setting, and is ignored; did you mean PENSTOCK_WORKERS?")
 
 
 def test_port_in_use(tmp_path: Path) -> None:

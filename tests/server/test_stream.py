@@ -34,7 +34,7 @@ async def address(service: Service) -> AsyncIterator[str]:
 
 def tail_of(service: Service) -> Tail:
     [route] = [one for one in service.routes if one.declared.path == "/api/v1/stream"]
-    tail: Tail = route.handler.__self__._tail  # type: ignore[attr-defined]
+    tail: Tail = route.handler.__self__._tail  # type: ignore[attr-defined] # a bound method
     return tail
 
 

@@ -32,10 +32,10 @@ async def test_waiting_is_not_timed(app: Penstock, timings: dict[str, Timing]) -
 
 def test_errors_are_counted_and_raised(app: Penstock, timings: dict[str, Timing]) -> None:
     with pytest.raises(JobNotFound):
-        run_sync(app.enqueue_many([NewJob(task="t", payload="{}", after=(99,))]))  # type: ignore[arg-type]
+        run_sync(app.enqueue_many([NewJob(task="t", payload="{}", after=(99,))]))  # type: ignore[arg-type] # an id that nobody has
     assert (timings["add"].calls, timings["add"].errors) == (1, 1)
 
 
 def test_what_a_store_does_not_have_it_does_not_get(app: Penstock) -> None:
     with pytest.raises(AttributeError):
-        _ = app.store.nothing  # type: ignore[attr-defined]
+        _ = app.store.nothing  # type: ignore[attr-defined] # is what is missing

@@ -45,9 +45,9 @@ def test_what_differs_is_not_found(
     app: Penstock, send: Task[..., None], wanted: dict[str, object]
 ) -> None:
     run_sync(send.enqueue("ann"))
-    assert_not_enqueued(app, send, **wanted)  # type: ignore[arg-type]
+    assert_not_enqueued(app, send, **wanted)  # type: ignore[arg-type] # options as data
     with pytest.raises(AssertionError):
-        assert_enqueued(app, send, **wanted)  # type: ignore[arg-type]
+        assert_enqueued(app, send, **wanted)  # type: ignore[arg-type] # options as data
 
 
 def test_defaults_count_and_values_are_compared_as_stored(

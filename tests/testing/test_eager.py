@@ -57,7 +57,7 @@ async def test_in_an_event_loop(shop: Penstock) -> None:
 
     @shop.task
     def plain(n: int) -> int:
-        return run_sync(fine.enqueue(n)).returned  # type: ignore[no-any-return]
+        return run_sync(fine.enqueue(n)).returned  # type: ignore[no-any-return] # a number
 
     with inline(shop):
         assert (await fine.enqueue(1)).returned == 1

@@ -143,7 +143,7 @@ def test_a_test_that_is_cancelled_leaves_the_app_as_it_was(shop: Penstock) -> No
 
     async def test() -> None:
         with fresh(shop):
-            asyncio.current_task().cancel()  # type: ignore[union-attr]
+            asyncio.current_task().cancel()  # type: ignore[union-attr] # there is one
             await asyncio.sleep(0)
 
     with pytest.raises(asyncio.CancelledError):

@@ -49,7 +49,7 @@ def states() -> list[State]:
 )
 def test_dies_at_the_nth_job(tmp_path: Path, point: str, written: list[str], second: State) -> None:
     file = write_lines(tmp_path, "a", "b", "c")
-    with WorkerProcess(app, kill_at=2, point=point) as worker:  # type: ignore[arg-type]
+    with WorkerProcess(app, kill_at=2, point=point) as worker:  # type: ignore[arg-type] # one of the points
         assert worker.wait() == KILLED
     assert file.read_text().split() == written
     assert states()[:2] == [State.DONE, second]
@@ -120,7 +120,7 @@ def test_ends_with_a_parent_that_is_killed() -> None:
     run_sync(hang.enqueue())
     command = [sys.executable, "-c", PARENT, app.url]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen(command, cwd=ROOT, **pipes) as parent:  # type: ignore[call-overload]
+    with subprocess.Popen(command, cwd=ROOT, **pipes) as parent:  # type: ignore[call-overload] # options as data
         pid = int(parent.stdout.readline())
         assert alive(pid)
         parent.kill()

@@ -93,9 +93,9 @@ def prepare(kind: str, steps: Steps) -> None:
         return connection
 
     names = {name: getattr(sqlite3, name) for name in dir(sqlite3) if not name.startswith("_")}
-    catalogue.sqlite3 = SimpleNamespace(**{**names, "connect": traced})  # type: ignore[attr-defined, assignment]
+    catalogue.sqlite3 = SimpleNamespace(**{**names, "connect": traced})  # type: ignore[attr-defined, assignment] # replaced for the test
     if kind == "faiss":
-        flat.faiss = SimpleNamespace(**{**vars(faiss), "write_index": torn(steps)})  # type: ignore[attr-defined, assignment]
+        flat.faiss = SimpleNamespace(**{**vars(faiss), "write_index": torn(steps)})  # type: ignore[attr-defined, assignment] # replaced for the test
         for name in ("fsync", "replace", "unlink"):
             steps.around(os, name)
     else:

@@ -174,7 +174,7 @@ def test_sentence_transformers_is_asked_for_its_model(monkeypatch: pytest.Monkey
             return [[len(text), 0.0, 0.0] for text in texts]
 
     module = type(sys)("sentence_transformers")
-    module.SentenceTransformer = Model  # type: ignore[attr-defined]
+    module.SentenceTransformer = Model  # type: ignore[attr-defined] # a module made for the test
     monkeypatch.setitem(sys.modules, "sentence_transformers", module)
     embedder = open_embedder("sentence-transformers:some/model")
     assert (embedder.name, embedder.dimensions) == ("sentence-transformers-some/model", 3)

@@ -165,7 +165,7 @@ def test_service_that_does_not_answer_in_time_is_unavailable(service: Service) -
         waits.wait(LONG)
         return 503, {}, {}
 
-    service.answer = slow  # type: ignore[method-assign, assignment]
+    service.answer = slow  # type: ignore[method-assign, assignment] # replaced for the test
     endpoint = Endpoint("m", service.url, timeout=0.05, attempts=2, pause=lambda _: None)
     with pytest.raises(EmbedderUnavailable, match="ReadTimeout"):
         endpoint.embed(["a"])

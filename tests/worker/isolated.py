@@ -108,6 +108,12 @@ def clean_up(folder: Path) -> None:
         (folder / "tidied").write_text(str(context().cancelled))
 
 
+def fall_silent(_folder: Path) -> None:
+    for n in range(1, 4):
+        context().progress(n, 3)
+    time.sleep(FOREVER)
+
+
 def finish_anyway(folder: Path) -> str:
     try:
         (folder / "begun").touch()
@@ -199,6 +205,7 @@ DEEDS: dict[str, Callable[[Path], Any]] = {
         return_an_object,
         return_much,
         clean_up,
+        fall_silent,
         finish_anyway,
         start_processes,
         leave_a_process_behind,

@@ -300,7 +300,7 @@ async def test_waiting_ends_with_its_time(app: Penstock) -> None:
     with pytest.raises(TimeoutError):
         await job.result(timeout=timedelta(0))
     with pytest.raises(InvalidJob, match="timeout is a timedelta"):
-        await job.result(timeout=3)  # type: ignore[arg-type]
+        await job.result(timeout=3)  # type: ignore[arg-type] # is what is refused
     with pytest.raises(JobNotFound):
         await app.result(10_000)
     assert not app._ends._waiters

@@ -300,7 +300,7 @@ async def test_end_of_a_run_waits_for_words_that_are_being_written(app: Penstock
         return await note(notes)
 
     (job,) = await _running(app, 1)
-    app.note = slowly  # type: ignore[method-assign]
+    app.note = slowly  # type: ignore[method-assign] # replaced for the test
     notebook = Notebook(app)
     say(notebook, job, 1)
     await soon(begun)

@@ -64,7 +64,7 @@ async def test_periodic_task_runs_at_its_times(app: Penstock, clock: ManualClock
     async with working(app, sweep=OFTEN):
         for day in range(3):
             clock.now = START + timedelta(days=day, hours=3, minutes=30)
-            await eventually(lambda n=day + 1: _ended(app, seen, n))  # type: ignore[misc]
+            await eventually(lambda n=day + 1: _ended(app, seen, n))  # type: ignore[misc] # bound at once
     assert seen == [START + timedelta(days=day, hours=3, minutes=30) for day in range(3)]
 
 
@@ -276,13 +276,13 @@ def test_periodic_task_needs_no_arguments(app: Penstock) -> None:
 
 def test_what_is_scheduled_is_a_job(app: Penstock) -> None:
     with pytest.raises(ConfigurationError, match="give a task"):
-        run_sync(app.schedule("s", "t", every=HOUR))  # type: ignore[arg-type]
+        run_sync(app.schedule("s", "t", every=HOUR))  # type: ignore[arg-type] # is what is refused
     with pytest.raises(InvalidJob, match="payload"):
         run_sync(app.schedule("s", NewJob(task="t", payload="["), every=HOUR))
     with pytest.raises(InvalidJob, match="name of a schedule"):
         run_sync(app.schedule("", NewJob(task="t", payload="{}"), every=HOUR))
     with pytest.raises(ConfigurationError, match="no option when"):
-        run_sync(app.schedule("s", NewJob(task="t", payload="{}"), when=1))  # type: ignore[call-arg]
+        run_sync(app.schedule("s", NewJob(task="t", payload="{}"), when=1))  # type: ignore[call-arg] # is what is refused
 
 
 # What is fired

@@ -259,7 +259,7 @@ async def test_whatever_a_handler_raises_ends_only_its_own_run(
 
 @pytest.mark.parametrize(
     "raised",
-    [Snooze(60), Snooze(timedelta.max), Snooze(-HOUR), Cancel(None), Cancel({"not": "text"})],  # type: ignore[arg-type]
+    [Snooze(60), Snooze(timedelta.max), Snooze(-HOUR), Cancel(None), Cancel({"not": "text"})],  # type: ignore[arg-type] # is what is refused
     ids=["number", "endless", "negative", "nothing", "no-text"],
 )
 async def test_signal_with_a_wrong_value_ends_only_its_own_run(

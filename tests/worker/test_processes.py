@@ -267,6 +267,19 @@ async def test_progress_and_checkpoints_outlive_the_child(app: Penstock) -> None
     assert [line.text for line in await app.lines(job.id)] == ["counted"]
 
 
+async def test_last_progress_before_a_silence_is_seen(app: Penstock, tmp_path: Path) -> None:
+    job = await isolated.act.enqueue("fall_silent", str(tmp_path))
+    async with working(app, **PATIENT):
+        await eventually(lambda: _told(app, job.id, 3))
+        await app.cancel(job.id)
+        await eventually(lambda: is_over(app, job))
+
+
+async def _told(app: Penstock, job_id: int, done: float) -> bool:
+    progress = await app.progress(job_id)
+    return progress is not None and progress.done == done
+
+
 async def test_coroutine_in_a_child_saves_its_state(app: Penstock) -> None:
     job = await isolated.resume_async.enqueue()
     await work_off(app)
@@ -277,7 +290,7 @@ async def test_child_whose_lease_is_lost_cannot_save(app: Penstock) -> None:
     await isolated.resume_async.enqueue()
     (job,) = await app.claim(worker="w")
     await app.settle([(job, Failed("taken away"))])
-    book = RemoteBook(app, lambda _what, _text: "lost")
+    book = RemoteBook(app, lambda _what, _text: "lost", lambda _progress: None)
     with pytest.raises(LeaseLost):
         await book.save(job, "1")
     answer = answering(app)

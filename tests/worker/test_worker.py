@@ -383,7 +383,7 @@ async def test_until_empty_waits_for_a_place_that_another_has(
         looked.set()
         return answer
 
-    worker._is_empty = look  # type: ignore[method-assign]
+    worker._is_empty = look  # type: ignore[method-assign] # replaced for the test
     running = asyncio.create_task(worker.run(until_empty=True))
     await soon(looked)
     assert not running.done()
@@ -409,7 +409,7 @@ async def test_until_empty_waits_for_a_rate(
         clock.advance(HOUR)
         return await is_empty()
 
-    worker._is_empty = look  # type: ignore[method-assign]
+    worker._is_empty = look  # type: ignore[method-assign] # replaced for the test
     async with asyncio.timeout(SOON):
         await worker.run(until_empty=True)
     assert await count(app, State.DONE) == 3

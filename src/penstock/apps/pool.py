@@ -19,6 +19,7 @@ from typing import TypeVar
 import msgspec
 
 from penstock import Penstock, PenstockError, Worker
+from penstock.apps.beside import beside
 
 T = TypeVar("T")
 
@@ -60,13 +61,8 @@ class Pool:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Have them run, inside the block; at its end they finish what they are at."""
-        keeping = asyncio.create_task(self._run())
-        try:
+        async with beside(self._run()):
             yield
-        finally:
-            keeping.cancel()
-            with suppress(asyncio.CancelledError):
-                await keeping
 
     async def _run(self) -> None:
         if not self._workers:

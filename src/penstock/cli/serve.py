@@ -1,6 +1,7 @@
 """The commands `serve` and `config`: a store as an HTTP service, and its settings."""
 
 import asyncio
+import logging
 import os
 import socket
 import sys
@@ -18,6 +19,8 @@ from penstock.cli.stopping import LAST_BREATH, Stopper, Watchdog
 from penstock.cli.store import json_option
 from penstock.config import Server, Setting, Sources, without_password
 from penstock.core.errors import ConfigurationError
+
+_log = logging.getLogger(__name__)
 
 _SETTINGS = (
     click.option("--config", "file", type=click.Path(path_type=Path), help="A TOML file."),
@@ -57,14 +60,16 @@ def run_server(*, file: Path | None, as_json: bool, **given: Any) -> int:
     settings = sources.section("", Server, given).settings
     try:
         from penstock.server import serve
-        from penstock.server.installed import sections, store_url
+        from penstock.server.installed import store_url, strangers
     except ImportError as error:
         problem = ConfigurationError(f"the server needs what is not installed ({error})")
         problem.add_note("pip install 'penstock[server]'")
         raise problem from error
-    sections(settings, sources)  # a wrong setting is told before a port that is in use
+    unknown = strangers(settings, sources)  # a wrong setting is told before a port that is in use
     store_url(settings)
     set_up_logging(as_json=settings.log_format == "json")
+    for text in unknown:
+        _log.warning("%s", text)
     listening = serve.bind(settings.host, settings.port)
 
     def ready() -> None:
@@ -132,13 +137,15 @@ def _fast_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
 @_with_settings
 def show_config(*, file: Path | None, as_json: bool, **given: Any) -> None:
     """Show every setting of the server and of its applications, and where it came from."""
-    from penstock.server.installed import sections
+    from penstock.server.installed import sections, strangers
 
     sources = Sources(file=file)
     found = sources.section("", Server, given)
     every = [*found.sources]
     for section in sections(found.settings, sources):
         every += section.sources
+    for text in strangers(found.settings, sources):
+        click.echo(f"penstock: {text}", err=True)
     if as_json:
         emit({one.name: {"value": _value(one), "source": one.source} for one in every})
         return

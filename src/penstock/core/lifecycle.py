@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from penstock.core.errors import TransitionRefused
+from penstock.core.errors import InvalidJob, TransitionRefused
 from penstock.core.retry import LONGEST
 
 if TYPE_CHECKING:
@@ -112,25 +112,43 @@ TRANSITIONS: dict[tuple[State, Event], frozenset[State]] = {
 }
 
 
+_json = msgspec.json.Decoder(msgspec.Raw)
+
+
+def _check_json(detail: object) -> None:
+    try:
+        _json.decode(detail)  # type: ignore[arg-type] # what is no text is refused as well
+    except (ValueError, TypeError) as error:
+        raise InvalidJob(f"the detail of an outcome is JSON text, not {detail!r:.80}") from error
+
+
 class Done(msgspec.Struct, frozen=True, gc=False):
     """The run succeeded; `result` is JSON text, if it returned anything.
 
-    `detail` is JSON text that the log keeps with the entry.
+    `detail` is JSON text that the log keeps with the entry. Raises `InvalidJob` if it is not.
     """
 
     result: str | None = None
     detail: str | None = None
 
+    def __post_init__(self) -> None:
+        if self.detail is not None:
+            _check_json(self.detail)
+
 
 class Failed(msgspec.Struct, frozen=True, gc=False):
     """The run failed; `permanent` ends the job whatever attempts are left.
 
-    `detail` is JSON text that the log keeps with the entry.
+    `detail` is JSON text that the log keeps with the entry. Raises `InvalidJob` if it is not.
     """
 
     error: str
     permanent: bool = False
     detail: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.detail is not None:
+            _check_json(self.detail)
 
 
 class Snoozed(msgspec.Struct, frozen=True, gc=False):
@@ -218,7 +236,7 @@ def _done(attempt: int) -> Move:
 
 
 def _detailed(move: Move, detail: str) -> Move:
-    return msgspec.structs.replace(move, detail=_text(detail))
+    return msgspec.structs.replace(move, detail=detail)
 
 
 def undetailed(move: Move) -> Move:

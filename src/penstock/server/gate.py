@@ -4,8 +4,9 @@ import asyncio
 import hmac
 import logging
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 
+from penstock.apps.beside import beside
 from penstock.core.errors import PenstockError
 from penstock.core.times import from_micros
 from penstock.core.token import Access, Token, digest_of
@@ -48,13 +49,8 @@ class Gatekeeper:
     async def running(self) -> AsyncIterator[None]:
         """Follow what becomes of the tokens in the store, inside the block."""
         await self.refresh()
-        following = asyncio.create_task(self._follow())
-        try:
+        async with beside(self._follow()):
             yield
-        finally:
-            following.cancel()
-            with suppress(asyncio.CancelledError):
-                await following
 
     async def _follow(self) -> None:
         seen = 0

@@ -3,12 +3,13 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from importlib import metadata
 from typing import Any, Literal
 
 import msgspec
 
+from penstock.apps.beside import beside
 from penstock.core.errors import PenstockError
 from penstock.engine import Penstock
 from penstock.http.routes import Answer, route
@@ -78,13 +79,10 @@ class HealthRoutes:
     async def running(self) -> AsyncIterator[None]:
         """Look at the store now and then, inside the block."""
         await self._check()
-        checking = asyncio.create_task(self._check_forever())
         try:
-            yield
+            async with beside(self._check_forever()):
+                yield
         finally:
-            checking.cancel()
-            with suppress(asyncio.CancelledError):
-                await checking
             if self._look is not None:
                 self._look.cancel()
 

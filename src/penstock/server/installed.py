@@ -58,6 +58,12 @@ def sections(settings: Server, sources: Sources) -> list[Found[Any]]:
     return [sources.section(name, module.Settings) for name, module in _modules(settings)]
 
 
+def strangers(settings: Server, sources: Sources) -> list[str]:
+    """What to say of variables that look like settings and are none."""
+    read = {found.section for found in sections(settings, sources)}
+    return list(sources.strangers(name for name in APPS if name not in read))
+
+
 def install(penstock: Penstock, settings: Server, sources: Sources) -> list[Application]:
     """The applications that are asked for, or all that are installed, on a Penstock."""
     return [

@@ -12,6 +12,7 @@ from datetime import timedelta
 
 import uvicorn
 
+from penstock.apps.beside import beside
 from penstock.config import Server, Sources, without_password
 from penstock.core.errors import ConfigurationError
 from penstock.core.job import Retention
@@ -137,6 +138,9 @@ class Serving:
         address = address_of(listening)
         # Tokens that applications make for those whom they tell are there when the gate opens.
         async with self._service.running(), self._announced(address), self._gate.running():
+            # A store that may not be written is refused now, not with the first job: this changes
+            # nothing, but has to be allowed to.
+            await self._penstock.store.dismiss(())
             await self._refuse_strangers()
             async with self._working():
                 # What is here now stays: a collector that walks all of it stops every request
@@ -213,10 +217,5 @@ class Serving:
 @asynccontextmanager
 async def _kept_up(penstock: Penstock) -> AsyncIterator[None]:
     """Take back leases that ran out, sum up the log and prune, where no worker does it."""
-    upkeep = asyncio.create_task(Upkeep(penstock, None, _SWEEP, Retention()).run())
-    try:
+    async with beside(Upkeep(penstock, None, _SWEEP, Retention()).run()):
         yield
-    finally:
-        upkeep.cancel()
-        with suppress(asyncio.CancelledError):
-            await upkeep

@@ -11,12 +11,13 @@ import logging
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from operator import attrgetter
 from typing import NamedTuple
 
 import msgspec
 
+from penstock.apps.beside import beside
 from penstock.core.errors import PenstockError
 from penstock.core.job import JobId, LogEntry
 from penstock.core.lifecycle import State
@@ -88,13 +89,8 @@ class Tail:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Follow the log, inside the block, while there are readers."""
-        following = asyncio.create_task(self._follow())
-        try:
+        async with beside(self._follow()):
             yield
-        finally:
-            following.cancel()
-            with suppress(asyncio.CancelledError):
-                await following
 
     @asynccontextmanager
     async def reading(self, after: int | None) -> AsyncIterator[int]:

@@ -22,6 +22,7 @@ import msgspec
 from penstock.core.errors import PenstockError
 from penstock.core.job import Job
 from penstock.core.lifecycle import Failed, Outcome
+from penstock.core.note import Progress
 from penstock.engine import Penstock
 from penstock.task import Task
 from penstock.worker.context import Context, enter
@@ -38,6 +39,7 @@ from penstock.worker.frames import (
     Line,
     Ready,
     Refused,
+    Said,
     Start,
     ToChild,
     decode_to_child,
@@ -108,15 +110,17 @@ class Child:
         """Run what comes, until the worker hangs up."""
         signal.signal(signal.SIGTERM, self._stop)
         while (job := self._link.receive()) is not None:
-            book = RemoteBook(self._app, self._link.ask)
+            book = RemoteBook(self._app, self._link.ask, self._tell)
             self._context = Context(job, book)
             task = self._app.tasks.get(job.task)
             outcome, last = self._perform(self._context, task)
             self._context = None
-            book.flush()
             self._link.send(ended(outcome, last=last))
             if last:
                 return
+
+    def _tell(self, progress: Progress) -> None:
+        self._link.send(Said(progress))
 
     def _perform(self, context: Context, task: Task[..., Any] | None) -> tuple[Outcome, bool]:
         if task is None:

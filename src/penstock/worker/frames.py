@@ -2,7 +2,7 @@
 
 The worker speaks first (`Start`). A request to stop is a signal, so that it also reaches a child
 that does not listen. While a job runs, the child may tell any number of things before `Ended`
-(`Line`), and ask the worker for something (`Ask`), waiting for its `Answer`.
+(`Line`, `Said`), and ask the worker for something (`Ask`), waiting for its `Answer`.
 
 Something to ask needs no new kind of message: both ends of it are in `remote.py`.
 """
@@ -14,6 +14,7 @@ import msgspec
 
 from penstock.core.job import Job
 from penstock.core.lifecycle import Cancelled, Done, Failed, Outcome, Snoozed
+from penstock.core.note import Progress
 
 TASK_LOGGER = "penstock.task"
 """Where `context().logger` logs to."""
@@ -73,6 +74,12 @@ class Line(msgspec.Struct, frozen=True, tag="line"):
     text: str
 
 
+class Said(msgspec.Struct, frozen=True, tag="said"):
+    """How far the run is. Each goes out at once: none may be the last before a long silence."""
+
+    progress: Progress
+
+
 class Ask(msgspec.Struct, frozen=True, tag="ask"):
     """Something that only the worker can do or know; the child waits for the `Answer`."""
 
@@ -116,7 +123,7 @@ def sayable(text: str) -> str:
 
 
 ToChild = Start | Answer
-FromChild = Ready | Refused | Line | Ask | Ended
+FromChild = Ready | Refused | Line | Said | Ask | Ended
 
 _encode = msgspec.json.Encoder().encode
 decode_to_child = msgspec.json.Decoder(ToChild).decode

@@ -37,6 +37,7 @@ from penstock.worker.frames import (
     Line,
     Ready,
     Refused,
+    Said,
     Start,
     decode_from_child,
     framed,
@@ -187,6 +188,9 @@ class Child:
         match message:
             case Line():
                 self._log_line(message)
+            case Said(progress):
+                if self._context is not None:
+                    self._context.book.keep_progress(self._context.job, progress)
             case Ask():
                 self._replying = self._loop.create_task(self._reply(message))
             case Refused():

@@ -1,6 +1,5 @@
 """What a run in a child process says about itself, on its way to the worker: both ends of it."""
 
-import time
 from collections.abc import Callable
 from datetime import datetime
 from typing import Any
@@ -18,29 +17,29 @@ from penstock.worker.frames import Ask
 from penstock.worker.processes import Asked
 
 _LOST = "lost"
-# A child waits for each answer: it does not ask more often than people look.
-_PACE = 0.5
 
 
 class RemoteBook:
     """The child's end: asks the worker to write."""
 
-    def __init__(self, penstock: Penstock, ask: Callable[[str, str | None], str | None]) -> None:
+    def __init__(
+        self,
+        penstock: Penstock,
+        ask: Callable[[str, str | None], str | None],
+        tell: Callable[[Progress], None],
+    ) -> None:
         self._penstock = penstock
         self._clock = penstock.clock
         self._ask = ask
-        self._unsaid: Progress | None = None
-        self._said_at = float("-inf")
+        self._tell = tell
 
     def now(self) -> datetime:
         """The time, by the clock of the queue."""
         return from_micros(self._clock())
 
     def keep_progress(self, _job: Job, progress: Progress) -> None:
-        """Tell the worker, now or with what is said later."""
-        self._unsaid = progress
-        if time.monotonic() - self._said_at >= _PACE:
-            self.flush()
+        """Tell the worker, which writes it with what its other runs say."""
+        self._tell(progress)
 
     def keep_line(self, _job: Job, _line: Line) -> None:
         """The worker keeps the lines that are logged here, because it logs them too."""
@@ -60,21 +59,12 @@ class RemoteBook:
         text = self._ask("state", None)
         return None if text is None else msgspec.json.decode(text)
 
-    def flush(self) -> None:
-        """Tell the worker what it has not heard yet; at the latest when the run ends."""
-        unsaid, self._unsaid = self._unsaid, None
-        if unsaid is not None:
-            self._said_at = time.monotonic()
-            self._ask("progress", msgspec.json.encode(unsaid).decode())
-
 
 def answering(penstock: Penstock) -> Asked:
     """The worker's end: does what a child asks for, with the worker's own context of the run."""
 
     async def answer(context: Context, ask: Ask) -> str | None:
         match ask.what, ask.text:
-            case "progress", str(text):
-                context.book.keep_progress(context.job, msgspec.json.decode(text, type=Progress))
             case "checkpoint", str(text):
                 try:
                     await context.book.save(context.job, text)

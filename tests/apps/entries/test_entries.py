@@ -199,7 +199,7 @@ def test_type_that_no_entry_could_have_is_refused(tmp_path: Path) -> None:
             Entries(
                 Penstock("memory://"),
                 tmp_path,
-                types=[EntryType(fields=fields, **wrong)],  # type: ignore[arg-type]
+                types=[EntryType(fields=fields, **wrong)],  # type: ignore[arg-type] # is what is refused
             )
 
 

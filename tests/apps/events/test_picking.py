@@ -90,7 +90,7 @@ async def test_limit_picks_a_batch(api: Api, method: str) -> None:
     async def pick(limit: int) -> Any:
         wanted = {"tags": "a", "worker_id": ALICE, "limit": limit}
         by = {"params": wanted} if method == "GET" else {"json": wanted}
-        answer = await api.client.request(method, "/events/subscribe", **by)  # type: ignore[arg-type]
+        answer = await api.client.request(method, "/events/subscribe", **by)  # type: ignore[arg-type] # options as data
         assert answer.status_code == 200
         assert answer.headers["cache-control"] == "no-store"
         return [event["id"] for event in answer.json()["events"]]

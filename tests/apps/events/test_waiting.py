@@ -112,7 +112,7 @@ async def serving(app: Penstock) -> AsyncIterator[tuple[Listener, Waiters]]:
 def who_wait(listener: Listener) -> int:
     """How many subscribers the application knows of."""
     (application, *_) = [one for one in listener.service.applications if one.name == "events"]
-    return len(application.let_go.__self__._waiters)  # type: ignore[attr-defined]
+    return len(application.let_go.__self__._waiters)  # type: ignore[attr-defined] # a bound method
 
 
 async def until_they_wait(listener: Listener, n: int) -> None:

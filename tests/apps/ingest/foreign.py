@@ -119,10 +119,10 @@ def work(database: Database, name: str, item: str) -> None:
     else:
         if chance < 0.3:
             until = stamp(datetime.now(UTC) + LEASE)
-            database.run(f"UPDATE unified_queue SET lease_until = ? {held}", until, item, name)  # noqa: S608
+            database.run(f"UPDATE unified_queue SET lease_until = ? {held}", until, item, name)  # noqa: S608 - names of our own
             database.connection.commit()
         database.run(
-            f"UPDATE unified_queue SET status = 'done', lease_until = NULL {held}",  # noqa: S608
+            f"UPDATE unified_queue SET status = 'done', lease_until = NULL {held}",  # noqa: S608 - names of our own
             item,
             name,
         )

@@ -95,9 +95,9 @@ def end_leases_of_the_dead(app: Penstock, url: str) -> None:
     database = Database(url, PATIENCE)
     table = "penstock_job" if database.is_sqlite else "job_active"
     database.run(
-        f"UPDATE {table} SET expires_at = started_at WHERE stage = 3 AND worker LIKE 'worker-%'"  # noqa: S608
+        f"UPDATE {table} SET expires_at = started_at WHERE stage = 3 AND worker LIKE 'worker-%'"  # noqa: S608 - names of our own
         if database.is_sqlite
-        else f"UPDATE {table} SET expires_at = started_at "  # noqa: S608
+        else f"UPDATE {table} SET expires_at = started_at "  # noqa: S608 - names of our own
         "WHERE stage = 3 AND worker LIKE 'worker-%%'"
     )
     database.connection.commit()
@@ -160,7 +160,7 @@ def test_nothing_is_lost_and_nothing_taken_twice(
         def is_empty() -> bool:
             # What has lost its worker twice rests for up to a lease: nobody waits so long here.
             table = "penstock_job" if database.is_sqlite else "job_active"
-            database.run(f"UPDATE {table} SET run_at = enqueued_at WHERE stage = 1")  # noqa: S608
+            database.run(f"UPDATE {table} SET run_at = enqueued_at WHERE stage = 1")  # noqa: S608 - names of our own
             found = database.run(
                 "SELECT count(*) FROM unified_queue WHERE status IN ('pending', 'in_progress')"
             ).fetchone()[0]

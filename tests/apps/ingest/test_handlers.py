@@ -84,7 +84,7 @@ async def test_a_file_that_changes_while_it_is_ingested_is_ingested_again(table:
             table.write("a.md", "after")
         return embed(texts)
 
-    table.embedder.embed = changing  # type: ignore[method-assign]
+    table.embedder.embed = changing  # type: ignore[method-assign] # replaced for the test
     job = await table.run("file", "ingest", {"file_path": path})
     assert job.state is State.DONE
     assert table.chunks() == {path: "after"}
@@ -112,7 +112,7 @@ async def test_a_poison_file_fails_alone(table: Bench) -> None:
             raise RuntimeError("not this one")
         return embed(texts)
 
-    table.embedder.embed = picky  # type: ignore[method-assign]
+    table.embedder.embed = picky  # type: ignore[method-assign] # replaced for the test
     paths = [table.write(f"{n}.md", "poison" if n == 3 else f"text {n}") for n in range(6)]
     jobs = [await table.add("file", "ingest", {"file_path": path}) for path in paths]
     await table.work()

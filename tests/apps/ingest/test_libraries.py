@@ -230,7 +230,7 @@ def test_https_is_spoken_to_the_host_of_the_url_at_the_address_that_was_checked(
 @pytest.mark.parametrize(
     "address",
     [
-        *("127.0.0.1", "10.1.2.3", "192.168.0.1", "172.16.0.1", "169.254.169.254", "0.0.0.0"),  # noqa: S104
+        *("127.0.0.1", "10.1.2.3", "192.168.0.1", "172.16.0.1", "169.254.169.254", "0.0.0.0"),  # noqa: S104 - is what is refused
         *("::1", "fe80::1%eth0", "fc00::1", "::ffff:127.0.0.1", "224.0.0.1", "100.64.0.1"),
     ],
 )

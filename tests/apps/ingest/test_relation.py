@@ -77,11 +77,11 @@ class Program:
         )
 
     def change(self, queue_id: str, sql: str, *parameters: object) -> int:
-        return self.run(f"UPDATE unified_queue SET {sql} WHERE queue_id = ?", *parameters, queue_id)  # noqa: S608
+        return self.run(f"UPDATE unified_queue SET {sql} WHERE queue_id = ?", *parameters, queue_id)  # noqa: S608 - names of our own
 
     def row(self, queue_id: str) -> dict[str, Any]:
         names = ("status", "lease_until", "worker_id", "retry_count", "error_message", "priority")
-        sql = f"SELECT {', '.join(names)} FROM unified_queue WHERE queue_id = ?"  # noqa: S608
+        sql = f"SELECT {', '.join(names)} FROM unified_queue WHERE queue_id = ?"  # noqa: S608 - names of our own
         return dict(zip(names, self.ask(sql, queue_id)[0], strict=True))
 
 

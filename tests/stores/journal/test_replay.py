@@ -29,10 +29,10 @@ class Told:
         settle = store._journal.settle
 
         def noting(flight: object) -> None:
-            settle(flight)  # type: ignore[arg-type]
+            settle(flight)  # type: ignore[arg-type] # its own argument
             self.states[file.end] = said(store._content)
 
-        store._journal.settle = noting  # type: ignore[method-assign]
+        store._journal.settle = noting  # type: ignore[method-assign] # replaced for the test
         live(store, clock, rounds=rounds)
         self.end = file.end
         self.data = self.path.read_bytes()
@@ -46,7 +46,7 @@ class Told:
 def replayed(folder: Path, data: bytes) -> list[Batch]:
     """What a journal with these bytes comes to."""
     (folder / "journal-1.jsonl").write_bytes(data)
-    return said(Replay(_Unlocked(folder)).run().content)  # type: ignore[arg-type]
+    return said(Replay(_Unlocked(folder)).run().content)  # type: ignore[arg-type] # all that it asks of a folder
 
 
 def replayed_or_refused(folder: Path, data: bytes) -> list[Batch] | StoreError:

@@ -60,7 +60,7 @@ def orders(postgres_server: str, postgres_url: str, app: Penstock) -> Orders:
     name = f"{schema_of(postgres_url)}.orders"
     with psycopg.connect(postgres_server, autocommit=True) as connection:
         connection.execute(f"CREATE TABLE {name} (item text)")
-    return Orders(f"INSERT INTO {name} VALUES ('tea')", f"SELECT item FROM {name}")  # noqa: S608
+    return Orders(f"INSERT INTO {name} VALUES ('tea')", f"SELECT item FROM {name}")  # noqa: S608 - names of our own
 
 
 @pytest.fixture(params=KINDS)

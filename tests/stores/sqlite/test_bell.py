@@ -404,7 +404,7 @@ async def test_free_place_that_a_job_waits_for_rings_others(
 async def test_free_place_that_is_taken_at_once_rings_nobody(store: SqliteStore, kind: str) -> None:
     job = await fill(store, kind)
     rung: list[bool] = []
-    store._bell.ring = lambda *, others: rung.append(others)  # type: ignore[method-assign]
+    store._bell.ring = lambda *, others: rung.append(others)  # type: ignore[method-assign] # replaced for the test
     with store._writer._lock:  # both are there before the transaction begins
         exchange = asyncio.gather(settle(store, job, Done()), take(store))
         for _ in range(20):

@@ -77,5 +77,5 @@ async def test_failed_checkpoint_is_told_and_tried_again(
             await add_one(store)
     before = path.stat().st_size  # noqa: ASYNC240 - a moment
     async with asyncio.timeout(SOON):
-        while path.stat().st_size == before:  # noqa: ASYNC240
+        while path.stat().st_size == before:  # noqa: ASYNC240 - the file of a store in a temporary folder
             await add(store, *[new()] * 100)

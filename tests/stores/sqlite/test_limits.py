@@ -19,7 +19,7 @@ INITIAL = MIGRATIONS[0]
 
 
 def new(**options: str) -> NewJob:
-    return NewJob(task=options.pop("task", "t"), payload="{}", **options)  # type: ignore[arg-type]
+    return NewJob(task=options.pop("task", "t"), payload="{}", **options)  # type: ignore[arg-type] # options as data
 
 
 def claim(store: SqliteStore, limit: int = 1) -> list[int]:
@@ -89,7 +89,7 @@ def test_cost_of_a_claim_does_not_grow_with_the_backlog(kind: str, tmp_path: Pat
         for _ in range(1 if kind == "tenant" else n // 1_000 + 1):
             claim(store)
         drive(store.add([new(tenant="small")] * 20, actor="p"))
-        costs.append(instructions(store, lambda store=store: claim(store, 5)))  # type: ignore[misc]
+        costs.append(instructions(store, lambda store=store: claim(store, 5)))  # type: ignore[misc] # bound at once
         drive(store.close())
     assert costs[1] <= 1.2 * costs[0] + 5, costs
 
@@ -102,7 +102,7 @@ def test_cost_of_a_claim_by_tag_does_not_grow_with_a_tenants_backlog(tmp_path: P
         backlog(store, n, NewJob(task="t", payload="{}", tenant="large", tags=("red", "blue")))
         drive(store.add([NewJob(task="t", payload="{}", tenant="s", tags=("red",))], actor="p"))
         drive(store.claim(wanted))
-        costs.append(instructions(store, lambda store=store: drive(store.claim(wanted))))  # type: ignore[misc]
+        costs.append(instructions(store, lambda store=store: drive(store.claim(wanted))))  # type: ignore[misc] # bound at once
         drive(store.close())
     assert costs[1] <= 1.2 * costs[0] + 5, costs
 

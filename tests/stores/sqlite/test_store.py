@@ -24,7 +24,7 @@ async def test_arguments_stand_apart_from_what_changes(
     await settle(store, running, Done())
     columns = [row[1] for row in look.execute("PRAGMA table_info (penstock_job)")]
     lengths = " + ".join(f"ifnull(length({column}), 0)" for column in columns)
-    [length] = look.execute(f"SELECT {lengths} FROM penstock_job").fetchone()  # noqa: S608
+    [length] = look.execute(f"SELECT {lengths} FROM penstock_job").fetchone()  # noqa: S608 - names of our own
     assert length < 1_000
     assert look.execute("SELECT job_id, body FROM penstock_payload").fetchall() == [(job.id, LARGE)]
 
@@ -51,7 +51,7 @@ async def test_nothing_of_a_removed_job_is_left(
     clock.advance(48 * HOUR)
     await store.prune(Retention(), 10)
     for table in ("job", "payload", "tag", "ready_tag", "log"):
-        found = look.execute(f"SELECT count(*) FROM penstock_{table}").fetchone()  # noqa: S608
+        found = look.execute(f"SELECT count(*) FROM penstock_{table}").fetchone()  # noqa: S608 - names of our own
         assert found == (0,), table
 
 
@@ -81,7 +81,7 @@ def test_dedupe_is_enforced_by_the_database(store: SqliteStore, look: sqlite3.Co
     columns = [row[1] for row in look.execute("PRAGMA table_info (penstock_job)")]
     copied = ", ".join("id + 1" if column == "id" else column for column in columns)
     with pytest.raises(sqlite3.IntegrityError):
-        look.execute(f"INSERT INTO penstock_job SELECT {copied} FROM penstock_job")  # noqa: S608
+        look.execute(f"INSERT INTO penstock_job SELECT {copied} FROM penstock_job")  # noqa: S608 - names of our own
 
 
 async def test_details_cost_no_statement_more(store: SqliteStore) -> None:

@@ -259,7 +259,7 @@ async def test_bulk_of_many_different_jobs_keeps_their_order(store: SqliteStore)
     wanted = [
         NewJob(
             task=f"t{n % 3}",
-            payload='{"n":%d,"fill":"%s"}' % (n, "x" * (1200 if n % 7 == 0 else 5)),  # noqa: UP031
+            payload='{"n":%d,"fill":"%s"}' % (n, "x" * (1200 if n % 7 == 0 else 5)),  # noqa: UP031 - a format that % keeps short
             queue=f"q{n % 5}",
             key=f"k{n % 11}" if n % 2 else None,
             tags=("a", "b") if n % 4 == 0 else (),
@@ -268,7 +268,7 @@ async def test_bulk_of_many_different_jobs_keeps_their_order(store: SqliteStore)
     ]
     added = await add(store, *wanted)
     assert [job.args["n"] for job in added] == list(range(500))
-    assert await store.get(ids(added)) == added  # type: ignore[arg-type]
+    assert await store.get(ids(added)) == added  # type: ignore[arg-type] # ids of jobs
 
 
 async def test_locked_file_is_waited_for_once_for_all_callers(

@@ -4,11 +4,12 @@ import asyncio
 import logging
 import sqlite3
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 
 import msgspec
 
 from penstock import Job, JobQuery, Penstock, PenstockError, State
+from penstock.apps.beside import beside
 from penstock.apps.indexing import shapes
 from penstock.apps.indexing.service import Indexing
 from penstock.apps.indexing.tasks import QUEUE, TASK
@@ -45,13 +46,8 @@ class Status:
     async def running(self) -> AsyncIterator[None]:
         """Follow, inside the block."""
         await self._look()
-        following = asyncio.create_task(self._follow())
-        try:
+        async with beside(self._follow()):
             yield
-        finally:
-            following.cancel()
-            with suppress(asyncio.CancelledError):
-                await following
 
     async def _follow(self) -> None:
         seen = 0

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from penstock import Penstock, PenstockError
+from penstock.apps.beside import beside
 from penstock.apps.indexing.files import Busy, Folder, held
 from penstock.apps.indexing.parameters import Parameters, Watching
 from penstock.apps.indexing.places import Places, missing_packages
@@ -57,13 +58,8 @@ class Watcher:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Watch, inside the block."""
-        watching = asyncio.create_task(self._run())
-        try:
+        async with beside(self._run()):
             yield
-        finally:
-            watching.cancel()
-            with suppress(asyncio.CancelledError):
-                await watching
 
     async def _run(self) -> None:
         while not missing_packages():
