@@ -87,7 +87,7 @@ def noted(both: Both) -> int:
 
 def counted(both: Both, table: str) -> int:
     prefix = "penstock_" if both.program.is_sqlite else ""
-    return int(both.program.ask(f"SELECT count(*) FROM {prefix}{table}")[0][0])  # noqa: S608
+    return int(both.program.ask(f"SELECT count(*) FROM {prefix}{table}")[0][0])  # noqa: S608 - names of our own
 
 
 def test_an_insert_leaves_the_job_to_whoever_looks(both: Both) -> None:
@@ -257,7 +257,7 @@ def test_job_that_is_no_item_keeps_no_row_away(on_sqlite: Both) -> None:
 def test_row_is_as_old_as_its_insert(both: Both) -> None:
     item = both.program.insert()
     table = "penstock_newcomer" if both.program.is_sqlite else "newcomer"
-    both.program.run(f"UPDATE {table} SET at = at - 3600000000")  # noqa: S608
+    both.program.run(f"UPDATE {table} SET at = at - 3600000000")  # noqa: S608 - names of our own
     assert datetime.now(UTC) - both.job(item).enqueued_at > timedelta(minutes=59)
     [entry] = run_sync(both.app.log(both.job(item).id))
     assert both.job(item).enqueued_at <= entry.at < datetime.now(UTC)
