@@ -224,6 +224,45 @@ async def test_file_is_followed_through_moves_of_folders_that_wait(api: Api) -> 
     assert api.disk() == {"w/a.md": "two"}
 
 
+async def test_operation_by_path_is_on_the_file_that_is_there_then(api: Api) -> None:
+    await api.create("a.md", "one")
+    await api.work()
+    for batch in (
+        [{"op": "delete", "path": "a.md"}],
+        [{"op": "create", "path": "a.md", "content": "two"}],
+        [{"op": "update", "path": "a.md", "content": "three"}],
+        [{"op": "move", "path": "a.md", "to": "b.md"}, {"op": "delete", "path": "b.md"}],
+    ):
+        accepted = await api.on("POST", "/batch", {"operations": batch})
+    await api.work()
+    place = f"/events/correlation/{accepted['correlation_id']}"
+    assert (await api("GET", place))["completed"] == 2
+    assert api.disk() == {}
+
+
+async def test_file_is_followed_through_moves_of_its_own_batch(api: Api) -> None:
+    operations = [
+        {"op": "create", "path": "a.md", "content": "one"},
+        {"op": "move", "path": "a.md", "to": "b.md"},
+    ]
+    batch = await api.on("POST", "/batch", {"operations": operations})
+    number = batch["events"][0]["file_id"]
+    updated = await api.on("PUT", f"/files/{number}", {"content": "two"})
+    assert updated["path"] == "b.md"
+    await api.work()
+    assert api.disk() == {"b.md": "two"}
+    assert (await api.on("GET", f"/files/{number}"))["version"] == 3
+
+
+async def test_delete_takes_away_what_kept_a_create_from_succeeding(api: Api) -> None:
+    first = await api.create("a.md", "one")
+    await api.create("a.md", "two")  # it would fail
+    await api.on("DELETE", f"/files/{first['file_id']}")
+    await api.work()
+    assert api.disk() == {}
+    assert await api.paths() == []
+
+
 async def test_later_operation_waits_while_an_earlier_one_is_retried(
     one: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:

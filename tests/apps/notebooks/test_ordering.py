@@ -5,6 +5,7 @@ import random
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,8 +13,8 @@ from msgspec.structs import replace
 
 from penstock.apps.notebooks.files import Staged
 from penstock.apps.notebooks.operations import Operation, merged
-from penstock.apps.notebooks.paths import is_within, parents
 from tests.apps.notebooks.serving import Api, served, working
+from tests.apps.notebooks.world import SINGLE, Step, World, request_for, some_batch, some_step
 
 CONTENTS = [Staged(str(n), 1, str(n)) for n in range(3)]
 FIELDS = st.dictionaries(st.sampled_from(["title", "description"]), st.sampled_from("xyz"))
@@ -107,109 +108,66 @@ def test_those_that_depend_on_others_are_not_merged(change: dict[str, Any]) -> N
 
 # Through the queue
 
-PATHS = ["a", "b", "d/a", "d/b", "d/e/a"]
-FOLDERS = ["d", "d/e", "f"]
 
+class Client:
+    """Asks for changes, without caring whether they can succeed; knows what they come to."""
 
-def next_request(chance: random.Random) -> tuple[str, str, dict[str, Any]]:
-    """Something that a client may ask for, by path."""
-    kind = chance.choice(["create", "write", "write", "delete", "move", "move folder"])
-    path = chance.choice(PATHS)
-    if kind == "move":
-        return kind, path, {"to": chance.choice(PATHS)}
-    if kind == "move folder":
-        return kind, chance.choice(FOLDERS), {"to": chance.choice(FOLDERS)}
-    return kind, path, {"content": str(chance.randrange(1_000))}
+    def __init__(self, api: Api, chance: random.Random) -> None:
+        self._api = api
+        self._chance = chance
+        self.world = World()
+        self._ids: dict[str, int] = {}
+        """Files that will be at their paths, however the operations before end."""
 
+    async def change_files(self) -> None:
+        """Changes of single files, by id where it is known: many of them can be merged."""
+        files = (await self._api.on("GET", "/files"))["files"]
+        self._ids = {one["path"]: one["id"] for one in files}
+        for _ in range(25):
+            step = some_step(self._chance, SINGLE)
+            is_there = step.path in self.world.files
+            answer = await self._change([step])
+            if step.path not in self.world.files:
+                self._ids.pop(step.path, None)
+            elif step.kind == "create" and not is_there:
+                self._ids[step.path] = answer.json()["file_id"]
 
-class World:
-    """Files and folders where everything happens at once."""
+    async def change_anything(self) -> None:
+        """Changes of all kinds, by path, and batches of them."""
+        self._ids = {}
+        for _ in range(25):
+            is_single = self._chance.random() < 0.7
+            await self._change([some_step(self._chance)] if is_single else some_batch(self._chance))
 
-    def __init__(self) -> None:
-        self.files: dict[str, str] = {}
-        self.folders: set[str] = set()
-
-    def follow(self, kind: str, path: str, asked: dict[str, Any]) -> None:
-        """Do what a request asks for, if it can be done."""
-        match kind:
-            case "create" | "write":
-                if (kind == "write" and path in self.files) or self._is_free(path):
-                    self._put(path, asked["content"])
-            case "delete":
-                self.files.pop(path, None)
-            case "move":
-                if path in self.files and self._is_free(asked["to"]):
-                    self._put(asked["to"], self.files.pop(path))
-            case _:
-                self._move_folder(path, asked["to"])
-
-    def _is_free(self, path: str) -> bool:
-        is_taken = path in self.files or path in self.folders
-        return not is_taken and not set(parents(path)) & self.files.keys()
-
-    def _put(self, path: str, content: str) -> None:
-        self.files[path] = content
-        self.folders.update(parents(path))
-
-    def _move_folder(self, path: str, to: str) -> None:
-        if path not in self.folders or not self._is_free(to) or is_within(to, path):
-            return
-        self.folders.update(parents(to))
-        for one in [one for one in self.folders if is_within(one, path)]:
-            self.folders.remove(one)
-            self.folders.add(to + one[len(path) :])
-        for one in [one for one in self.files if is_within(one, path)]:
-            self.files[to + one[len(path) :]] = self.files.pop(one)
-
-
-async def ask(api: Api, kind: str, path: str, asked: dict[str, Any]) -> None:
-    """Send a request as one operation, without caring whether it can succeed."""
-    place = "/api/v1/notebooks/garden"
-    match kind:
-        case "create":
-            body = {"path": path, "content": asked["content"]}
-            answer = await api.client.post(f"{place}/files", json=body)
-        case "write":
-            answer = await api.client.put(f"{place}/content?path={path}", content=asked["content"])
-        case "move folder":
-            answer = await api.client.patch(f"{place}/folders/{path}", json={"path": asked["to"]})
-        case _:
-            one = {"op": kind, "path": path, **({"to": asked["to"]} if kind == "move" else {})}
-            answer = await api.client.post(f"{place}/batch", json={"operations": [one]})
-    assert answer.status_code in (202, 409, 422), answer.text
+    async def _change(self, steps: list[Step]) -> httpx.Response:
+        asked = request_for(steps, self._ids.get(steps[0].path))
+        answer = await self._api.client.request(**asked)
+        assert answer.status_code in (202, 409, 422), answer.text
+        self.world.follow_all(steps)
+        await asyncio.sleep(0)
+        return answer
 
 
 @pytest.mark.parametrize(
-    ("store", "seed"), [*(("sqlite", seed) for seed in range(6)), ("postgres", 6)]
+    ("store", "seed"), [*(("sqlite", seed) for seed in (0, 1, 2, 9, 10, 19)), ("postgres", 6)]
 )
 async def test_operations_side_by_side_end_as_one_after_the_other(
     seed: int, store: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    chance = random.Random(seed)
     url = f"sqlite:///{tmp_path}/jobs.db"
     if store == "postgres":
         url = request.getfixturevalue("postgres_url")
-    world = World()
     async with served(url, tmp_path / "data", git=False) as api:
-        for portion in range(4):
-            if portion % 2:  # half of them while others run
-                async with working(api):
-                    await _ask_some(api, chance, world)
-                    await _drained(api)
-            else:
-                await _ask_some(api, chance, world)
-                await api.work()
-        assert api.disk() == world.files
-        assert sorted(await api.paths()) == sorted(world.files)
-        await api.check_agreement()
-
-
-async def _ask_some(api: Api, chance: random.Random, world: World) -> None:
-    for _ in range(25):
-        request = next_request(chance)
-        await ask(api, *request)
-        world.follow(*request)
-        await asyncio.sleep(0)
+        client = Client(api, random.Random(seed))
+        for change in (client.change_files, client.change_anything):
+            await change()
+            await api.work()
+            async with working(api):  # half of them while others run
+                await change()
+                await _drained(api)
+            assert api.disk() == client.world.files
+            assert sorted(await api.paths()) == sorted(client.world.files)
+            await api.check_agreement()
 
 
 async def _drained(api: Api) -> None:

@@ -15,7 +15,7 @@ from penstock import Job, JobId, NewJob, OnFailure, Penstock, Scope, Transaction
 from penstock.apps.notebooks import tables
 from penstock.apps.notebooks.errors import Exists, Missing, Permanent
 from penstock.apps.notebooks.operations import Operation, merged
-from penstock.apps.notebooks.paths import is_within
+from penstock.apps.notebooks.paths import is_within, parents
 
 _AT_ONCE = 500
 _SOONER = 8
@@ -94,6 +94,8 @@ class Publisher:
         after = _waits_for(tx, wanted)
         if not after and not together:
             _check(tx, wanted)
+        elif not together:
+            wanted = _by_path(asked, wanted)
         (job,) = tx.enqueue([self._job(wanted, after, correlation)])
         if before and together and not tx.supersede(before[0], by=job.id):
             raise Overtaken
@@ -105,15 +107,20 @@ class Publisher:
     ) -> list[Published]:
         """Store a batch in this transaction."""
         reserved = tables.number(tx, "file", len(asked))
-        wanted = [replace(_located(tx, one, reserved + n), member=n) for n, one in enumerate(asked)]
-        jobs = tx.enqueue(
-            [
-                replace(
-                    self._job(one, _waits_for(tx, one), correlation), follows=(n - 1,) if n else ()
-                )
-                for n, one in enumerate(wanted)
-            ]
-        )
+        wanted: list[Operation] = []
+        new: list[NewJob] = []
+        touched: set[str] = set()
+        for n, one in enumerate(asked):
+            located = replace(_located(tx, one, reserved + n), member=n)
+            after = _waits_for(tx, located)
+            if after or not touched.isdisjoint((located.path, *parents(located.path))):
+                located = _by_path(one, located)
+            touched.update(located.touched)
+            wanted.append(located)
+            new.append(
+                replace(self._job(located, after, correlation), follows=(n - 1,) if n else ())
+            )
+        jobs = tx.enqueue(new)
         for job, one in zip(jobs, wanted, strict=True):
             tables.add_touches(tx, job.id, one)
         return [
@@ -160,6 +167,11 @@ def _located(tx: Transaction, asked: Operation, reserved: int) -> Operation:
     if asked.to is not None and is_within(asked.to, asked.path):
         raise Permanent(f"{asked.path!r} cannot be moved to {asked.to!r}, which is inside of it")
     return asked
+
+
+def _by_path(asked: Operation, located: Operation) -> Operation:
+    """An operation that waits: at a path that was asked for may be another file by then."""
+    return replace(located, file=asked.file) if asked.kind != "create" else located
 
 
 def _waits_for(tx: Transaction, operation: Operation) -> frozenset[int]:

@@ -301,7 +301,7 @@ def _delete(book: Book, operation: Operation, known: File | None) -> None:
     check_version(operation, known)
     if operation.version is not None and known and book.tree.look(operation.path):
         _check_unedited(book.tree, operation, known)
-    is_other = known is not None and operation.file not in (None, known.id)
+    is_other = operation.exists and known is not None and operation.file not in (None, known.id)
     removed = not is_other and book.tree.remove(
         operation.path, known=known.hash if known else None, keep=book.git
     )

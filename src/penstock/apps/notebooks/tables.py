@@ -390,7 +390,7 @@ def add_touches(tx: Writing, job: int, operation: Operation) -> None:
             (
                 *(job, operation.notebook, fold(path), path),
                 None if is_source or operation.folder else operation.file,
-                operation.to if is_source and operation.folder else None,
+                operation.to if is_source else None,
                 *(staged, text),
             )
         )
@@ -431,22 +431,20 @@ def expected_path(tx: Statements, notebook_id: int, file_id: int) -> str | None:
     if row is None:
         return None
     job, path = row
-    while (moved := _moved_above(tx, notebook_id, path, job)) is not None:
+    while (moved := _moved_on(tx, notebook_id, path, job)) is not None:
         job, path = moved
     return str(path)
 
 
-def _moved_above(tx: Statements, notebook_id: int, path: str, after: int) -> tuple[int, str] | None:
-    """The first folder move after a job that takes a path along, and where to."""
-    above = list(parents(fold(path)))
-    if not above:
-        return None
+def _moved_on(tx: Statements, notebook_id: int, path: str, after: int) -> tuple[int, str] | None:
+    """The first move after a job that takes a path along, and where to."""
+    above = [(folded := fold(path)), *parents(folded)]
     sql = (
         "SELECT job, path, moves_to FROM notebooks_touch WHERE notebook = ? "  # noqa: S608 - marks
         f"AND folded IN ({_marks(above)}) AND moves_to IS NOT NULL AND job > ? ORDER BY job"
     )
     for job, source, target in tx.execute(sql, (notebook_id, *above, after)).fetchall():
-        if path.startswith(f"{source}/"):
+        if path == source or path.startswith(f"{source}/"):
             return job, target + path[len(source) :]
     return None
 
