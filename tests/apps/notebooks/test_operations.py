@@ -6,6 +6,7 @@ import errno
 import json
 import os
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from penstock import ConfigurationError, Penstock
 from penstock.apps.notebooks import Settings, install
 from penstock.apps.notebooks.files import Tree
 from penstock.server.app import Service
+from penstock.server.gate import Gatekeeper
 from tests.apps.notebooks.serving import Api, served, working
 from tests.apps.notebooks.support import git
 from tests.contract.support import STORES
@@ -427,6 +429,41 @@ async def test_history_content_and_diff_of_a_file(one: Api) -> None:
     await one.on("GET", f"{place}/content?commit=--output=x", status=404)
 
 
+async def test_history_is_that_of_the_file_and_not_of_its_path(one: Api) -> None:
+    lines = [f"line {n}\n" for n in range(20)]
+    created = await one.create("a.md", "".join(lines))
+    other = await one.create("b.md", "another file\n")
+    place = f"/files/{created['file_id']}"
+    await committed(one)
+    await one.on("DELETE", f"/files/{other['file_id']}")
+    await committed(one)
+    await one.on("PATCH", f"{place}/move", {"path": "b.md"})
+    await committed(one)
+    await one.on("PUT", place, {"content": "".join([*lines[:-1], "the end\n"])})
+    await committed(one)
+    found = (await one.on("GET", f"{place}/history"))["commits"]
+    assert [commit["path"] for commit in found] == ["b.md", "b.md", "a.md"]
+    first, last = found[-1]["commit"], found[0]["commit"]
+    behind = await one.on("GET", f"{place}/history?after={last}&limit=5")
+    assert behind["commits"] == found[1:]
+    there = f"/api/v1/notebooks/garden{place}/content?commit={first}"
+    assert (await one.client.get(there)).text == "".join(lines)
+    diff = (await one.on("GET", f"{place}/diff?since={first}&until={last}"))["diff"]
+    assert [
+        line for line in diff.splitlines() if line[:1] in "+-" and line[:3] not in "+++---"
+    ] == [*("-line 19", "+the end")]
+    whole = (await one.on("GET", "/history"))["commits"]
+    assert len(whole) == 4
+    assert {commit["commit"] for commit in found} < {commit["commit"] for commit in whole}
+    assert (await one.on("GET", f"/history?after={last}&limit=1"))["commits"] == whole[1:2]
+
+
+async def committed(api: Api) -> None:
+    await api.work()
+    await api("POST", "/events/commit", {"notebook": "garden"}, status=202)
+    await api.work()
+
+
 async def test_commit_comes_at_so_many_paths(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/jobs.db"
     async with served(url, tmp_path / "data", commit_paths=3) as api:
@@ -460,6 +497,82 @@ async def test_folder_with_files_becomes_a_notebook(tmp_path: Path) -> None:
         await api.work()
         await api("GET", "/notebooks/papers", status=404)
         assert (folder / "deep/a.md").exists()
+
+
+async def test_notebook_that_is_there_already_is_named(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    (home / "roses/red").mkdir(parents=True)
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    async with served(url, tmp_path / "data", allowed=str(tmp_path)) as one:
+        await one("POST", "/notebooks", {"name": "roses", "path": f"{home}/roses"}, status=201)
+        await one.work()
+        for body, said in (
+            ({"name": "garden"}, f"there is a notebook 'garden' already, in {one.root}"),
+            ({"name": "a", "path": f"{home}/roses"}, "is notebook 'roses' already"),
+            ({"name": "a", "path": f"{home}/roses/red"}, "is inside of notebook 'roses'"),
+            ({"name": "a", "path": str(home)}, "has notebook 'roses' inside"),
+        ):
+            assert said in (await one("POST", "/notebooks", body, status=409))["detail"]
+
+
+async def test_notebook_that_was_removed_can_be_added_again(one: Api) -> None:
+    await one.create("a.md", "one")
+    await one.work()
+    await one("DELETE", "/notebooks/garden", status=204)
+    await one.work()
+    body = {"name": "again", "path": str(one.root)}
+    made = await one("POST", "/notebooks", body, status=201)
+    await one.work()
+    files = (await one("GET", "/notebooks/again/files"))["files"]
+    assert [file["path"] for file in files] == ["a.md"]
+    assert files[0]["notebook_id"] == made["id"]
+
+
+async def test_settings_count_at_once_in_every_process(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    async with served(url, tmp_path / "data") as one, other_process(url, tmp_path) as other:
+        await one.create("a.md", "one")
+        await one.work()
+        own = {"author": "Rose <rose@example.org>", "commit_interval": 0, "watch": True}
+        changed = await other("PATCH", "/notebooks/garden", {"settings": own})
+        assert changed["watched"] is True
+        await one.work()  # what waited for the old interval does not wait any more
+        assert git(one.root, "log", "--format=%an %ae") == "Rose rose@example.org\n"
+        await one.create("b.md", "two")
+        await one.work()
+        assert git(one.root, "ls-files").split() == ["a.md", "b.md"]
+        async with working(one):
+            (one.root / "c.md").write_text("of a person")
+            await known(one, "c.md")
+        await other("PATCH", "/notebooks/garden", {"settings": {"watch": False}})
+        await one.work()
+        assert asyncio.all_tasks() == {
+            task for task in asyncio.all_tasks() if "Watcher" not in repr(task.get_coro())
+        }
+
+
+async def known(api: Api, path: str) -> None:
+    """Wait until a file that somebody has put there is known."""
+    seen = 0
+    async with asyncio.timeout(30):
+        while path not in await api.paths():
+            seen = await api.app.wait(seen, 1)
+
+
+@asynccontextmanager
+async def other_process(url: str, folder: Path) -> AsyncIterator[Api]:
+    """A process of the same server that serves requests and has no notebook."""
+    app = Penstock(url)
+    service = Service(app, [install(app, Settings(watch=False), folder / "data")])
+    gate = Gatekeeper(app, open_without_tokens=True)
+    service.guard(gate)
+    transport = httpx.ASGITransport(app=service)
+    async with (
+        service.running(),
+        gate.running(),
+        httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8000") as client,
+    ):
+        yield Api(client, app, folder / "data")
 
 
 async def test_second_server_on_a_notebook_is_refused(one: Api, tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,8 +27,8 @@ class Library:
         self._data = data.resolve()
         self._books: dict[int, Book] = {}
         self._opening = asyncio.Lock()
-        self.on_open: list[Callable[[Book], None]] = []
-        """Called with each notebook that this process has taken."""
+        self.on_change: list[Callable[[Book], None]] = []
+        """Called with each notebook that this process has taken, or whose settings have changed."""
         self.unavailable: str | None = "notebooks have not been opened yet"
 
     async def prepare(self) -> None:
@@ -54,11 +54,12 @@ class Library:
 
     async def add(self, name: str, path: str | None, *, git: bool) -> Notebook:
         """Register a folder, which is made unless it is there; raises `NotebookError`."""
-        folder = await asyncio.to_thread(self._folder, name, path, git=git)
+        place = self._place(name, path)
+        await self._penstock.read(lambda tx: _refuse_twice(tables.notebooks(tx), name, place))
+        folder = await asyncio.to_thread(self._folder, name, place, git=git)
 
         def work(tx: Any) -> Notebook:
-            for one in tables.notebooks(tx):
-                _refuse_twice(one, name, folder)
+            _refuse_twice(tables.notebooks(tx), name, folder)
             return tables.add_notebook(tx, name, str(folder), git=git, now=datetime.now(UTC))
 
         return await self._penstock.transact(work)
@@ -74,30 +75,35 @@ class Library:
             tables.change_notebook(tx, changed)
 
         await self._penstock.transact(work)
-        if (book := self._books.get(notebook.id)) is not None:
-            book.settings = changed.settings
         return changed
 
     async def remove(self, notebook: Notebook) -> None:
         """Forget a notebook; its files stay."""
         await self._penstock.transact(lambda tx: tables.remove_notebook(tx, notebook.id))
 
-    def _folder(self, name: str, path: str | None, *, git: bool) -> Path:
-        """The folder of a new notebook, ready for work and not taken."""
+    def _place(self, name: str, path: str | None) -> Path:
+        """Where a new notebook is to be, without links."""
         folder = Path(path) if path is not None else self._new / name
         if "\0" in str(folder) or not folder.is_absolute():
             raise PathRefused(f"{path!r} is not an absolute path")
         try:
             resolved = folder.resolve()
-            self._check_place(resolved)
-            resolved.mkdir(parents=True, exist_ok=True)
         except (OSError, RuntimeError) as error:
             raise Permanent(f"{str(folder)!r} cannot be a notebook: {error}") from error
-        Tree(resolved).prepare()
-        with contextlib.closing(lock(resolved, name)):
-            if git:
-                repository(resolved)
+        self._check_place(resolved)
         return resolved
+
+    def _folder(self, name: str, folder: Path, *, git: bool) -> Path:
+        """The folder of a new notebook, ready for work and not taken."""
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise Permanent(f"{str(folder)!r} cannot be a notebook: {error}") from error
+        Tree(folder).prepare()
+        with contextlib.closing(lock(folder, name)):
+            if git:
+                repository(folder)
+        return folder
 
     def _check_place(self, folder: Path) -> None:
         if not any(root in folder.parents for root in self._roots):
@@ -118,9 +124,21 @@ class Library:
                     notebook = await self.find(notebook_id)
                     book = await asyncio.to_thread(Book, notebook)
                     self._books[notebook_id] = book
-                    for opened in self.on_open:
-                        opened(book)
+                    self._tell(book)
         return book
+
+    async def renewed(self, notebook_id: int) -> Book:
+        """The notebook, with its name and settings as they are stored now; raises as `book`."""
+        notebook = await self.find(notebook_id)
+        book = await self.book(notebook_id)
+        if (book.name, book.settings) != (notebook.name, notebook.settings):
+            book.name, book.settings = notebook.name, notebook.settings
+            self._tell(book)
+        return book
+
+    def _tell(self, book: Book) -> None:
+        for changed in self.on_change:
+            changed(book)
 
     @property
     def open_books(self) -> list[Book]:
@@ -150,9 +168,14 @@ class Library:
             book.close()
 
 
-def _refuse_twice(one: Notebook, name: str, folder: Path) -> None:
-    if one.name == name:
-        raise Exists(f"there is a notebook {name!r} already")
-    other = Path(one.path)
-    if other == folder or other in folder.parents or folder in other.parents:
-        raise Exists(f"{folder} and notebook {one.name!r} in {other} are not apart")
+def _refuse_twice(known: Sequence[Notebook], name: str, folder: Path) -> None:
+    for one in known:
+        other = Path(one.path)
+        if one.name == name:
+            raise Exists(f"there is a notebook {name!r} already, in {other}")
+        if other == folder:
+            raise Exists(f"{folder} is notebook {one.name!r} already")
+        if other in folder.parents:
+            raise Exists(f"{folder} is inside of notebook {one.name!r} in {other}")
+        if folder in other.parents:
+            raise Exists(f"{folder} has notebook {one.name!r} inside, in {other}")

@@ -19,7 +19,7 @@ from penstock.apps.notebooks.paths import is_within, parents
 
 _AT_ONCE = 500
 _SOONER = 8
-"""Commits do not wait behind a backlog of operations: what is due is due."""
+"""Commits and other settings do not wait behind a backlog of operations."""
 Change = tuple[str, str | None]
 
 
@@ -64,6 +64,12 @@ class Publisher:
     async def publish_batch(self, asked: Sequence[Operation], correlation: str) -> list[Published]:
         """Store operations that run one after the other until one fails; all or none."""
         return await self._penstock.transact(lambda tx: self.batch(tx, asked, correlation))
+
+    async def publish_look(self, notebook: int) -> None:
+        """Store that the settings of a notebook, and then all of its files, are to be looked at."""
+        operation = Operation(notebook=notebook, kind="sync")
+        new = replace(self._job(operation, frozenset(), None), priority=_SOONER)
+        await self._penstock.transact(lambda tx: tx.enqueue([new]))
 
     async def publish_changes(self, notebook: int, changes: Sequence[Change]) -> None:
         """Store that paths are to be looked at again, so many at a time."""

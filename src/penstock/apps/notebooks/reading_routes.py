@@ -49,6 +49,22 @@ class ReadingRoutes:
 
     @route(
         "GET",
+        "/api/v1/notebooks/{notebook}/history",
+        Access.READ,
+        "The commits of a notebook",
+        answers={200: shapes.FileHistory},
+    )
+    @answering
+    async def log(self, notebook: str, query: shapes.HistoryPaging) -> shapes.FileHistory:
+        """The commits that changed a notebook, newest first."""
+        check_available(self._library)
+        found = await self._library.find(notebook)
+        return shapes.FileHistory(
+            await asyncio.to_thread(reading.commits, found, None, query.limit, query.after)
+        )
+
+    @route(
+        "GET",
         "/api/v1/notebooks/{notebook}/files/{file_id}/history",
         Access.READ,
         "The commits of a file",
@@ -61,7 +77,7 @@ class ReadingRoutes:
         """The commits that changed a file, newest first, also from before it was moved."""
         found, file = await self._find(notebook, file_id)
         return shapes.FileHistory(
-            await asyncio.to_thread(reading.commits, found, file, query.limit)
+            await asyncio.to_thread(reading.commits, found, file, query.limit, query.after)
         )
 
     @route(

@@ -124,7 +124,10 @@ class Runner:
         """Look at paths again, or at all. A second run finds them as they are noted."""
         run = context()
         try:
-            book = await self._library.book(operation.notebook)
+            if operation.changes:
+                book = await self._library.book(operation.notebook)
+            else:  # also how this process hears of other settings
+                book = await self._library.renewed(operation.notebook)
         except Missing:  # it was removed from the registry
             self._library.close(operation.notebook)
             return

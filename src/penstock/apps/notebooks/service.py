@@ -47,21 +47,26 @@ class Notebooks:
     async def add(self, asked: shapes.NewNotebook) -> Notebook:
         """Register a notebook, and look at what is in it."""
         notebook = await self._library.add(asked.name, asked.path, git=asked.git)
-        await self.publish(Operation(notebook=notebook.id, kind="sync"))
+        await self._publisher.publish_look(notebook.id)
         return notebook
 
     async def change(self, notebook: Notebook, asked: shapes.NotebookChange) -> Notebook:
-        """Store another name or other settings."""
+        """Store another name or other settings; they count from now on, in every process."""
         name = notebook.name if asked.name is UNSET else asked.name
         settings = notebook.settings
         if asked.settings is not UNSET:
             settings = msgspec.to_builtins(asked.settings)
-        return await self._library.change(notebook, name, settings)
+        changed = await self._library.change(notebook, name, settings)
+        await self._publisher.publish_look(notebook.id)
+        intervals = {one.settings.get("commit_interval") for one in (notebook, changed)}
+        if changed.git and len(intervals) > 1:  # what waits already waits by the old one
+            await self.commit(changed)
+        return changed
 
     async def remove(self, notebook: Notebook) -> None:
         """Forget a notebook; its files stay. What waits to run on it fails."""
         await self._library.remove(notebook)
-        await self.publish(Operation(notebook=notebook.id, kind="sync"))
+        await self._publisher.publish_look(notebook.id)
 
     # Publishing
 

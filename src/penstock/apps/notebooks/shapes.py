@@ -192,9 +192,10 @@ class Span(Struct, frozen=True, kw_only=True):
 
 
 class HistoryPaging(Struct, frozen=True, kw_only=True):
-    """How much of a history to show."""
+    """How much of a history to show; `after` goes on behind a commit."""
 
     limit: Annotated[int, Meta(ge=1, le=1_000)] = 50
+    after: Annotated[str, Meta(min_length=4, max_length=64)] | None = None
 
 
 class EventWaiting(Struct, frozen=True, kw_only=True):
@@ -334,7 +335,7 @@ class StillWaiting(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HistoryEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """A commit; `path` is where the file was then."""
+    """A commit; `path` is where the file was then, null in the history of a notebook."""
 
     commit: str
     at: datetime
@@ -345,7 +346,7 @@ class HistoryEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FileHistory(msgspec.Struct, frozen=True):
-    """The commits of a file, newest first, also from before it was moved."""
+    """The commits of a file, newest first, also from before it was moved; or of a notebook."""
 
     commits: list[HistoryEntry]
 
