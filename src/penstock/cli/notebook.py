@@ -141,7 +141,7 @@ def remove(
     with _asking(url) as ask:
         file = _file(ask, notebook, path)
         if file is None and not recursive:
-            raise _missing(notebook, path, "a folder: --recursive")
+            raise _missing(notebook, path, "--recursive, if it is a folder")
         place = f"/files/{file['id']}" if file else f"/folders/{quote(path.strip('/'))}"
         params = _given(version=version) if file else {}
         made = ask("DELETE", f"{_at(notebook)}{place}", params, sync=True, repeats=False)

@@ -215,6 +215,15 @@ async def test_move_is_a_barrier(api: Api) -> None:
     assert api.disk() == {"a.md": "other", "b.md": "two"}
 
 
+async def test_move_of_a_folder_is_a_barrier(api: Api) -> None:
+    created = await api.create("old/a.md", "one")
+    await api.on("PATCH", "/folders/old", {"path": "new"})
+    await api.on("PUT", "/content?path=old/a.md", content="two")
+    assert await api.status(created) == "pending"
+    await api.work()
+    assert api.disk() == {"new/a.md": "one", "old/a.md": "two"}
+
+
 async def test_file_is_followed_through_moves_of_folders_that_wait(api: Api) -> None:
     created = await api.create("x/y/a.md", "one")
     await api.work()
@@ -506,6 +515,9 @@ async def test_notebook_that_is_there_already_is_named(tmp_path: Path) -> None:
     async with served(url, tmp_path / "data", allowed=str(tmp_path)) as one:
         await one("POST", "/notebooks", {"name": "roses", "path": f"{home}/roses"}, status=201)
         await one.work()
+        refused = await one("POST", "/notebooks", {"name": "red roses"}, status=422)
+        assert "'red roses' is no name of a notebook: letters" in refused["detail"]
+        await one("PATCH", "/notebooks/roses", {"name": "../roses"}, status=422)
         for body, said in (
             ({"name": "garden"}, f"there is a notebook 'garden' already, in {one.root}"),
             ({"name": "a", "path": f"{home}/roses"}, "is notebook 'roses' already"),

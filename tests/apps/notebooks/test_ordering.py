@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -59,6 +59,10 @@ def applied(one: Operation, before: dict[str, Any] | None) -> dict[str, Any] | N
     return {**after, **one.fields}
 
 
+UPDATE = Operation(notebook=1, kind="update", path="a", exists=True, file=1, content=CONTENTS[0])
+
+
+@example([UPDATE, replace(UPDATE, exists=None, file=None)], None)
 @given(st.lists(ASKED, max_size=6), st.none() | st.just({"content": "old", "title": "old"}))
 def test_merged_operations_do_what_those_do_one_after_the_other(
     asked: list[Operation], before: dict[str, Any] | None

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -15,6 +16,9 @@ from penstock.apps.notebooks.errors import Exists, Missing, PathRefused, Permane
 from penstock.apps.notebooks.files import Tree
 from penstock.apps.notebooks.settings import Settings, allowed_roots, folder_for_new
 from penstock.apps.notebooks.tables import TABLES, Notebook
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
+_NAMES = "letters, digits, '_', '-' and '.', at most 100, the first no '-' or '.'"
 
 
 class Library:
@@ -54,6 +58,7 @@ class Library:
 
     async def add(self, name: str, path: str | None, *, git: bool) -> Notebook:
         """Register a folder, which is made unless it is there; raises `NotebookError`."""
+        _check_name(name)
         place = self._place(name, path)
         await self._penstock.read(lambda tx: _refuse_twice(tables.notebooks(tx), name, place))
         folder = await asyncio.to_thread(self._folder, name, place, git=git)
@@ -66,6 +71,7 @@ class Library:
 
     async def change(self, notebook: Notebook, name: str, settings: dict[str, Any]) -> Notebook:
         """Store another name or other settings."""
+        _check_name(name)
         changed = notebook._replace(name=name, settings=settings)
 
         def work(tx: Any) -> None:
@@ -108,7 +114,10 @@ class Library:
     def _check_place(self, folder: Path) -> None:
         if not any(root in folder.parents for root in self._roots):
             shown = ", ".join(map(str, self._roots))
-            raise PathRefused(f"{folder} is not in an allowed folder ({shown}): see `allowed`")
+            raise PathRefused(
+                f"{folder} is not in an allowed folder ({shown}); "
+                "the setting `allowed` of notebooks names more"
+            )
         if folder == self._data or folder in self._data.parents:
             raise PathRefused(f"{folder} contains the data of the server")
 
@@ -166,6 +175,11 @@ class Library:
         book = self._books.pop(notebook_id, None)
         if book is not None:
             book.close()
+
+
+def _check_name(name: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise Permanent(f"{name!r} is no name of a notebook: {_NAMES}")
 
 
 def _refuse_twice(known: Sequence[Notebook], name: str, folder: Path) -> None:

@@ -23,7 +23,7 @@ STATUSES: dict[State, str] = {
     State.CANCELLED: "cancelled",
     State.SUPERSEDED: "superseded",
 }
-Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,99}$")]
+Name = Annotated[str, Meta(min_length=1, max_length=100)]
 Path = Annotated[str, Meta(min_length=1, max_length=4_096)]
 Title = Annotated[str, Meta(max_length=1_000)]
 Description = Annotated[str, Meta(max_length=100_000)]
