@@ -65,19 +65,21 @@ async def test_edits_of_others_become_known_and_keep_ids_and_metadata(api: Api) 
     ]  # the content that was overwritten before the commit
 
 
-def edit_unseen(file: Path, text: str) -> None:
-    """Change a content, and leave everything as it was that can be left so."""
+def edit_unseen(file: Path, text: str, after: str) -> None:
+    """Change a content after a time, and leave everything as it was that can be left so."""
     about = file.stat()
     assert len(text) == about.st_size
-    with file.open("r+") as opened:
-        opened.write(text)
-    os.utime(file, ns=(about.st_atime_ns, about.st_mtime_ns))
+    # The clock of the system goes by milliseconds.
+    while file.stat().st_ctime <= datetime.fromisoformat(after).timestamp():
+        with file.open("r+") as opened:
+            opened.write(text)
+        os.utime(file, ns=(about.st_atime_ns, about.st_mtime_ns))
 
 
 async def test_edit_that_keeps_size_and_time_is_told_by_the_system(api: Api) -> None:
     body = {"path": "a.md", "content": "one"}
     file = await api.on("POST", "/files?sync=true", body, status=200)
-    edit_unseen(api.root / "a.md", "two")
+    edit_unseen(api.root / "a.md", "two", file["updated_at"])
 
     async def is_known() -> bool:
         return bool((await api.on("GET", f"/files/{file['id']}"))["version"] == 2)
@@ -92,10 +94,7 @@ async def test_edit_that_keeps_size_and_time_is_found_at_the_start(tmp_path: Pat
         await api.create("b.md", "one")
         await api.work()
         before = (await api.on("GET", f"/files/{file['file_id']}"))["updated_at"]
-    path = api.root / "a.md"
-    edit_unseen(path, "two")
-    while path.stat().st_ctime <= datetime.fromisoformat(before).timestamp():
-        edit_unseen(path, "two")  # the clock of the system goes by milliseconds
+    edit_unseen(api.root / "a.md", "two", before)
     async with served(url, tmp_path / "data") as api:
         await api.work()
         assert [one["version"] for one in (await api.on("GET", "/files"))["files"]] == [2, 1]

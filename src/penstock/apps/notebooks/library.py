@@ -14,8 +14,9 @@ from penstock.apps.notebooks import tables
 from penstock.apps.notebooks.books import Book, Taken, lock, repository
 from penstock.apps.notebooks.errors import Exists, Missing, PathRefused, Permanent
 from penstock.apps.notebooks.files import Tree
+from penstock.apps.notebooks.schema import TABLES
 from penstock.apps.notebooks.settings import Settings, allowed_roots, folder_for_new
-from penstock.apps.notebooks.tables import TABLES, Notebook
+from penstock.apps.notebooks.tables import Notebook
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
 _NAMES = "letters, digits, '_', '-' and '.', at most 100, the first no '-' or '.'"

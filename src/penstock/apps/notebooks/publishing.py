@@ -12,7 +12,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from penstock import Job, JobId, NewJob, OnFailure, Penstock, Scope, Transaction
-from penstock.apps.notebooks import tables
+from penstock.apps.notebooks import tables, touches
 from penstock.apps.notebooks.errors import Exists, Missing, Permanent
 from penstock.apps.notebooks.operations import Operation, merged
 from penstock.apps.notebooks.paths import is_within, parents
@@ -89,11 +89,11 @@ class Publisher:
         """Store one operation in this transaction; raises `Overtaken` where that is `merges`'."""
         reserved = tables.number(tx, "file") if asked.kind == "create" else 0
         wanted = _located(tx, asked, reserved)
-        before = tables.newest_on(tx, wanted.notebook, wanted.path) if merges else None
+        before = touches.newest_on(tx, wanted.notebook, wanted.path) if merges else None
         together = merged(before[1], wanted) if before else None
         discarded = None
         if before and together:
-            tables.end_touches(tx, before[0])
+            touches.end_touches(tx, before[0])
             if before[1].content and before[1].content != together.content:
                 discarded = before[1].content.name
             wanted = together
@@ -105,7 +105,7 @@ class Publisher:
         (job,) = tx.enqueue([self._job(wanted, after, correlation)])
         if before and together and not tx.supersede(before[0], by=job.id):
             raise Overtaken
-        tables.add_touches(tx, job.id, wanted)
+        touches.add_touches(tx, job.id, wanted)
         return Published(job, wanted, _file_count(tx, wanted), discarded)
 
     def batch(
@@ -128,7 +128,7 @@ class Publisher:
             )
         jobs = tx.enqueue(new)
         for job, one in zip(jobs, wanted, strict=True):
-            tables.add_touches(tx, job.id, one)
+            touches.add_touches(tx, job.id, one)
         return [
             Published(job, one, _file_count(tx, one)) for job, one in zip(jobs, wanted, strict=True)
         ]
@@ -163,7 +163,7 @@ def _located(tx: Transaction, asked: Operation, reserved: int) -> Operation:
     if asked.kind == "create" and not asked.folder:
         return replace(asked, file=reserved)
     if asked.file is not None and not asked.path:
-        path = tables.expected_path(tx, asked.notebook, asked.file)
+        path = touches.expected_path(tx, asked.notebook, asked.file)
         if path is None:
             raise Missing(f"there is no file {asked.file}")
         asked = replace(asked, path=path)
@@ -182,7 +182,7 @@ def _by_path(asked: Operation, located: Operation) -> Operation:
 
 def _waits_for(tx: Transaction, operation: Operation) -> frozenset[int]:
     below = operation.kind != "sync"
-    return frozenset(tables.overlapping(tx, operation.notebook, operation.touched, below=below))
+    return frozenset(touches.overlapping(tx, operation.notebook, operation.touched, below=below))
 
 
 def _check(tx: Transaction, wanted: Operation) -> None:

@@ -12,7 +12,7 @@ from functools import wraps
 from typing import Any
 
 from penstock import Cancel, Context, Job, JobQuery, Penstock, State, Transaction, context
-from penstock.apps.notebooks import syncing, tables
+from penstock.apps.notebooks import syncing, tables, touches
 from penstock.apps.notebooks.books import Book
 from penstock.apps.notebooks.committing import Commit
 from penstock.apps.notebooks.errors import Exists, Missing, Passing, Permanent
@@ -194,7 +194,7 @@ class Runner:
                 await handler(operation)
             except Permanent:
                 job_id = context().job.id
-                await self._penstock.transact(lambda tx: tables.end_touches(tx, job_id))
+                await self._penstock.transact(lambda tx: touches.end_touches(tx, job_id))
                 raise
 
         return run
@@ -236,7 +236,7 @@ class Runner:
 
         def work(tx: Transaction) -> None:
             result = note(tx)
-            tables.end_touches(tx, run.job.id)
+            touches.end_touches(tx, run.job.id)
             run.finish(result, connection=tx)
 
         await self._penstock.transact(work)

@@ -9,7 +9,7 @@ from datetime import timedelta
 from functools import partial
 
 from penstock import JobQuery, Penstock, PenstockError, State
-from penstock.apps.notebooks import tables
+from penstock.apps.notebooks import tables, touches
 from penstock.apps.notebooks.books import Book
 from penstock.apps.notebooks.errors import NotebookError
 from penstock.apps.notebooks.files import Tree
@@ -114,16 +114,16 @@ class Tender:
 
     async def _sweep(self) -> None:
         """Forget operations that ended without saying so, and contents that nobody waits for."""
-        noted = await self._penstock.read(tables.touching_jobs)
+        noted = await self._penstock.read(touches.touching_jobs)
         unfinished = await self._penstock.find_ids(
             JobQuery(queue=QUEUE, states=_UNFINISHED, limit=_AT_ONCE)
         )
         ended = sorted(noted.difference(unfinished))
         if ended:
-            await self._penstock.transact(lambda tx: tables.end_all_touches(tx, ended))
+            await self._penstock.transact(lambda tx: touches.end_all_touches(tx, ended))
         for book in self._library.open_books:
             names = await self._penstock.read(
-                lambda tx, book=book: tables.staged_names(tx, book.id)  # type: ignore[misc] # bound at once
+                lambda tx, book=book: touches.staged_names(tx, book.id)  # type: ignore[misc] # bound at once
             )
             await asyncio.to_thread(_discard_forgotten, book.tree, names)
 
