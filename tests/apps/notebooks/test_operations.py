@@ -7,15 +7,17 @@ import json
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from penstock import ConfigurationError, Penstock
-from penstock.apps.notebooks import Settings, install
+from penstock import ConfigurationError, Penstock, Transaction
+from penstock.apps.notebooks import Settings, install, tables
 from penstock.apps.notebooks.files import Tree
+from penstock.core.lifecycle import Snoozed
 from penstock.server.app import Service
 from penstock.server.gate import Gatekeeper
 from tests.apps.notebooks.serving import Api, served, working
@@ -181,6 +183,18 @@ async def test_pending_operations_are_superseded_by_the_pair_rules(api: Api) -> 
     assert (file["version"], file["title"], file["description"]) == (1, "A", "last")
     assert api.disk() == {"a.md": "three"}
     assert not list((api.root / ".penstock/staged").iterdir())
+
+
+async def test_operation_that_has_begun_is_not_superseded(api: Api) -> None:
+    created = await api.create("a.md", "one")
+    (begun,) = await api.app.claim(worker="first", queues=["notebooks"])
+    updated = await api.on("PUT", f"/files/{created['file_id']}", {"content": "two"})
+    assert await api.status(created) == "processing"
+    assert (await api.event(updated))["type"] == "update"
+    await api.app.settle([(begun, Snoozed(timedelta(0)))])
+    await api.work()
+    assert await api.status(created) == "completed"
+    assert api.disk() == {"a.md": "two"}
 
 
 async def test_create_and_delete_come_to_nothing_and_delete_and_create_to_an_update(
@@ -471,6 +485,17 @@ async def committed(api: Api) -> None:
     await api.work()
     await api("POST", "/events/commit", {"notebook": "garden"}, status=202)
     await api.work()
+
+
+async def test_what_changed_during_a_commit_is_left_for_the_next(api: Api) -> None:
+    def work(tx: Transaction) -> tuple[list[str], list[str]]:
+        tables.add_uncommitted(tx, 1, ["a.md", "b.md"])
+        committed, change = tables.uncommitted(tx, 1)
+        tables.add_uncommitted(tx, 1, ["b.md", "c.md"])
+        tables.forget_uncommitted(tx, 1, change)
+        return committed, tables.uncommitted(tx, 1)[0]
+
+    assert await api.app.transact(work) == (["a.md", "b.md"], ["b.md", "c.md"])
 
 
 async def test_commit_comes_at_so_many_paths(tmp_path: Path) -> None:
