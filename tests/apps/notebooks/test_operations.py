@@ -17,7 +17,7 @@ import pytest
 from penstock import ConfigurationError, Penstock, Transaction
 from penstock.apps.notebooks import Settings, install, tables
 from penstock.apps.notebooks.files import Tree
-from penstock.core.lifecycle import Snoozed
+from penstock.core.lifecycle import Failed, Snoozed
 from penstock.server.app import Service
 from penstock.server.gate import Gatekeeper
 from tests.apps.notebooks.serving import Api, served, working
@@ -247,6 +247,25 @@ async def test_file_is_followed_through_moves_of_folders_that_wait(api: Api) -> 
     assert updated["path"] == "w/a.md"
     await api.work()
     assert api.disk() == {"w/a.md": "two"}
+
+
+@pytest.mark.parametrize("folder", [False, True])
+async def test_move_that_was_killed_before_it_was_noted_is_recognised(
+    api: Api, folder: bool
+) -> None:
+    created = await api.create("old/a.md", "one")
+    await api.work()
+    source, target = ("old", "new") if folder else ("old/a.md", "new.md")
+    place = "/folders/old" if folder else f"/files/{created['file_id']}/move"
+    moved = await api.on("PATCH", place, {"path": target})
+    (killed,) = await api.app.claim(worker="killed", queues=["notebooks"])
+    (api.root / source).rename(api.root / target)
+    await api.app.settle([(killed, Failed("killed"))])
+    await api.work()
+    assert await api.status(moved) == "completed"
+    file = await api.on("GET", f"/files/{created['file_id']}")
+    assert file["path"] == ("new/a.md" if folder else "new.md")
+    await api.check_agreement()
 
 
 async def test_operation_by_path_is_on_the_file_that_is_there_then(api: Api) -> None:
@@ -581,11 +600,11 @@ async def test_settings_count_at_once_in_every_process(tmp_path: Path) -> None:
         async with working(one):
             (one.root / "c.md").write_text("of a person")
             await known(one, "c.md")
+        (watching,) = (task for task in asyncio.all_tasks() if "Watcher.run" in repr(task))
         await other("PATCH", "/notebooks/garden", {"settings": {"watch": False}})
         await one.work()
-        assert asyncio.all_tasks() == {
-            task for task in asyncio.all_tasks() if "Watcher" not in repr(task.get_coro())
-        }
+        await asyncio.wait([watching], timeout=30)
+        assert watching.cancelled()
 
 
 async def known(api: Api, path: str) -> None:

@@ -156,7 +156,7 @@ class Runner:
     async def commit(self, operation: Operation) -> None:
         """Commit what has changed. A second run finds nothing left to commit."""
         run = context()
-        book = await self._library.book(operation.notebook)
+        book = await self._library.renewed(operation.notebook)
         async with book.committing:
             try:
                 made, change = await self._commit(book)
