@@ -141,7 +141,7 @@ def remove(
     with _asking(url) as ask:
         file = _file(ask, notebook, path)
         if file is None and not recursive:
-            raise _missing(notebook, path, "a folder: --recursive")
+            raise _missing(notebook, path, "--recursive, if it is a folder")
         place = f"/files/{file['id']}" if file else f"/folders/{quote(path.strip('/'))}"
         params = _given(version=version) if file else {}
         made = ask("DELETE", f"{_at(notebook)}{place}", params, sync=True, repeats=False)
@@ -150,22 +150,26 @@ def remove(
 
 @notebook.command("log")
 @notebook_argument
-@path_argument
+@click.argument("path", required=False)
 @click.option(
     "-n", "--limit", type=click.IntRange(1, 1_000), default=20, show_default=True, help="At most."
 )
 @on_server
-def show_history(*, notebook: str, path: str, limit: int, url: str, as_json: bool) -> None:
-    """Show the commits of the file PATH of NOTEBOOK, also from before it was moved."""
+def show_history(*, notebook: str, path: str | None, limit: int, url: str, as_json: bool) -> None:
+    """Show the commits of NOTEBOOK, or of its file PATH, also from before it was moved."""
     with _asking(url) as ask:
-        file = _file(ask, notebook, path)
-        if file is None:
-            raise _missing(notebook, path, f"penstock notebook list {notebook}")
-        found = ask("GET", f"{_at(notebook)}/files/{file['id']}/history", {"limit": limit})
+        place = ""
+        if path is not None:
+            file = _file(ask, notebook, path)
+            if file is None:
+                raise _missing(notebook, path, f"penstock notebook list {notebook}")
+            place = f"/files/{file['id']}"
+        found = ask("GET", f"{_at(notebook)}{place}/history", {"limit": limit})
     if as_json:
         emit(found)
     elif not found["commits"]:
-        click.echo(shown(f"{path} is in no commit yet."))
+        where = f"{path} is" if path else f"Nothing of {notebook} is"
+        click.echo(shown(f"{where} in no commit yet."))
     else:
         _print_commits(found["commits"])
 

@@ -89,6 +89,8 @@ def test_files_are_written_moved_listed_and_removed(server: Server) -> None:
     assert git(root, "show", "HEAD:archive/green.md") == "# Tea\n"
     assert "Gardener" in server("log", "garden", "archive/green.md")
     assert server.json("log", "garden", "archive/green.md")["commits"]
+    assert "Gardener" in server("log", "garden")
+    assert server.json("log", "garden")["commits"]
     server("rm", "garden", "blob")
     assert "recursive" in server("rm", "garden", "archive", code=3)
     server("rm", "garden", "archive", "-r")
@@ -103,7 +105,7 @@ def test_wrong_version_and_missing_names_are_said(server: Server) -> None:
     assert "no" in server("list", "nowhere", code=3)
     assert "b" in server("log", "strict", "b", code=3)
     server("write", "strict", "../x", stdin="x", code=2)
-    assert "strict" in server("add", "strict", code=4)
+    assert "there is a notebook 'strict' already" in server("add", "strict", code=4)
 
 
 def test_watching_shows_what_is_done_by_whomever(server: Server) -> None:

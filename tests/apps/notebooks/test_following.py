@@ -1,7 +1,9 @@
 """What others do to the files of a notebook that is served."""
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -61,6 +63,42 @@ async def test_edits_of_others_become_known_and_keep_ids_and_metadata(api: Api) 
         ).splitlines()
         if line.endswith("blob")
     ]  # the content that was overwritten before the commit
+
+
+def edit_unseen(file: Path, text: str, after: str) -> None:
+    """Change a content after a time, and leave everything as it was that can be left so."""
+    about = file.stat()
+    assert len(text) == about.st_size
+    # The clock of the system goes by milliseconds.
+    while file.stat().st_ctime <= datetime.fromisoformat(after).timestamp():
+        with file.open("r+") as opened:
+            opened.write(text)
+        os.utime(file, ns=(about.st_atime_ns, about.st_mtime_ns))
+
+
+async def test_edit_that_keeps_size_and_time_is_told_by_the_system(api: Api) -> None:
+    body = {"path": "a.md", "content": "one"}
+    file = await api.on("POST", "/files?sync=true", body, status=200)
+    edit_unseen(api.root / "a.md", "two", file["updated_at"])
+
+    async def is_known() -> bool:
+        return bool((await api.on("GET", f"/files/{file['id']}"))["version"] == 2)
+
+    await until(api, is_known)
+
+
+async def test_edit_that_keeps_size_and_time_is_found_at_the_start(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    async with served(url, tmp_path / "data") as api:
+        file = await api.create("a.md", "one")
+        await api.create("b.md", "one")
+        await api.work()
+        before = (await api.on("GET", f"/files/{file['file_id']}"))["updated_at"]
+    edit_unseen(api.root / "a.md", "two", before)
+    async with served(url, tmp_path / "data") as api:
+        await api.work()
+        assert [one["version"] for one in (await api.on("GET", "/files"))["files"]] == [2, 1]
+    assert git(api.root, "show", "HEAD:a.md") == "two"
 
 
 async def test_what_happened_while_nobody_watched_is_found_at_the_start(tmp_path: Path) -> None:

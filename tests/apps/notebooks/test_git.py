@@ -730,6 +730,17 @@ def test_person_overwrites_what_the_server_wrote(tree: Tree, root: Path) -> None
     assert tree.keeper.of("a") == []
 
 
+def test_attributes_are_obeyed_by_what_was_overwritten(tree: Tree, root: Path) -> None:
+    git(root, "config", "filter.shout.clean", "tr a-z A-Z")
+    write(root, ".gitattributes", "*.up filter=shout\n")
+    noted = Noted()
+    noted.add(".gitattributes")
+    placed(tree, noted, "x.up", "server")
+    write(root, "x.up", "person")
+    batcher(tree, noted).flush()
+    assert contents(root, "x.up") == ["SERVER", "PERSON"]
+
+
 def test_server_overwrites_what_a_person_wrote(tree: Tree, root: Path) -> None:
     noted = Noted()
     placed(tree, noted, "a", "1")

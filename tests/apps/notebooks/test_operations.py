@@ -6,16 +6,20 @@ import errno
 import json
 import os
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from penstock import ConfigurationError, Penstock
-from penstock.apps.notebooks import Settings, install
+from penstock import ConfigurationError, Penstock, Transaction
+from penstock.apps.notebooks import Settings, install, tables
 from penstock.apps.notebooks.files import Tree
+from penstock.core.lifecycle import Failed, Snoozed
 from penstock.server.app import Service
+from penstock.server.gate import Gatekeeper
 from tests.apps.notebooks.serving import Api, served, working
 from tests.apps.notebooks.support import git
 from tests.contract.support import STORES
@@ -181,6 +185,18 @@ async def test_pending_operations_are_superseded_by_the_pair_rules(api: Api) -> 
     assert not list((api.root / ".penstock/staged").iterdir())
 
 
+async def test_operation_that_has_begun_is_not_superseded(api: Api) -> None:
+    created = await api.create("a.md", "one")
+    (begun,) = await api.app.claim(worker="first", queues=["notebooks"])
+    updated = await api.on("PUT", f"/files/{created['file_id']}", {"content": "two"})
+    assert await api.status(created) == "processing"
+    assert (await api.event(updated))["type"] == "update"
+    await api.app.settle([(begun, Snoozed(timedelta(0)))])
+    await api.work()
+    assert await api.status(created) == "completed"
+    assert api.disk() == {"a.md": "two"}
+
+
 async def test_create_and_delete_come_to_nothing_and_delete_and_create_to_an_update(
     api: Api,
 ) -> None:
@@ -213,6 +229,15 @@ async def test_move_is_a_barrier(api: Api) -> None:
     assert api.disk() == {"a.md": "other", "b.md": "two"}
 
 
+async def test_move_of_a_folder_is_a_barrier(api: Api) -> None:
+    created = await api.create("old/a.md", "one")
+    await api.on("PATCH", "/folders/old", {"path": "new"})
+    await api.on("PUT", "/content?path=old/a.md", content="two")
+    assert await api.status(created) == "pending"
+    await api.work()
+    assert api.disk() == {"new/a.md": "one", "old/a.md": "two"}
+
+
 async def test_file_is_followed_through_moves_of_folders_that_wait(api: Api) -> None:
     created = await api.create("x/y/a.md", "one")
     await api.work()
@@ -222,6 +247,64 @@ async def test_file_is_followed_through_moves_of_folders_that_wait(api: Api) -> 
     assert updated["path"] == "w/a.md"
     await api.work()
     assert api.disk() == {"w/a.md": "two"}
+
+
+@pytest.mark.parametrize("folder", [False, True])
+async def test_move_that_was_killed_before_it_was_noted_is_recognised(
+    api: Api, folder: bool
+) -> None:
+    created = await api.create("old/a.md", "one")
+    await api.work()
+    source, target = ("old", "new") if folder else ("old/a.md", "new.md")
+    place = "/folders/old" if folder else f"/files/{created['file_id']}/move"
+    moved = await api.on("PATCH", place, {"path": target})
+    (killed,) = await api.app.claim(worker="killed", queues=["notebooks"])
+    (api.root / source).rename(api.root / target)
+    await api.app.settle([(killed, Failed("killed"))])
+    await api.work()
+    assert await api.status(moved) == "completed"
+    file = await api.on("GET", f"/files/{created['file_id']}")
+    assert file["path"] == ("new/a.md" if folder else "new.md")
+    await api.check_agreement()
+
+
+async def test_operation_by_path_is_on_the_file_that_is_there_then(api: Api) -> None:
+    await api.create("a.md", "one")
+    await api.work()
+    for batch in (
+        [{"op": "delete", "path": "a.md"}],
+        [{"op": "create", "path": "a.md", "content": "two"}],
+        [{"op": "update", "path": "a.md", "content": "three"}],
+        [{"op": "move", "path": "a.md", "to": "b.md"}, {"op": "delete", "path": "b.md"}],
+    ):
+        accepted = await api.on("POST", "/batch", {"operations": batch})
+    await api.work()
+    place = f"/events/correlation/{accepted['correlation_id']}"
+    assert (await api("GET", place))["completed"] == 2
+    assert api.disk() == {}
+
+
+async def test_file_is_followed_through_moves_of_its_own_batch(api: Api) -> None:
+    operations = [
+        {"op": "create", "path": "a.md", "content": "one"},
+        {"op": "move", "path": "a.md", "to": "b.md"},
+    ]
+    batch = await api.on("POST", "/batch", {"operations": operations})
+    number = batch["events"][0]["file_id"]
+    updated = await api.on("PUT", f"/files/{number}", {"content": "two"})
+    assert updated["path"] == "b.md"
+    await api.work()
+    assert api.disk() == {"b.md": "two"}
+    assert (await api.on("GET", f"/files/{number}"))["version"] == 3
+
+
+async def test_delete_takes_away_what_kept_a_create_from_succeeding(api: Api) -> None:
+    first = await api.create("a.md", "one")
+    await api.create("a.md", "two")  # it would fail
+    await api.on("DELETE", f"/files/{first['file_id']}")
+    await api.work()
+    assert api.disk() == {}
+    assert await api.paths() == []
 
 
 async def test_later_operation_waits_while_an_earlier_one_is_retried(
@@ -388,6 +471,52 @@ async def test_history_content_and_diff_of_a_file(one: Api) -> None:
     await one.on("GET", f"{place}/content?commit=--output=x", status=404)
 
 
+async def test_history_is_that_of_the_file_and_not_of_its_path(one: Api) -> None:
+    lines = [f"line {n}\n" for n in range(20)]
+    created = await one.create("a.md", "".join(lines))
+    other = await one.create("b.md", "another file\n")
+    place = f"/files/{created['file_id']}"
+    await committed(one)
+    await one.on("DELETE", f"/files/{other['file_id']}")
+    await committed(one)
+    await one.on("PATCH", f"{place}/move", {"path": "b.md"})
+    await committed(one)
+    await one.on("PUT", place, {"content": "".join([*lines[:-1], "the end\n"])})
+    await committed(one)
+    found = (await one.on("GET", f"{place}/history"))["commits"]
+    assert [commit["path"] for commit in found] == ["b.md", "b.md", "a.md"]
+    first, last = found[-1]["commit"], found[0]["commit"]
+    behind = await one.on("GET", f"{place}/history?after={last}&limit=5")
+    assert behind["commits"] == found[1:]
+    there = f"/api/v1/notebooks/garden{place}/content?commit={first}"
+    assert (await one.client.get(there)).text == "".join(lines)
+    diff = (await one.on("GET", f"{place}/diff?since={first}&until={last}"))["diff"]
+    assert [
+        line for line in diff.splitlines() if line[:1] in "+-" and line[:3] not in "+++---"
+    ] == [*("-line 19", "+the end")]
+    whole = (await one.on("GET", "/history"))["commits"]
+    assert len(whole) == 4
+    assert {commit["commit"] for commit in found} < {commit["commit"] for commit in whole}
+    assert (await one.on("GET", f"/history?after={last}&limit=1"))["commits"] == whole[1:2]
+
+
+async def committed(api: Api) -> None:
+    await api.work()
+    await api("POST", "/events/commit", {"notebook": "garden"}, status=202)
+    await api.work()
+
+
+async def test_what_changed_during_a_commit_is_left_for_the_next(api: Api) -> None:
+    def work(tx: Transaction) -> tuple[list[str], list[str]]:
+        tables.add_uncommitted(tx, 1, ["a.md", "b.md"])
+        committed, change = tables.uncommitted(tx, 1)
+        tables.add_uncommitted(tx, 1, ["b.md", "c.md"])
+        tables.forget_uncommitted(tx, 1, change)
+        return committed, tables.uncommitted(tx, 1)[0]
+
+    assert await api.app.transact(work) == (["a.md", "b.md"], ["b.md", "c.md"])
+
+
 async def test_commit_comes_at_so_many_paths(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/jobs.db"
     async with served(url, tmp_path / "data", commit_paths=3) as api:
@@ -421,6 +550,85 @@ async def test_folder_with_files_becomes_a_notebook(tmp_path: Path) -> None:
         await api.work()
         await api("GET", "/notebooks/papers", status=404)
         assert (folder / "deep/a.md").exists()
+
+
+async def test_notebook_that_is_there_already_is_named(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    (home / "roses/red").mkdir(parents=True)
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    async with served(url, tmp_path / "data", allowed=str(tmp_path)) as one:
+        await one("POST", "/notebooks", {"name": "roses", "path": f"{home}/roses"}, status=201)
+        await one.work()
+        refused = await one("POST", "/notebooks", {"name": "red roses"}, status=422)
+        assert "'red roses' is no name of a notebook: letters" in refused["detail"]
+        await one("PATCH", "/notebooks/roses", {"name": "../roses"}, status=422)
+        for body, said in (
+            ({"name": "garden"}, f"there is a notebook 'garden' already, in {one.root}"),
+            ({"name": "a", "path": f"{home}/roses"}, "is notebook 'roses' already"),
+            ({"name": "a", "path": f"{home}/roses/red"}, "is inside of notebook 'roses'"),
+            ({"name": "a", "path": str(home)}, "has notebook 'roses' inside"),
+        ):
+            assert said in (await one("POST", "/notebooks", body, status=409))["detail"]
+
+
+async def test_notebook_that_was_removed_can_be_added_again(one: Api) -> None:
+    await one.create("a.md", "one")
+    await one.work()
+    await one("DELETE", "/notebooks/garden", status=204)
+    await one.work()
+    body = {"name": "again", "path": str(one.root)}
+    made = await one("POST", "/notebooks", body, status=201)
+    await one.work()
+    files = (await one("GET", "/notebooks/again/files"))["files"]
+    assert [file["path"] for file in files] == ["a.md"]
+    assert files[0]["notebook_id"] == made["id"]
+
+
+async def test_settings_count_at_once_in_every_process(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    async with served(url, tmp_path / "data") as one, other_process(url, tmp_path) as other:
+        await one.create("a.md", "one")
+        await one.work()
+        own = {"author": "Rose <rose@example.org>", "commit_interval": 0, "watch": True}
+        changed = await other("PATCH", "/notebooks/garden", {"settings": own})
+        assert changed["watched"] is True
+        await one.work()  # what waited for the old interval does not wait any more
+        assert git(one.root, "log", "--format=%an %ae") == "Rose rose@example.org\n"
+        await one.create("b.md", "two")
+        await one.work()
+        assert git(one.root, "ls-files").split() == ["a.md", "b.md"]
+        async with working(one):
+            (one.root / "c.md").write_text("of a person")
+            await known(one, "c.md")
+        (watching,) = (task for task in asyncio.all_tasks() if "Watcher.run" in repr(task))
+        await other("PATCH", "/notebooks/garden", {"settings": {"watch": False}})
+        await one.work()
+        await asyncio.wait([watching], timeout=30)
+        assert watching.cancelled()
+
+
+async def known(api: Api, path: str) -> None:
+    """Wait until a file that somebody has put there is known."""
+    seen = 0
+    async with asyncio.timeout(30):
+        while path not in await api.paths():
+            seen = await api.app.wait(seen, 1)
+
+
+@asynccontextmanager
+async def other_process(url: str, folder: Path) -> AsyncIterator[Api]:
+    """A process of the same server that serves requests and has no notebook."""
+    app = Penstock(url)
+    service = Service(app, [install(app, Settings(watch=False), folder / "data")])
+    gate = Gatekeeper(app, open_without_tokens=True)
+    service.guard(gate)
+    transport = httpx.ASGITransport(app=service)
+    async with (
+        service.running(),
+        gate.running(),
+        httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8000") as client,
+    ):
+        yield Api(client, app, folder / "data")
 
 
 async def test_second_server_on_a_notebook_is_refused(one: Api, tmp_path: Path) -> None:

@@ -5,15 +5,16 @@ import random
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from penstock.apps.notebooks.files import Staged
 from penstock.apps.notebooks.operations import Operation, merged
-from penstock.apps.notebooks.paths import is_within, parents
 from tests.apps.notebooks.serving import Api, served, working
+from tests.apps.notebooks.world import SINGLE, Step, World, request_for, some_batch, some_step
 
 CONTENTS = [Staged(str(n), 1, str(n)) for n in range(3)]
 FIELDS = st.dictionaries(st.sampled_from(["title", "description"]), st.sampled_from("xyz"))
@@ -29,7 +30,14 @@ METADATA = st.builds(
     Operation, notebook=st.just(1), kind=st.just("update"), path=st.just("a"), fields=FIELDS
 )
 DELETES = st.just(Operation(notebook=1, kind="delete", path="a", exists=True))
-ASKED = (WRITES | METADATA | DELETES).map(
+ANYHOW = st.builds(
+    Operation,
+    notebook=st.just(1),
+    kind=st.just("update"),
+    path=st.just("a"),
+    content=st.sampled_from(CONTENTS),
+)
+ASKED = ANYHOW | (WRITES | METADATA | DELETES).map(
     lambda one: replace(one, exists=one.kind != "create", file=1)
 )
 
@@ -51,6 +59,10 @@ def applied(one: Operation, before: dict[str, Any] | None) -> dict[str, Any] | N
     return {**after, **one.fields}
 
 
+UPDATE = Operation(notebook=1, kind="update", path="a", exists=True, file=1, content=CONTENTS[0])
+
+
+@example([UPDATE, replace(UPDATE, exists=None, file=None)], None)
 @given(st.lists(ASKED, max_size=6), st.none() | st.just({"content": "old", "title": "old"}))
 def test_merged_operations_do_what_those_do_one_after_the_other(
     asked: list[Operation], before: dict[str, Any] | None
@@ -107,109 +119,67 @@ def test_those_that_depend_on_others_are_not_merged(change: dict[str, Any]) -> N
 
 # Through the queue
 
-PATHS = ["a", "b", "d/a", "d/b", "d/e/a"]
-FOLDERS = ["d", "d/e", "f"]
 
+class Client:
+    """Asks for changes, without caring whether they can succeed; knows what they come to."""
 
-def next_request(chance: random.Random) -> tuple[str, str, dict[str, Any]]:
-    """Something that a client may ask for, by path."""
-    kind = chance.choice(["create", "write", "write", "delete", "move", "move folder"])
-    path = chance.choice(PATHS)
-    if kind == "move":
-        return kind, path, {"to": chance.choice(PATHS)}
-    if kind == "move folder":
-        return kind, chance.choice(FOLDERS), {"to": chance.choice(FOLDERS)}
-    return kind, path, {"content": str(chance.randrange(1_000))}
+    def __init__(self, api: Api, chance: random.Random) -> None:
+        self._api = api
+        self._chance = chance
+        self.world = World()
+        self._ids: dict[str, int] = {}
+        """Files that will be at their paths, however the operations before end."""
 
+    async def change_files(self) -> None:
+        """Changes of single files, by id where it is known: many of them can be merged."""
+        files = (await self._api.on("GET", "/files"))["files"]
+        self._ids = {one["path"]: one["id"] for one in files}
+        for _ in range(25):
+            step = some_step(self._chance, SINGLE)
+            is_there = step.path in self.world.files
+            answer = await self._change([step])
+            if step.kind == "create" and not is_there:
+                self._ids[step.path] = answer.json()["file_id"]
+            elif step.kind == "write" and not is_there:
+                self._ids.pop(step.path, None)  # it has an id that is not known yet
 
-class World:
-    """Files and folders where everything happens at once."""
+    async def change_anything(self) -> None:
+        """Changes of all kinds, by path, and batches of them."""
+        self._ids = {}
+        for _ in range(25):
+            is_single = self._chance.random() < 0.7
+            await self._change([some_step(self._chance)] if is_single else some_batch(self._chance))
 
-    def __init__(self) -> None:
-        self.files: dict[str, str] = {}
-        self.folders: set[str] = set()
-
-    def follow(self, kind: str, path: str, asked: dict[str, Any]) -> None:
-        """Do what a request asks for, if it can be done."""
-        match kind:
-            case "create" | "write":
-                if (kind == "write" and path in self.files) or self._is_free(path):
-                    self._put(path, asked["content"])
-            case "delete":
-                self.files.pop(path, None)
-            case "move":
-                if path in self.files and self._is_free(asked["to"]):
-                    self._put(asked["to"], self.files.pop(path))
-            case _:
-                self._move_folder(path, asked["to"])
-
-    def _is_free(self, path: str) -> bool:
-        is_taken = path in self.files or path in self.folders
-        return not is_taken and not set(parents(path)) & self.files.keys()
-
-    def _put(self, path: str, content: str) -> None:
-        self.files[path] = content
-        self.folders.update(parents(path))
-
-    def _move_folder(self, path: str, to: str) -> None:
-        if path not in self.folders or not self._is_free(to) or is_within(to, path):
-            return
-        self.folders.update(parents(to))
-        for one in [one for one in self.folders if is_within(one, path)]:
-            self.folders.remove(one)
-            self.folders.add(to + one[len(path) :])
-        for one in [one for one in self.files if is_within(one, path)]:
-            self.files[to + one[len(path) :]] = self.files.pop(one)
-
-
-async def ask(api: Api, kind: str, path: str, asked: dict[str, Any]) -> None:
-    """Send a request as one operation, without caring whether it can succeed."""
-    place = "/api/v1/notebooks/garden"
-    match kind:
-        case "create":
-            body = {"path": path, "content": asked["content"]}
-            answer = await api.client.post(f"{place}/files", json=body)
-        case "write":
-            answer = await api.client.put(f"{place}/content?path={path}", content=asked["content"])
-        case "move folder":
-            answer = await api.client.patch(f"{place}/folders/{path}", json={"path": asked["to"]})
-        case _:
-            one = {"op": kind, "path": path, **({"to": asked["to"]} if kind == "move" else {})}
-            answer = await api.client.post(f"{place}/batch", json={"operations": [one]})
-    assert answer.status_code in (202, 409, 422), answer.text
+    async def _change(self, steps: list[Step]) -> httpx.Response:
+        asked = request_for(steps, self._ids.get(steps[0].path))
+        answer = await self._api.client.request(**asked)
+        assert answer.status_code in (202, 404, 409, 422), answer.text
+        self.world.follow_all(steps)
+        await asyncio.sleep(0)
+        return answer
 
 
 @pytest.mark.parametrize(
-    ("store", "seed"), [*(("sqlite", seed) for seed in range(6)), ("postgres", 6)]
+    ("store", "seed"), [*(("sqlite", seed) for seed in range(4)), ("postgres", 4)]
 )
 async def test_operations_side_by_side_end_as_one_after_the_other(
     seed: int, store: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    chance = random.Random(seed)
     url = f"sqlite:///{tmp_path}/jobs.db"
     if store == "postgres":
         url = request.getfixturevalue("postgres_url")
-    world = World()
     async with served(url, tmp_path / "data", git=False) as api:
-        for portion in range(4):
-            if portion % 2:  # half of them while others run
-                async with working(api):
-                    await _ask_some(api, chance, world)
-                    await _drained(api)
-            else:
-                await _ask_some(api, chance, world)
+        client = Client(api, random.Random(seed))
+        for change in (client.change_files, client.change_anything):
+            for _ in range(2):
+                await change()
                 await api.work()
-        assert api.disk() == world.files
-        assert sorted(await api.paths()) == sorted(world.files)
-        await api.check_agreement()
-
-
-async def _ask_some(api: Api, chance: random.Random, world: World) -> None:
-    for _ in range(25):
-        request = next_request(chance)
-        await ask(api, *request)
-        world.follow(*request)
-        await asyncio.sleep(0)
+            async with working(api):  # others run meanwhile
+                await change()
+                await _drained(api)
+            assert api.disk() == client.world.files
+            assert sorted(await api.paths()) == sorted(client.world.files)
+            await api.check_agreement()
 
 
 async def _drained(api: Api) -> None:

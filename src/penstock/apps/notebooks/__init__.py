@@ -11,7 +11,8 @@ from penstock.apps.notebooks.events import OperationRoutes
 from penstock.apps.notebooks.library import Library
 from penstock.apps.notebooks.publishing import Publisher
 from penstock.apps.notebooks.reading_routes import ReadingRoutes
-from penstock.apps.notebooks.routes import NotebookRoutes
+from penstock.apps.notebooks.registry_routes import RegistryRoutes
+from penstock.apps.notebooks.routes import FileRoutes
 from penstock.apps.notebooks.running import Runner
 from penstock.apps.notebooks.service import Notebooks
 from penstock.apps.notebooks.settings import Settings
@@ -51,7 +52,8 @@ def install(penstock: Penstock, settings: Settings, data: Path | None = None) ->
         "notebooks",
         "Change files of notebooks in order, with their history in git.",
         [
-            *routes_of(NotebookRoutes(notebooks, library, settings)),
+            *routes_of(RegistryRoutes(notebooks, library, settings)),
+            *routes_of(FileRoutes(notebooks, library, settings)),
             *routes_of(ReadingRoutes(notebooks, library, settings)),
             *routes_of(OperationRoutes(notebooks, library)),
         ],

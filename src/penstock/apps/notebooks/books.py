@@ -37,7 +37,7 @@ class Book:
         self.tree = Tree(Path(notebook.path)).prepare()
         self._lock = lock(self.tree.root, notebook.name)
         self.committing = asyncio.Lock()
-        self._written: dict[str, tuple[int, int, int]] = {}
+        self._written: dict[str, tuple[int, int, int, int]] = {}
         self.watcher: Watcher | None = None
         self.watching: asyncio.Task[None] | None = None
         self.taken = 0
@@ -59,25 +59,35 @@ class Book:
 
     def wrote(self, path: str, facts: Facts) -> None:
         """Remember what the server itself has put at a path."""
-        self._written[path] = facts[:3]
+        found = self._look(path)
+        if found is None or found[:3] != facts[:3]:
+            return
+        self._written[path] = found
         if len(self._written) > _REMEMBERED:
             self._written.pop(next(iter(self._written)))
 
     def is_own(self, path: str) -> bool:
         """Whether at a path is still what the server has put there."""
         written = self._written.get(path)
-        if written is None:
-            return False
+        return written is not None and self._look(path) == written
+
+    def _look(self, path: str) -> tuple[int, int, int, int] | None:
+        """Size, time and inode; and when any of it was changed, which nobody can set back."""
         try:
             found = (self.tree.root / path).lstat()
         except OSError:
-            return False
-        return (found.st_size, found.st_mtime_ns, found.st_ino) == written
+            return None
+        return found.st_size, found.st_mtime_ns, found.st_ino, found.st_ctime_ns
+
+    def stop_watching(self) -> None:
+        """Follow what others do no longer."""
+        if self.watching is not None:
+            self.watching.cancel()
+            self.watching = self.watcher = None
 
     def close(self) -> None:
         """Let others have it."""
-        if self.watching is not None:
-            self.watching.cancel()
+        self.stop_watching()
         self._lock.close()
 
 

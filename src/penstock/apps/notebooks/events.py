@@ -5,7 +5,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from penstock import Access, State
-from penstock.apps.notebooks import shapes
+from penstock.apps.notebooks import requests, shapes
 from penstock.apps.notebooks.answers import answering, failure, late
 from penstock.apps.notebooks.library import Library
 from penstock.apps.notebooks.routes import check_available
@@ -50,7 +50,7 @@ class OperationRoutes:
         examples={"body": {"notebook": "garden"}},
     )
     @answering
-    async def commit(self, body: shapes.CommitRequest, query: shapes.How) -> Answer:
+    async def commit(self, body: requests.CommitRequest, query: requests.How) -> Answer:
         """Commit what has changed in a notebook, or in all, without waiting for the interval."""
         check_available(self._library)
         if body.notebook is None:
@@ -121,7 +121,7 @@ class OperationRoutes:
         answers={200: shapes.EventShape, 408: shapes.StillWaiting},
     )
     @answering
-    async def wait(self, event_id: EventId, query: shapes.EventWaiting) -> Answer:
+    async def wait(self, event_id: EventId, query: requests.EventWaiting) -> Answer:
         """Answer when the operation has ended, however that is; 408 with how it stands if not."""
         check_available(self._library)
         job = await self._notebooks.ended(event_id, query.timeout)

@@ -142,7 +142,7 @@ class Tree:
         try:
             with _sorting("the content"):
                 file = place.open("xb")
-            with file:
+            with _sorting("the content"), file:  # closing writes what is left
                 yield Staging(file, name, limit)
                 is_finished = file.closed
         except BaseException:

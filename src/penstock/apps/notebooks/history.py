@@ -2,6 +2,7 @@
 
 import secrets
 from datetime import datetime
+from itertools import pairwise
 from typing import NamedTuple
 
 from penstock.apps.notebooks.errors import Missing
@@ -11,6 +12,7 @@ from penstock.apps.notebooks.repository import Repository
 LONGEST_DIFF = 1_000_000
 """Bytes that a diff has at most; the rest is cut off, and it is said so."""
 
+_FAR_BACK = 1_000
 _LONGEST_LOG = 16_000_000
 _FIELDS = "%H%x00%cI%x00%an%x00%ae%x00%s"
 _RENAMES = ("-M", "-l1000")
@@ -54,6 +56,21 @@ class History:
         words = ("--follow", *_RENAMES, "--name-status")
         return self._entries(limit, after, words, self._repository.prefix + path)
 
+    def path_at(self, commit: str, path: str) -> str:
+        """Where the file that is at a path now was in a commit, followed through its moves."""
+        known = [one for one in self.of(path, limit=_FAR_BACK) if one.path is not None]
+        where = known[-1].path if known else None
+        for one, older in pairwise(known):
+            if one.path != older.path and self._is_in(one.id, commit):
+                where = one.path
+                break
+        return where or path
+
+    def _is_in(self, older: str, commit: str) -> bool:
+        """Whether a commit is in the history of another, or is the same."""
+        newer = self._repository.commit_named(commit)
+        return self._git.ask("merge-base", "--is-ancestor", older, newer).code == 0
+
     def content(self, commit: str, path: str, *, limit: int) -> tuple[bytes, bool]:
         """A file as it was in a commit: at most so many bytes, and whether these are all."""
         where = f"{self._repository.commit_named(commit)}:{self._repository.prefix}{path}"
@@ -74,6 +91,20 @@ class History:
         compare = ("diff",) if old is not None else ("show", "--format=", "-m", "--first-parent")
         words = (*compare, "--no-color", "--no-ext-diff", "--no-textconv", *_RENAMES)
         answer, is_whole = self._git.head_of(*words, *commits, "--", inside, limit=limit)
+        if answer.code:
+            raise failed("diff", "")
+        return Diff(answer.out.decode(errors="replace"), is_whole)
+
+    def diff_of(self, old: tuple[str, str], new: tuple[str, str]) -> Diff:
+        """What changed in a file between two commits, each with where the file was in it."""
+        names = [
+            f"{self._repository.commit_named(commit)}:{self._repository.prefix}{path}"
+            for commit, path in (old, new)
+        ]
+        if any(self._git.ask("cat-file", "-e", name).code for name in names):
+            return self.diff(old[0], new[0], new[1])  # it came or went in between
+        words = ("diff", "--no-color", "--no-ext-diff", "--no-textconv")
+        answer, is_whole = self._git.head_of(*words, *names, limit=LONGEST_DIFF)
         if answer.code:
             raise failed("diff", "")
         return Diff(answer.out.decode(errors="replace"), is_whole)

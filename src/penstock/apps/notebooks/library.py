@@ -2,7 +2,8 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+import re
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,8 +14,12 @@ from penstock.apps.notebooks import tables
 from penstock.apps.notebooks.books import Book, Taken, lock, repository
 from penstock.apps.notebooks.errors import Exists, Missing, PathRefused, Permanent
 from penstock.apps.notebooks.files import Tree
+from penstock.apps.notebooks.schema import TABLES
 from penstock.apps.notebooks.settings import Settings, allowed_roots, folder_for_new
-from penstock.apps.notebooks.tables import TABLES, Notebook
+from penstock.apps.notebooks.tables import Notebook
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
+_NAMES = "letters, digits, '_', '-' and '.', at most 100, the first no '-' or '.'"
 
 
 class Library:
@@ -27,8 +32,8 @@ class Library:
         self._data = data.resolve()
         self._books: dict[int, Book] = {}
         self._opening = asyncio.Lock()
-        self.on_open: list[Callable[[Book], None]] = []
-        """Called with each notebook that this process has taken."""
+        self.on_change: list[Callable[[Book], None]] = []
+        """Called with each notebook that this process has taken, or whose settings have changed."""
         self.unavailable: str | None = "notebooks have not been opened yet"
 
     async def prepare(self) -> None:
@@ -54,17 +59,20 @@ class Library:
 
     async def add(self, name: str, path: str | None, *, git: bool) -> Notebook:
         """Register a folder, which is made unless it is there; raises `NotebookError`."""
-        folder = await asyncio.to_thread(self._folder, name, path, git=git)
+        _check_name(name)
+        place = self._place(name, path)
+        await self._penstock.read(lambda tx: _refuse_twice(tables.notebooks(tx), name, place))
+        folder = await asyncio.to_thread(self._folder, name, place, git=git)
 
         def work(tx: Any) -> Notebook:
-            for one in tables.notebooks(tx):
-                _refuse_twice(one, name, folder)
+            _refuse_twice(tables.notebooks(tx), name, folder)
             return tables.add_notebook(tx, name, str(folder), git=git, now=datetime.now(UTC))
 
         return await self._penstock.transact(work)
 
     async def change(self, notebook: Notebook, name: str, settings: dict[str, Any]) -> Notebook:
         """Store another name or other settings."""
+        _check_name(name)
         changed = notebook._replace(name=name, settings=settings)
 
         def work(tx: Any) -> None:
@@ -74,35 +82,43 @@ class Library:
             tables.change_notebook(tx, changed)
 
         await self._penstock.transact(work)
-        if (book := self._books.get(notebook.id)) is not None:
-            book.settings = changed.settings
         return changed
 
     async def remove(self, notebook: Notebook) -> None:
         """Forget a notebook; its files stay."""
         await self._penstock.transact(lambda tx: tables.remove_notebook(tx, notebook.id))
 
-    def _folder(self, name: str, path: str | None, *, git: bool) -> Path:
-        """The folder of a new notebook, ready for work and not taken."""
+    def _place(self, name: str, path: str | None) -> Path:
+        """Where a new notebook is to be, without links."""
         folder = Path(path) if path is not None else self._new / name
         if "\0" in str(folder) or not folder.is_absolute():
             raise PathRefused(f"{path!r} is not an absolute path")
         try:
             resolved = folder.resolve()
-            self._check_place(resolved)
-            resolved.mkdir(parents=True, exist_ok=True)
         except (OSError, RuntimeError) as error:
             raise Permanent(f"{str(folder)!r} cannot be a notebook: {error}") from error
-        Tree(resolved).prepare()
-        with contextlib.closing(lock(resolved, name)):
-            if git:
-                repository(resolved)
+        self._check_place(resolved)
         return resolved
+
+    def _folder(self, name: str, folder: Path, *, git: bool) -> Path:
+        """The folder of a new notebook, ready for work and not taken."""
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise Permanent(f"{str(folder)!r} cannot be a notebook: {error}") from error
+        Tree(folder).prepare()
+        with contextlib.closing(lock(folder, name)):
+            if git:
+                repository(folder)
+        return folder
 
     def _check_place(self, folder: Path) -> None:
         if not any(root in folder.parents for root in self._roots):
             shown = ", ".join(map(str, self._roots))
-            raise PathRefused(f"{folder} is not in an allowed folder ({shown}): see `allowed`")
+            raise PathRefused(
+                f"{folder} is not in an allowed folder ({shown}); "
+                "the setting `allowed` of notebooks names more"
+            )
         if folder == self._data or folder in self._data.parents:
             raise PathRefused(f"{folder} contains the data of the server")
 
@@ -118,9 +134,21 @@ class Library:
                     notebook = await self.find(notebook_id)
                     book = await asyncio.to_thread(Book, notebook)
                     self._books[notebook_id] = book
-                    for opened in self.on_open:
-                        opened(book)
+                    self._tell(book)
         return book
+
+    async def renewed(self, notebook_id: int) -> Book:
+        """The notebook, with its name and settings as they are stored now; raises as `book`."""
+        notebook = await self.find(notebook_id)
+        book = await self.book(notebook_id)
+        if (book.name, book.settings) != (notebook.name, notebook.settings):
+            book.name, book.settings = notebook.name, notebook.settings
+            self._tell(book)
+        return book
+
+    def _tell(self, book: Book) -> None:
+        for changed in self.on_change:
+            changed(book)
 
     def watch_problem(self, notebook_id: int) -> str | None:
         """Why what others do to a notebook is not followed for the moment."""
@@ -155,9 +183,19 @@ class Library:
             book.close()
 
 
-def _refuse_twice(one: Notebook, name: str, folder: Path) -> None:
-    if one.name == name:
-        raise Exists(f"there is a notebook {name!r} already")
-    other = Path(one.path)
-    if other == folder or other in folder.parents or folder in other.parents:
-        raise Exists(f"{folder} and notebook {one.name!r} in {other} are not apart")
+def _check_name(name: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise Permanent(f"{name!r} is no name of a notebook: {_NAMES}")
+
+
+def _refuse_twice(known: Sequence[Notebook], name: str, folder: Path) -> None:
+    for one in known:
+        other = Path(one.path)
+        if one.name == name:
+            raise Exists(f"there is a notebook {name!r} already, in {other}")
+        if other == folder:
+            raise Exists(f"{folder} is notebook {one.name!r} already")
+        if other in folder.parents:
+            raise Exists(f"{folder} is inside of notebook {one.name!r} in {other}")
+        if folder in other.parents:
+            raise Exists(f"{folder} has notebook {one.name!r} inside, in {other}")

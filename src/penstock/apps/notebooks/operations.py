@@ -71,10 +71,12 @@ def _updated(old: Operation, new: Operation) -> Operation | None:
         if new.content is None:  # where the create fails, its content must not be written
             return None
         return replace(new, kind="create", exists=None, file=old.file, initial=old.fields)
+    if old.exists and new.exists is None and old.fields:  # if the file is gone, these are not set
+        return None
     return replace(
         new,
         kind=old.kind,
-        exists=old.exists,
+        exists=old.exists and new.exists,
         file=old.file,
         content=new.content or old.content,
         fields={**old.fields, **new.fields},

@@ -12,14 +12,14 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from penstock import Job, JobId, NewJob, OnFailure, Penstock, Scope, Transaction
-from penstock.apps.notebooks import tables
+from penstock.apps.notebooks import tables, touches
 from penstock.apps.notebooks.errors import Exists, Missing, Permanent
 from penstock.apps.notebooks.operations import Operation, merged
-from penstock.apps.notebooks.paths import is_within
+from penstock.apps.notebooks.paths import is_within, parents
 
 _AT_ONCE = 500
 _SOONER = 8
-"""Commits do not wait behind a backlog of operations: what is due is due."""
+"""Commits and other settings do not wait behind a backlog of operations."""
 Change = tuple[str, str | None]
 
 
@@ -65,6 +65,12 @@ class Publisher:
         """Store operations that run one after the other until one fails; all or none."""
         return await self._penstock.transact(lambda tx: self.batch(tx, asked, correlation))
 
+    async def publish_look(self, notebook: int) -> None:
+        """Store that the settings of a notebook, and then all of its files, are to be looked at."""
+        operation = Operation(notebook=notebook, kind="sync")
+        new = replace(self._job(operation, frozenset(), None), priority=_SOONER)
+        await self._penstock.transact(lambda tx: tx.enqueue([new]))
+
     async def publish_changes(self, notebook: int, changes: Sequence[Change]) -> None:
         """Store that paths are to be looked at again, so many at a time."""
         for n in range(0, len(changes), _AT_ONCE):
@@ -83,21 +89,23 @@ class Publisher:
         """Store one operation in this transaction; raises `Overtaken` where that is `merges`'."""
         reserved = tables.number(tx, "file") if asked.kind == "create" else 0
         wanted = _located(tx, asked, reserved)
-        before = tables.newest_on(tx, wanted.notebook, wanted.path) if merges else None
+        before = touches.newest_on(tx, wanted.notebook, wanted.path) if merges else None
         together = merged(before[1], wanted) if before else None
         discarded = None
         if before and together:
-            tables.end_touches(tx, before[0])
+            touches.end_touches(tx, before[0])
             if before[1].content and before[1].content != together.content:
                 discarded = before[1].content.name
             wanted = together
         after = _waits_for(tx, wanted)
         if not after and not together:
             _check(tx, wanted)
+        elif not together:
+            wanted = _by_path(asked, wanted)
         (job,) = tx.enqueue([self._job(wanted, after, correlation)])
         if before and together and not tx.supersede(before[0], by=job.id):
             raise Overtaken
-        tables.add_touches(tx, job.id, wanted)
+        touches.add_touches(tx, job.id, wanted)
         return Published(job, wanted, _file_count(tx, wanted), discarded)
 
     def batch(
@@ -105,17 +113,22 @@ class Publisher:
     ) -> list[Published]:
         """Store a batch in this transaction."""
         reserved = tables.number(tx, "file", len(asked))
-        wanted = [replace(_located(tx, one, reserved + n), member=n) for n, one in enumerate(asked)]
-        jobs = tx.enqueue(
-            [
-                replace(
-                    self._job(one, _waits_for(tx, one), correlation), follows=(n - 1,) if n else ()
-                )
-                for n, one in enumerate(wanted)
-            ]
-        )
+        wanted: list[Operation] = []
+        new: list[NewJob] = []
+        touched: set[str] = set()
+        for n, one in enumerate(asked):
+            located = replace(_located(tx, one, reserved + n), member=n)
+            after = _waits_for(tx, located)
+            if after or not touched.isdisjoint((located.path, *parents(located.path))):
+                located = _by_path(one, located)
+            touched.update(located.touched)
+            wanted.append(located)
+            new.append(
+                replace(self._job(located, after, correlation), follows=(n - 1,) if n else ())
+            )
+        jobs = tx.enqueue(new)
         for job, one in zip(jobs, wanted, strict=True):
-            tables.add_touches(tx, job.id, one)
+            touches.add_touches(tx, job.id, one)
         return [
             Published(job, one, _file_count(tx, one)) for job, one in zip(jobs, wanted, strict=True)
         ]
@@ -150,7 +163,7 @@ def _located(tx: Transaction, asked: Operation, reserved: int) -> Operation:
     if asked.kind == "create" and not asked.folder:
         return replace(asked, file=reserved)
     if asked.file is not None and not asked.path:
-        path = tables.expected_path(tx, asked.notebook, asked.file)
+        path = touches.expected_path(tx, asked.notebook, asked.file)
         if path is None:
             raise Missing(f"there is no file {asked.file}")
         asked = replace(asked, path=path)
@@ -162,9 +175,14 @@ def _located(tx: Transaction, asked: Operation, reserved: int) -> Operation:
     return asked
 
 
+def _by_path(asked: Operation, located: Operation) -> Operation:
+    """An operation that waits: at a path that was asked for may be another file by then."""
+    return replace(located, file=asked.file) if asked.kind != "create" else located
+
+
 def _waits_for(tx: Transaction, operation: Operation) -> frozenset[int]:
     below = operation.kind != "sync"
-    return frozenset(tables.overlapping(tx, operation.notebook, operation.touched, below=below))
+    return frozenset(touches.overlapping(tx, operation.notebook, operation.touched, below=below))
 
 
 def _check(tx: Transaction, wanted: Operation) -> None:

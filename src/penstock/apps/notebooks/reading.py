@@ -21,22 +21,22 @@ def content(notebook: Notebook, file: File) -> BinaryIO:
 def content_at(notebook: Notebook, file: File, commit: str, limit: int) -> bytes:
     """A file as it was in a commit, wherever it stood then."""
     history = _history(notebook)
-    try:
-        data, is_whole = history.content(commit, file.path, limit=limit)
-    except Missing:
-        known = history.of(file.path, limit=_FAR_BACK)
-        path = next((one.path for one in known if one.id.startswith(commit) and one.path), None)
-        if path is None:
-            raise
-        data, is_whole = history.content(commit, path, limit=limit)
+    path = history.path_at(commit, file.path)
+    data, is_whole = history.content(commit, path, limit=limit)
     if not is_whole:
-        raise Missing(f"{file.path!r} has more than {limit:,} bytes in commit {commit}")
+        raise Missing(f"{path!r} has more than {limit:,} bytes in commit {commit}")
     return data
 
 
-def commits(notebook: Notebook, file: File, limit: int) -> list[shapes.HistoryEntry]:
-    """The commits of a file, newest first."""
-    return [_shape(one) for one in _history(notebook).of(file.path, limit=limit)]
+def commits(
+    notebook: Notebook, file: File | None, limit: int, after: str | None = None
+) -> list[shapes.HistoryEntry]:
+    """The commits of a file or of the whole notebook, newest first; `after` goes on behind one."""
+    history = _history(notebook)
+    if file is None:
+        return [_shape(one) for one in history.log(limit=limit, after=after)]
+    path = file.path if after is None else history.path_at(after, file.path)
+    return [_shape(one) for one in history.of(path, limit=limit, after=after)]
 
 
 def diff(notebook: Notebook, file: File, since: str | None, until: str | None) -> shapes.FileDiff:
@@ -53,7 +53,11 @@ def diff(notebook: Notebook, file: File, since: str | None, until: str | None) -
             raise Missing(f"{file.path!r} has no such commit")
         if since is None and older[0] + 1 < len(known):
             since = known[older[0] + 1].id
-    found = history.diff(since, until, file.path)
+    new = history.path_at(until, file.path)
+    if since is None:
+        found = history.diff(None, until, new)
+    else:
+        found = history.diff_of((since, history.path_at(since, file.path)), (until, new))
     return shapes.FileDiff(since=since, until=until, diff=found.text, whole=found.is_whole)
 
 

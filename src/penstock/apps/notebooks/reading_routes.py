@@ -4,7 +4,7 @@ import asyncio
 import os
 
 from penstock import Access
-from penstock.apps.notebooks import reading, shapes
+from penstock.apps.notebooks import reading, requests, shapes
 from penstock.apps.notebooks.answers import SAFE, answering, streamed
 from penstock.apps.notebooks.library import Library
 from penstock.apps.notebooks.routes import FileId, check_available
@@ -36,7 +36,7 @@ class ReadingRoutes:
     )
     @answering
     async def content(
-        self, notebook: str, file_id: FileId, query: shapes.AtCommit
+        self, notebook: str, file_id: FileId, query: requests.AtCommit
     ) -> Answer | Stream:
         """The content of a file, as it is or as it was in a commit."""
         found, file = await self._find(notebook, file_id)
@@ -49,6 +49,22 @@ class ReadingRoutes:
 
     @route(
         "GET",
+        "/api/v1/notebooks/{notebook}/history",
+        Access.READ,
+        "The commits of a notebook",
+        answers={200: shapes.FileHistory},
+    )
+    @answering
+    async def log(self, notebook: str, query: requests.HistoryPaging) -> shapes.FileHistory:
+        """The commits that changed a notebook, newest first."""
+        check_available(self._library)
+        found = await self._library.find(notebook)
+        return shapes.FileHistory(
+            await asyncio.to_thread(reading.commits, found, None, query.limit, query.after)
+        )
+
+    @route(
+        "GET",
         "/api/v1/notebooks/{notebook}/files/{file_id}/history",
         Access.READ,
         "The commits of a file",
@@ -56,12 +72,12 @@ class ReadingRoutes:
     )
     @answering
     async def history(
-        self, notebook: str, file_id: FileId, query: shapes.HistoryPaging
+        self, notebook: str, file_id: FileId, query: requests.HistoryPaging
     ) -> shapes.FileHistory:
         """The commits that changed a file, newest first, also from before it was moved."""
         found, file = await self._find(notebook, file_id)
         return shapes.FileHistory(
-            await asyncio.to_thread(reading.commits, found, file, query.limit)
+            await asyncio.to_thread(reading.commits, found, file, query.limit, query.after)
         )
 
     @route(
@@ -72,7 +88,7 @@ class ReadingRoutes:
         answers={200: shapes.FileDiff},
     )
     @answering
-    async def diff(self, notebook: str, file_id: FileId, query: shapes.Span) -> shapes.FileDiff:
+    async def diff(self, notebook: str, file_id: FileId, query: requests.Span) -> shapes.FileDiff:
         """What changed in a file between two commits; without them, in its last one."""
         found, file = await self._find(notebook, file_id)
         return await asyncio.to_thread(reading.diff, found, file, query.since, query.until)

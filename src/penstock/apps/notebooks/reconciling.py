@@ -4,6 +4,7 @@ What was written by the server itself is recognised by its content, so that noth
 file that was moved is found again by its inode and its hash, and keeps its id.
 """
 
+import math
 import os
 import re
 import stat
@@ -34,6 +35,8 @@ class Known(NamedTuple):
     mtime_ns: int
     inode: int
     hash: str
+    at: float = math.inf
+    """When this became known, in seconds since 1970."""
 
 
 class KnownFiles(Protocol):
@@ -86,23 +89,33 @@ def reconcile(
     *,
     patient: bool = True,
     now: float | None = None,
+    since: float = 0,
 ) -> Reconciled:
     """What was done to files at these paths and below them; an empty path is the whole notebook.
 
-    A path that is named has its content compared, whatever its time says. If `patient`, what has
-    changed within the last moment is left for another look. Raises `Passing` if the notebook is
-    gone, so that its files do not count as deleted.
+    A path that is named has its content compared, whatever its time says; so has a file that the
+    system has noted a change of after it became known, and after `since`, the look before this one.
+    If `patient`, what has changed within the last moment is left for another look. Raises `Passing`
+    if the notebook is gone, so that its files do not count as deleted.
     """
     if not (tree.root / STATE).is_dir():
         raise Passing(f"the notebook's folder {str(tree.root)!r} is gone")
-    return _Look(tree, known, paths, patient=patient, now=time.time() if now is None else now).run()
+    now = time.time() if now is None else now
+    return _Look(tree, known, paths, patient=patient, now=now, since=since).run()
 
 
 class _Look:
     """One look at the disk."""
 
     def __init__(
-        self, tree: Tree, known: KnownFiles, paths: Collection[str], *, patient: bool, now: float
+        self,
+        tree: Tree,
+        known: KnownFiles,
+        paths: Collection[str],
+        *,
+        patient: bool,
+        now: float,
+        since: float,
     ) -> None:
         self._tree = tree
         self._source = known
@@ -110,6 +123,7 @@ class _Look:
         self._paths = _outermost(paths)
         self._patient = patient
         self._now = now
+        self._since = since
         self._result = Reconciled()
 
     def run(self) -> Reconciled:
@@ -187,7 +201,7 @@ class _Look:
             known.mtime_ns,
             known.inode,
         )
-        if is_same and path not in self._named:
+        if is_same and path not in self._named and not self._is_doubtful(about, known):
             return
         if not is_same and self._is_recent(about.st_ctime):
             self._result.unsettled.add(path)
@@ -229,6 +243,10 @@ class _Look:
                 if one.path in missing or self._look(one.path) is None:
                     gone[one.hash].append(one)
         return gone
+
+    def _is_doubtful(self, about: os.stat_result, known: Known | None) -> bool:
+        """Whether something was done to a file that has the size and the time that are known."""
+        return known is not None and about.st_ctime > max(known.at, self._since)
 
     # Whether it is over
 

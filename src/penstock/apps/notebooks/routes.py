@@ -1,11 +1,11 @@
-"""The notebook API: thin routes over `Notebooks`."""
+"""The part of the notebook API that changes files and folders: thin routes over `Notebooks`."""
 
 from typing import Annotated, Any
 
 from msgspec import Meta
 
 from penstock import Access, State
-from penstock.apps.notebooks import shapes
+from penstock.apps.notebooks import requests, shapes
 from penstock.apps.notebooks.answers import (
     answering,
     conflict,
@@ -37,94 +37,17 @@ _CHANGED: dict[int, Any] = {
 }
 
 
-class NotebookRoutes:
-    """What the server serves of notebooks and their files."""
+class FileRoutes:
+    """What the server serves of changes to files and folders."""
 
     def __init__(self, notebooks: Notebooks, library: Library, settings: Settings) -> None:
         self._notebooks = notebooks
         self._library = library
-        self._settings = settings
         self._limit = settings.max_file_size
 
     async def _find(self, name: str) -> Notebook:
         check_available(self._library)
         return await self._library.find(name)
-
-    def _shown(self, notebook: Notebook) -> shapes.NotebookShape:
-        problem = self._library.watch_problem(notebook.id)
-        return shapes.notebook_shape(notebook, self._settings, problem)
-
-    @route(
-        "POST",
-        "/api/v1/notebooks",
-        Access.ADMIN,
-        "Register a notebook",
-        answers={201: shapes.NotebookShape},
-        examples={"body": {"name": "garden"}},
-    )
-    @answering
-    async def add(self, body: shapes.NewNotebook) -> Answer:
-        """Register a folder as a notebook: a new one, or one that is there with its files.
-
-        The files that are in it are looked at in the background.
-        """
-        check_available(self._library)
-        return Answer(201, self._shown(await self._notebooks.add(body)))
-
-    @route(
-        "GET",
-        "/api/v1/notebooks",
-        Access.READ,
-        "List notebooks",
-        answers={200: shapes.NotebookList},
-    )
-    @answering
-    async def all(self) -> shapes.NotebookList:
-        """Every notebook, by name."""
-        check_available(self._library)
-        found = await self._library.all()
-        return shapes.NotebookList([self._shown(one) for one in found])
-
-    @route(
-        "GET",
-        "/api/v1/notebooks/{notebook}",
-        Access.READ,
-        "Look at a notebook",
-        answers={200: shapes.NotebookShape},
-    )
-    @answering
-    async def look(self, notebook: str) -> shapes.NotebookShape:
-        """A notebook, by its id or its name."""
-        return self._shown(await self._find(notebook))
-
-    @route(
-        "PATCH",
-        "/api/v1/notebooks/{notebook}",
-        Access.ADMIN,
-        "Change a notebook",
-        answers={200: shapes.NotebookShape},
-        examples={"body": {"settings": {"commit_interval": 60}}},
-    )
-    @answering
-    async def change(self, notebook: str, body: shapes.NotebookChange) -> shapes.NotebookShape:
-        """Give a notebook another name, or settings of its own in the place of those it has."""
-        found = await self._find(notebook)
-        return self._shown(await self._notebooks.change(found, body))
-
-    @route(
-        "DELETE",
-        "/api/v1/notebooks/{notebook}",
-        Access.ADMIN,
-        "Remove a notebook from the registry",
-        answers={204: None},
-    )
-    @answering
-    async def remove(self, notebook: str) -> Answer:
-        """Forget a notebook with what is known of its files. The files and their history stay."""
-        await self._notebooks.remove(await self._find(notebook))
-        return Answer(204)
-
-    # Files
 
     @route(
         "GET",
@@ -134,7 +57,7 @@ class NotebookRoutes:
         answers={200: shapes.FileList},
     )
     @answering
-    async def files(self, notebook: str, query: shapes.FileListing) -> shapes.FileList:
+    async def files(self, notebook: str, query: requests.FileListing) -> shapes.FileList:
         """Files in the order of their paths, a page at a time."""
         found = await self._notebooks.files(await self._find(notebook), query)
         following = found[-1].path if len(found) == query.limit else None
@@ -150,7 +73,7 @@ class NotebookRoutes:
         examples={"body": {"path": "notes/tea.md", "content": "# Tea", "title": "Tea"}},
     )
     @answering
-    async def create(self, notebook: str, body: shapes.NewFile, query: shapes.How) -> Answer:
+    async def create(self, notebook: str, body: requests.NewFile, query: requests.How) -> Answer:
         """Store that a file is to be made. Its id is reserved already."""
         found = await self._find(notebook)
         path = parse(body.path)
@@ -190,7 +113,12 @@ class NotebookRoutes:
     )
     @answering
     async def update(
-        self, notebook: str, file_id: FileId, body: shapes.FileChange, query: shapes.How, call: Call
+        self,
+        notebook: str,
+        file_id: FileId,
+        body: requests.FileChange,
+        query: requests.How,
+        call: Call,
     ) -> Answer:
         """Store that a file's content or metadata is to change; what is not given stays.
 
@@ -221,7 +149,7 @@ class NotebookRoutes:
     )
     @answering
     async def delete(
-        self, notebook: str, file_id: FileId, query: shapes.HowDeleted, call: Call
+        self, notebook: str, file_id: FileId, query: requests.HowDeleted, call: Call
     ) -> Answer:
         """Store that a file is to be deleted; it stays in the history."""
         found = await self._find(notebook)
@@ -244,7 +172,7 @@ class NotebookRoutes:
     )
     @answering
     async def move(
-        self, notebook: str, file_id: FileId, body: shapes.Move, query: shapes.How
+        self, notebook: str, file_id: FileId, body: requests.Move, query: requests.How
     ) -> Answer:
         """Store that a file is to be moved; it keeps its id and its metadata."""
         found = await self._find(notebook)
@@ -265,7 +193,7 @@ class NotebookRoutes:
     )
     @answering
     async def create_folder(
-        self, notebook: str, body: shapes.NewFolder, query: shapes.How
+        self, notebook: str, body: requests.NewFolder, query: requests.How
     ) -> Answer:
         """Store that a folder is to be made. Folders without files are not in git."""
         return await self._folder(await self._find(notebook), "create", body.path, query)
@@ -280,7 +208,7 @@ class NotebookRoutes:
     )
     @answering
     async def move_folder(
-        self, notebook: str, path: FolderPath, body: shapes.Move, query: shapes.How
+        self, notebook: str, path: FolderPath, body: requests.Move, query: requests.How
     ) -> Answer:
         """Store that a folder is to be moved with all that is in it: wholly, or not at all."""
         found = await self._find(notebook)
@@ -294,12 +222,12 @@ class NotebookRoutes:
         answers={**_CHANGED, 200: shapes.EventShape},
     )
     @answering
-    async def delete_folder(self, notebook: str, path: FolderPath, query: shapes.How) -> Answer:
+    async def delete_folder(self, notebook: str, path: FolderPath, query: requests.How) -> Answer:
         """Store that a folder is to be deleted with all that is in it."""
         return await self._folder(await self._find(notebook), "delete", path, query)
 
     async def _folder(
-        self, notebook: Notebook, kind: Any, path: str, query: shapes.How, to: str | None = None
+        self, notebook: Notebook, kind: Any, path: str, query: requests.How, to: str | None = None
     ) -> Answer:
         operation = Operation(
             notebook=notebook.id, kind=kind, path=parse(path), folder=True, exists=True, to=to
@@ -325,7 +253,7 @@ class NotebookRoutes:
         },
     )
     @answering
-    async def batch(self, notebook: str, body: shapes.NewBatch) -> Answer:
+    async def batch(self, notebook: str, body: requests.NewBatch) -> Answer:
         """Store operations that run one after the other, all or none of them.
 
         When one fails, those after it are cancelled.
@@ -351,7 +279,7 @@ class NotebookRoutes:
         answers=_CHANGED,
     )
     @answering
-    async def write(self, notebook: str, query: shapes.At, call: Call) -> Answer:
+    async def write(self, notebook: str, query: requests.At, call: Call) -> Answer:
         """Store that the body, whatever it is, is to be the content of the file at a path.
 
         The file is made if it is not there. The body is not held in memory.
@@ -377,7 +305,7 @@ class NotebookRoutes:
     )
     @answering
     async def replace(
-        self, notebook: str, file_id: FileId, query: shapes.HowDeleted, call: Call
+        self, notebook: str, file_id: FileId, query: requests.HowDeleted, call: Call
     ) -> Answer:
         """Store that the body, whatever it is, is to be the content of a file."""
         found = await self._find(notebook)
@@ -394,7 +322,7 @@ class NotebookRoutes:
         return await self._published(operation, query)
 
     async def _published(
-        self, operation: Operation, query: shapes.How, *, together: bool = False
+        self, operation: Operation, query: requests.How, *, together: bool = False
     ) -> Answer:
         published = await self._notebooks.publish(operation, together=together)
         if not query.sync:

@@ -12,7 +12,7 @@ from functools import wraps
 from typing import Any
 
 from penstock import Cancel, Context, Job, JobQuery, Penstock, State, Transaction, context
-from penstock.apps.notebooks import syncing, tables
+from penstock.apps.notebooks import syncing, tables, touches
 from penstock.apps.notebooks.books import Book
 from penstock.apps.notebooks.committing import Commit
 from penstock.apps.notebooks.errors import Exists, Missing, Passing, Permanent
@@ -124,7 +124,10 @@ class Runner:
         """Look at paths again, or at all. A second run finds them as they are noted."""
         run = context()
         try:
-            book = await self._library.book(operation.notebook)
+            if operation.changes:
+                book = await self._library.book(operation.notebook)
+            else:  # also how this process hears of other settings
+                book = await self._library.renewed(operation.notebook)
         except Missing:  # it was removed from the registry
             self._library.close(operation.notebook)
             return
@@ -153,7 +156,7 @@ class Runner:
     async def commit(self, operation: Operation) -> None:
         """Commit what has changed. A second run finds nothing left to commit."""
         run = context()
-        book = await self._library.book(operation.notebook)
+        book = await self._library.renewed(operation.notebook)
         async with book.committing:
             try:
                 made, change = await self._commit(book)
@@ -191,7 +194,7 @@ class Runner:
                 await handler(operation)
             except Permanent:
                 job_id = context().job.id
-                await self._penstock.transact(lambda tx: tables.end_touches(tx, job_id))
+                await self._penstock.transact(lambda tx: touches.end_touches(tx, job_id))
                 raise
 
         return run
@@ -233,7 +236,7 @@ class Runner:
 
         def work(tx: Transaction) -> None:
             result = note(tx)
-            tables.end_touches(tx, run.job.id)
+            touches.end_touches(tx, run.job.id)
             run.finish(result, connection=tx)
 
         await self._penstock.transact(work)
@@ -301,7 +304,7 @@ def _delete(book: Book, operation: Operation, known: File | None) -> None:
     check_version(operation, known)
     if operation.version is not None and known and book.tree.look(operation.path):
         _check_unedited(book.tree, operation, known)
-    is_other = known is not None and operation.file not in (None, known.id)
+    is_other = operation.exists and known is not None and operation.file not in (None, known.id)
     removed = not is_other and book.tree.remove(
         operation.path, known=known.hash if known else None, keep=book.git
     )

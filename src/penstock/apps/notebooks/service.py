@@ -11,7 +11,7 @@ import msgspec
 from msgspec import UNSET
 
 from penstock import Job, JobFailed, JobNotFound, JobQuery, Penstock, State
-from penstock.apps.notebooks import shapes, tables
+from penstock.apps.notebooks import requests, shapes, tables
 from penstock.apps.notebooks.errors import Missing
 from penstock.apps.notebooks.files import Staged, TooLarge, Tree
 from penstock.apps.notebooks.library import Library
@@ -44,24 +44,29 @@ class Notebooks:
 
     # Notebooks
 
-    async def add(self, asked: shapes.NewNotebook) -> Notebook:
+    async def add(self, asked: requests.NewNotebook) -> Notebook:
         """Register a notebook, and look at what is in it."""
         notebook = await self._library.add(asked.name, asked.path, git=asked.git)
-        await self.publish(Operation(notebook=notebook.id, kind="sync"))
+        await self._publisher.publish_look(notebook.id)
         return notebook
 
-    async def change(self, notebook: Notebook, asked: shapes.NotebookChange) -> Notebook:
-        """Store another name or other settings."""
+    async def change(self, notebook: Notebook, asked: requests.NotebookChange) -> Notebook:
+        """Store another name or other settings; they count from now on, in every process."""
         name = notebook.name if asked.name is UNSET else asked.name
         settings = notebook.settings
         if asked.settings is not UNSET:
             settings = msgspec.to_builtins(asked.settings)
-        return await self._library.change(notebook, name, settings)
+        changed = await self._library.change(notebook, name, settings)
+        await self._publisher.publish_look(notebook.id)
+        intervals = {one.settings.get("commit_interval") for one in (notebook, changed)}
+        if changed.git and len(intervals) > 1:  # what waits already waits by the old one
+            await self.commit(changed)
+        return changed
 
     async def remove(self, notebook: Notebook) -> None:
         """Forget a notebook; its files stay. What waits to run on it fails."""
         await self._library.remove(notebook)
-        await self.publish(Operation(notebook=notebook.id, kind="sync"))
+        await self._publisher.publish_look(notebook.id)
 
     # Publishing
 
@@ -95,7 +100,7 @@ class Notebooks:
             raise
 
     async def batch_of(
-        self, notebook: Notebook, asked: Sequence[shapes.BatchOperation]
+        self, notebook: Notebook, asked: Sequence[requests.BatchOperation]
     ) -> list[Operation]:
         """The operations that a batch asks for, with their contents staged."""
         parsed = [(one, parse(one.path), parse(one.to) if one.to else None) for one in asked]
@@ -160,7 +165,7 @@ class Notebooks:
 
     # Looking
 
-    async def files(self, notebook: Notebook, query: shapes.FileListing) -> list[File]:
+    async def files(self, notebook: Notebook, query: requests.FileListing) -> list[File]:
         """A page of files."""
         return await self._penstock.read(
             lambda tx: tables.files(tx, notebook.id, query.prefix, query.after, query.limit)

@@ -1,18 +1,15 @@
-"""What goes over the wire."""
+"""What goes out over the wire."""
 
-import base64
-import binascii
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import msgspec
-from msgspec import UNSET, Meta, UnsetType
 
 from penstock import Job, State
-from penstock.apps.notebooks.errors import Permanent
 from penstock.apps.notebooks.operations import Operation
 from penstock.apps.notebooks.publishing import Published
-from penstock.apps.notebooks.settings import Author, Settings, is_watched
+from penstock.apps.notebooks.requests import NotebookSettings
+from penstock.apps.notebooks.settings import Settings, is_watched
 from penstock.apps.notebooks.tables import File, Notebook
 
 STATUSES: dict[State, str] = {
@@ -23,187 +20,6 @@ STATUSES: dict[State, str] = {
     State.CANCELLED: "cancelled",
     State.SUPERSEDED: "superseded",
 }
-Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,99}$")]
-Path = Annotated[str, Meta(min_length=1, max_length=4_096)]
-Title = Annotated[str, Meta(max_length=1_000)]
-Description = Annotated[str, Meta(max_length=100_000)]
-Version = Annotated[int, Meta(ge=0, le=2**62)]
-Correlation = Annotated[str, Meta(min_length=1, max_length=200)]
-
-
-class Struct(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What comes in: unknown fields are refused."""
-
-
-class NotebookSettings(Struct, frozen=True, kw_only=True):
-    """What a notebook has of its own; None for what the server has set."""
-
-    author: Author | None = None
-    """Whom git names for its commits."""
-    commit_interval: Annotated[float, Meta(ge=0, le=86_400)] | None = None
-    """How long after the first change it is committed, in seconds."""
-    watch: bool | None = None
-    """Whether changes that others make are followed."""
-
-
-# Requests
-
-
-class NewNotebook(Struct, frozen=True, kw_only=True):
-    """A notebook to be registered: a new folder, or one that is there."""
-
-    name: Name
-    path: Path | None = None
-    """An absolute path under an allowed folder; by default a new folder of the name."""
-    git: bool = True
-    """Whether its history is kept in git."""
-
-
-class NotebookChange(Struct, frozen=True, kw_only=True):
-    """What to change about a notebook."""
-
-    name: Name | UnsetType = UNSET
-    settings: NotebookSettings | UnsetType = UNSET
-
-
-class Metadata(Struct, frozen=True, kw_only=True):
-    """What is said about a file besides its content."""
-
-    title: Title | UnsetType | None = UNSET
-    description: Description | UnsetType | None = UNSET
-    properties: dict[str, Any] | UnsetType = UNSET
-
-    @property
-    def fields(self) -> dict[str, Any]:
-        """Those that are given."""
-        names = ("title", "description", "properties")
-        return {name: value for name in names if (value := getattr(self, name)) is not UNSET}
-
-
-class Content(Metadata, frozen=True, kw_only=True):
-    """A content as text, or as base64."""
-
-    content: str | None = None
-    content_base64: str | None = None
-
-    @property
-    def data(self) -> bytes | None:
-        """The content; raises `Permanent` for what is none."""
-        if self.content is not None and self.content_base64 is not None:
-            raise Permanent("send content or content_base64, not both")
-        if self.content_base64 is None:
-            return None if self.content is None else _encoded(self.content)
-        try:
-            return base64.b64decode(self.content_base64, validate=True)
-        except (binascii.Error, ValueError) as error:
-            raise Permanent(f"content_base64 is not base64: {error}") from error
-
-
-class NewFile(Content, frozen=True, kw_only=True):
-    """A file to be made."""
-
-    path: Path
-
-
-class FileChange(Content, frozen=True, kw_only=True):
-    """What to change of a file; what is not given stays."""
-
-    version: Version | None = None
-    """The version that the change is based on; `If-Match` says the same."""
-
-
-class Move(Struct, frozen=True, kw_only=True):
-    """Where to move a file or a folder."""
-
-    path: Path
-
-
-class NewFolder(Struct, frozen=True, kw_only=True):
-    """A folder to be made."""
-
-    path: Path
-
-
-class BatchOperation(Content, frozen=True, kw_only=True):
-    """One operation of a batch. A move has its target in `to`."""
-
-    op: Literal["create", "update", "move", "delete"]
-    path: Path
-    to: Path | None = None
-    folder: bool = False
-    version: Version | None = None
-
-
-class NewBatch(Struct, frozen=True, kw_only=True):
-    """Operations that run one after the other, until one fails."""
-
-    operations: Annotated[list[BatchOperation], Meta(min_length=1, max_length=1_000)]
-    correlation_id: Correlation | None = None
-
-
-class CommitRequest(Struct, frozen=True, kw_only=True):
-    """Which notebook to commit; all by default."""
-
-    notebook: str | None = None
-
-
-# Parameters
-
-
-class How(Struct, frozen=True, kw_only=True):
-    """Whether to wait until it is done."""
-
-    sync: bool = False
-    timeout: Annotated[float, Meta(ge=0, le=600)] = 30
-
-
-class HowDeleted(How, frozen=True, kw_only=True):
-    """The same, for a file of a certain version."""
-
-    version: Version | None = None
-
-
-class At(How, frozen=True, kw_only=True):
-    """The path that a content is for."""
-
-    path: Path
-    version: Version | None = None
-
-
-class FileListing(Struct, frozen=True, kw_only=True):
-    """Which files to list: those whose paths begin so, behind one of them."""
-
-    prefix: Annotated[str, Meta(max_length=4_096)] = ""
-    after: Annotated[str, Meta(max_length=4_096)] = ""
-    limit: Annotated[int, Meta(ge=1, le=10_000)] = 1_000
-
-
-class AtCommit(Struct, frozen=True, kw_only=True):
-    """The commit whose content is wanted; the newest file by default."""
-
-    commit: Annotated[str, Meta(min_length=4, max_length=64)] | None = None
-
-
-class Span(Struct, frozen=True, kw_only=True):
-    """Two commits; by default the file as it is now, and its last commit."""
-
-    since: Annotated[str, Meta(min_length=4, max_length=64)] | None = None
-    until: Annotated[str, Meta(min_length=4, max_length=64)] | None = None
-
-
-class HistoryPaging(Struct, frozen=True, kw_only=True):
-    """How much of a history to show."""
-
-    limit: Annotated[int, Meta(ge=1, le=1_000)] = 50
-
-
-class EventWaiting(Struct, frozen=True, kw_only=True):
-    """How long to wait, in seconds."""
-
-    timeout: Annotated[float, Meta(ge=0, le=600)] = 30
-
-
-# Answers
 
 
 class NotebookShape(msgspec.Struct, frozen=True, kw_only=True):
@@ -336,7 +152,7 @@ class StillWaiting(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HistoryEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """A commit; `path` is where the file was then."""
+    """A commit; `path` is where the file was then, null in the history of a notebook."""
 
     commit: str
     at: datetime
@@ -347,7 +163,7 @@ class HistoryEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FileHistory(msgspec.Struct, frozen=True):
-    """The commits of a file, newest first, also from before it was moved."""
+    """The commits of a file, newest first, also from before it was moved; or of a notebook."""
 
     commits: list[HistoryEntry]
 
@@ -450,13 +266,6 @@ def headline(error: str) -> str:
     line = error.strip().splitlines()[0]
     kind, found, text = line.partition(": ")
     return text if found and "." in kind else line
-
-
-def _encoded(text: str) -> bytes:
-    try:
-        return text.encode()
-    except UnicodeEncodeError as error:
-        raise Permanent("content is not Unicode text; send content_base64") from error
 
 
 def as_result(file: File) -> dict[str, Any]:

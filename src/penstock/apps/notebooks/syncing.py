@@ -103,15 +103,15 @@ def note(tx: Transaction, notebook_id: int, seen: Iterable[Seen]) -> list[str]:
 
 
 def _known(file: File) -> Known:
-    return Known(file.id, file.path, file.size, file.mtime_ns, file.inode, file.hash)
+    at = file.updated.timestamp()
+    return Known(file.id, file.path, file.size, file.mtime_ns, file.inode, file.hash, at)
 
 
-def _is_other(file: File, found: os.stat_result) -> bool:
-    return (file.size, file.mtime_ns, file.inode) != (
-        found.st_size,
-        found.st_mtime_ns,
-        found.st_ino,
-    )
+def _may_be_other(file: File, found: os.stat_result) -> bool:
+    """Whether a content may not be the known one: sizes and times can be as they were."""
+    known = (file.size, file.mtime_ns, file.inode)
+    is_other = (found.st_size, found.st_mtime_ns, found.st_ino) != known
+    return is_other or found.st_ctime > file.updated.timestamp()
 
 
 def _seen(tree: Tree, path: str, origin: str | None, known: File | None) -> Seen:
@@ -122,7 +122,7 @@ def _seen(tree: Tree, path: str, origin: str | None, known: File | None) -> Seen
         found = tree.look(path)
         if found is None or not stat.S_ISREG(found.st_mode):
             return nothing
-        if known is not None and not _is_other(known, found):
+        if known is not None and not _may_be_other(known, found):
             facts = Facts(known.size, known.mtime_ns, known.inode, known.hash)
             return Seen(path, origin, facts, known.mime)
         facts = tree.facts(path)

@@ -1,55 +1,15 @@
-"""The tables of notebooks, in the database of the store, and all SQL on them."""
+"""The SQL on notebooks, their files, and what is not in git yet.
+
+That on operations which have not ended is in `touches`, the tables themselves in `schema`.
+"""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple, Protocol
 
-import msgspec
-
-from penstock import Tables
 from penstock.apps.notebooks.files import Facts
-from penstock.apps.notebooks.operations import Operation
 from penstock.apps.notebooks.paths import fold, parents
-
-_SQLITE = """
-CREATE TABLE notebooks_notebook (
-    id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, path TEXT NOT NULL UNIQUE,
-    git INTEGER NOT NULL, settings TEXT NOT NULL, created INTEGER NOT NULL
-);
-CREATE TABLE notebooks_file (
-    id INTEGER PRIMARY KEY, notebook INTEGER NOT NULL, path TEXT NOT NULL, folded TEXT NOT NULL,
-    size INTEGER NOT NULL, hash TEXT NOT NULL, mtime_ns INTEGER NOT NULL, inode INTEGER NOT NULL,
-    mime TEXT NOT NULL, title TEXT, description TEXT, properties TEXT NOT NULL,
-    created INTEGER NOT NULL, updated INTEGER NOT NULL, version INTEGER NOT NULL,
-    UNIQUE (notebook, path)
-);
-CREATE INDEX notebooks_file_folded ON notebooks_file (notebook, folded);
-CREATE INDEX notebooks_file_hash ON notebooks_file (notebook, hash);
-CREATE TABLE notebooks_touch (
-    job INTEGER NOT NULL, notebook INTEGER NOT NULL, folded TEXT NOT NULL, path TEXT NOT NULL,
-    file INTEGER, moves_to TEXT, staged TEXT, operation TEXT,
-    PRIMARY KEY (notebook, folded, job, path)
-);
-CREATE INDEX notebooks_touch_job ON notebooks_touch (job);
-CREATE INDEX notebooks_touch_file ON notebooks_touch (file) WHERE file IS NOT NULL;
-CREATE TABLE notebooks_uncommitted (
-    notebook INTEGER NOT NULL, path TEXT NOT NULL, change INTEGER NOT NULL,
-    PRIMARY KEY (notebook, path)
-);
-CREATE TABLE notebooks_number (name TEXT PRIMARY KEY, last INTEGER NOT NULL);
-INSERT INTO notebooks_number VALUES ('notebook', 0), ('file', 0), ('change', 0);
-"""
-
-# Text is compared by its bytes, as paths are: a folder's files stand in one range.
-_POSTGRES = (
-    _SQLITE.replace("INTEGER PRIMARY KEY", "BIGINT PRIMARY KEY")
-    .replace("INTEGER", "BIGINT")
-    .replace("path TEXT NOT NULL", 'path TEXT COLLATE "C" NOT NULL')
-    .replace("folded TEXT NOT NULL", 'folded TEXT COLLATE "C" NOT NULL')
-)
-
-TABLES = Tables(sqlite=(_SQLITE,), postgres=(_POSTGRES,))
 
 _FILE = (
     "id, notebook, path, size, hash, mtime_ns, inode, mime, title, description, properties, "
@@ -194,8 +154,8 @@ def files(
 def files_at(tx: Statements, notebook_id: int, paths: Iterable[str]) -> dict[str, File]:
     """The files at these paths."""
     found: dict[str, File] = {}
-    for some in _portions(sorted(set(paths))):
-        sql = f"SELECT {_FILE} FROM notebooks_file WHERE notebook = ? AND path IN ({_marks(some)})"  # noqa: S608 - marks
+    for some in portions(sorted(set(paths))):
+        sql = f"SELECT {_FILE} FROM notebooks_file WHERE notebook = ? AND path IN ({marks(some)})"  # noqa: S608 - marks
         for row in tx.execute(sql, (notebook_id, *some)).fetchall():
             if (one := _file(row)) is not None:
                 found[one.path] = one
@@ -216,8 +176,8 @@ def files_below(tx: Statements, notebook_id: int, paths: Iterable[str]) -> list[
 def files_with_hashes(tx: Statements, notebook_id: int, hashes: Iterable[str]) -> list[File]:
     """The files that have one of these contents."""
     found: list[File] = []
-    for some in _portions(sorted(set(hashes))):
-        sql = f"SELECT {_FILE} FROM notebooks_file WHERE notebook = ? AND hash IN ({_marks(some)})"  # noqa: S608 - marks
+    for some in portions(sorted(set(hashes))):
+        sql = f"SELECT {_FILE} FROM notebooks_file WHERE notebook = ? AND hash IN ({marks(some)})"  # noqa: S608 - marks
         rows = tx.execute(sql, (notebook_id, *some)).fetchall()
         found += [one for row in rows if (one := _file(row)) is not None]
     return found
@@ -334,123 +294,6 @@ def _file(row: Any) -> File | None:
     return File._make((*row[:10], properties, created, updated, row[13]))
 
 
-# Operations that have not ended
-
-
-def overlapping(tx: Statements, notebook_id: int, paths: Sequence[str], *, below: bool) -> set[int]:
-    """The newest unfinished operation on each of these paths, above and, if asked for, below.
-
-    Earlier ones on the same path need not be waited for: that one does. Paths that some systems
-    take for the same one are the same here.
-    """
-    folded = [fold(path) for path in paths]
-    wanted = sorted({one for path in folded for one in (path, *parents(path))})
-    found: set[int] = set()
-    for some in _portions(wanted):
-        sql = (
-            "SELECT MAX(job) FROM notebooks_touch WHERE notebook = ? "  # noqa: S608 - marks
-            f"AND folded IN ({_marks(some)}) GROUP BY folded"
-        )
-        found.update(row[0] for row in tx.execute(sql, (notebook_id, *some)).fetchall())
-    for path in folded if below else ():
-        sql = (
-            "SELECT MAX(job) FROM notebooks_touch WHERE notebook = ? AND folded > ? "
-            "AND folded < ? GROUP BY folded"
-        )
-        found.update(row[0] for row in tx.execute(sql, (notebook_id, *span(path))).fetchall())
-    return found
-
-
-def newest_on(tx: Statements, notebook_id: int, path: str) -> tuple[int, Operation] | None:
-    """The newest unfinished operation on exactly this path, if it is one that can be merged.
-
-    None if there is a newer one above or below.
-    """
-    sql = (
-        "SELECT job, operation FROM notebooks_touch WHERE notebook = ? AND folded = ? "
-        "ORDER BY job DESC LIMIT 1"
-    )
-    row = tx.execute(sql, (notebook_id, fold(path))).fetchone()
-    if row is None or row[1] is None:
-        return None
-    if max(overlapping(tx, notebook_id, [path], below=True)) > row[0]:
-        return None
-    return row[0], _operation(row[1])
-
-
-def add_touches(tx: Writing, job: int, operation: Operation) -> None:
-    """Note what an operation has to do with until it ends."""
-    is_single = operation.kind in ("create", "update", "delete") and not operation.folder
-    text = encoded(operation) if is_single else None
-    staged = operation.content.name if operation.content else None
-    rows = []
-    for path in operation.touched:
-        is_source = operation.kind == "move" and path == operation.path
-        rows.append(
-            (
-                *(job, operation.notebook, fold(path), path),
-                None if is_source or operation.folder else operation.file,
-                operation.to if is_source and operation.folder else None,
-                *(staged, text),
-            )
-        )
-    tx.executemany("INSERT INTO notebooks_touch VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
-
-
-def end_touches(tx: Statements, job: int) -> None:
-    """Nothing has to wait for this operation any more."""
-    tx.execute("DELETE FROM notebooks_touch WHERE job = ?", (job,))
-
-
-def end_all_touches(tx: Writing, jobs: Sequence[int]) -> None:
-    """The same for many."""
-    tx.executemany("DELETE FROM notebooks_touch WHERE job = ?", [(job,) for job in jobs])
-
-
-def touching_jobs(tx: Statements) -> set[int]:
-    """The jobs of all operations that are noted as unfinished."""
-    return {row[0] for row in tx.execute("SELECT DISTINCT job FROM notebooks_touch").fetchall()}
-
-
-def staged_names(tx: Statements, notebook_id: int) -> set[str]:
-    """The contents that operations wait to put in place."""
-    sql = "SELECT staged FROM notebooks_touch WHERE notebook = ? AND staged IS NOT NULL"
-    return {row[0] for row in tx.execute(sql, (notebook_id,)).fetchall()}
-
-
-def expected_path(tx: Statements, notebook_id: int, file_id: int) -> str | None:
-    """Where a file will be when all operations before now have ended; None if it is not known."""
-    sql = (
-        "SELECT job, path FROM notebooks_touch WHERE notebook = ? AND file = ? "
-        "ORDER BY job DESC LIMIT 1"
-    )
-    row = tx.execute(sql, (notebook_id, file_id)).fetchone()
-    if row is None:
-        known = file_by_id(tx, notebook_id, file_id)
-        row = None if known is None else (0, known.path)
-    if row is None:
-        return None
-    job, path = row
-    while (moved := _moved_above(tx, notebook_id, path, job)) is not None:
-        job, path = moved
-    return str(path)
-
-
-def _moved_above(tx: Statements, notebook_id: int, path: str, after: int) -> tuple[int, str] | None:
-    """The first folder move after a job that takes a path along, and where to."""
-    above = list(parents(fold(path)))
-    if not above:
-        return None
-    sql = (
-        "SELECT job, path, moves_to FROM notebooks_touch WHERE notebook = ? "  # noqa: S608 - marks
-        f"AND folded IN ({_marks(above)}) AND moves_to IS NOT NULL AND job > ? ORDER BY job"
-    )
-    for job, source, target in tx.execute(sql, (notebook_id, *above, after)).fetchall():
-        if path.startswith(f"{source}/"):
-            return job, target + path[len(source) :]
-    return None
-
-
 # What is not in git yet
 
 
@@ -500,15 +343,6 @@ def span(folder: str) -> tuple[str, str]:
     return (f"{folder}/", f"{folder}0") if folder else ("", LAST)
 
 
-def encoded(operation: Operation) -> str:
-    """An operation as text."""
-    return msgspec.json.encode(operation).decode()
-
-
-def _operation(text: str) -> Operation:
-    return msgspec.json.decode(text, type=Operation)
-
-
 def micros(at: datetime) -> int:
     """An instant as a number."""
     return (at - _EPOCH) // timedelta(microseconds=1)
@@ -519,11 +353,13 @@ def instant(number: int) -> datetime:
     return _EPOCH + timedelta(microseconds=number)
 
 
-def _marks(values: Sequence[object]) -> str:
+def marks(values: Sequence[object]) -> str:
+    """A mark for each parameter."""
     return ", ".join("?" * len(values))
 
 
-def _portions(values: Sequence[str]) -> Iterable[Sequence[str]]:
+def portions(values: Sequence[str]) -> Iterable[Sequence[str]]:
+    """So many values at a time as one statement takes."""
     return (values[n : n + _MANY] for n in range(0, len(values), _MANY))
 
 

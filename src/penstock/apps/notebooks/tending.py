@@ -9,12 +9,12 @@ from datetime import timedelta
 from functools import partial
 
 from penstock import JobQuery, Penstock, PenstockError, State
-from penstock.apps.notebooks import tables
+from penstock.apps.notebooks import tables, touches
 from penstock.apps.notebooks.books import Book
 from penstock.apps.notebooks.errors import NotebookError
 from penstock.apps.notebooks.files import Tree
 from penstock.apps.notebooks.library import Library
-from penstock.apps.notebooks.operations import QUEUE, Operation
+from penstock.apps.notebooks.operations import QUEUE
 from penstock.apps.notebooks.paths import STATE
 from penstock.apps.notebooks.publishing import Publisher
 from penstock.apps.notebooks.reconciling import Found
@@ -52,7 +52,7 @@ class Tender:
     @asynccontextmanager
     async def working(self) -> AsyncIterator[None]:
         """Have all notebooks inside the block, and commit what is left at its end."""
-        self._library.on_open.append(self._opened)
+        self._library.on_change.append(self._follow)
         async with self._library.working():
             await self._sweep()
             for book in self._library.open_books:
@@ -67,9 +67,14 @@ class Tender:
                 for book in self._library.open_books:
                     await self._end(book)
 
-    def _opened(self, book: Book) -> None:
-        """Follow what others do to it; begins with what they have done since the last time."""
-        if self._watches(book):
+    def _follow(self, book: Book) -> None:
+        """Follow what others do to it, or no longer, as its settings say.
+
+        It begins with what they have done since the last time.
+        """
+        if not self._watches(book):
+            book.stop_watching()
+        elif book.watching is None:
             known = KnownInTables(self._penstock, book.id)
             publish = partial(self._publish, book)
             period = self._settings.scan_interval
@@ -85,7 +90,7 @@ class Tender:
     async def _begin(self, book: Book) -> None:
         """See what has changed since the last time, and have committed what was left then."""
         if not self._watches(book):
-            await self._publisher.publish(Operation(notebook=book.id, kind="sync"))
+            await self._publisher.publish_look(book.id)
         if book.git and await self._penstock.read(lambda tx: tables.has_uncommitted(tx, book.id)):
             await self._penstock.transact(
                 lambda tx: self._publisher.commit(tx, book.id, timedelta(0))
@@ -109,16 +114,16 @@ class Tender:
 
     async def _sweep(self) -> None:
         """Forget operations that ended without saying so, and contents that nobody waits for."""
-        noted = await self._penstock.read(tables.touching_jobs)
+        noted = await self._penstock.read(touches.touching_jobs)
         unfinished = await self._penstock.find_ids(
             JobQuery(queue=QUEUE, states=_UNFINISHED, limit=_AT_ONCE)
         )
         ended = sorted(noted.difference(unfinished))
         if ended:
-            await self._penstock.transact(lambda tx: tables.end_all_touches(tx, ended))
+            await self._penstock.transact(lambda tx: touches.end_all_touches(tx, ended))
         for book in self._library.open_books:
             names = await self._penstock.read(
-                lambda tx, book=book: tables.staged_names(tx, book.id)  # type: ignore[misc] # bound at once
+                lambda tx, book=book: touches.staged_names(tx, book.id)  # type: ignore[misc] # bound at once
             )
             await asyncio.to_thread(_discard_forgotten, book.tree, names)
 

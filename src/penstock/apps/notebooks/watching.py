@@ -36,6 +36,8 @@ _BURST = 5_000
 """Hints at once beyond which some may be missing: the system keeps 16,384 for us."""
 _SOON = 1.0
 """Seconds until the whole is looked at again if there was something new; then twice as long."""
+_MARGIN = 1.0
+"""Seconds by which the system may note a change too early."""
 _STEP = 100
 _TICK = 1_000
 
@@ -73,6 +75,8 @@ class Watcher:
         self._refused: set[str] = set()
         self.problem: str | None = None
         """Why nothing is watched for the moment."""
+        self._looked = 0.0
+        """When it began to look at the whole notebook for the last time."""
         self.looks = 0
         """How often it has looked at the whole notebook."""
 
@@ -158,7 +162,9 @@ class Watcher:
         """Look at the whole notebook; whether there was nothing new."""
         self._hints.clear()
         self._looks = {}
+        begun = time.time()
         is_quiet = await self._look({"": 0})
+        self._looked = begun - _MARGIN
         self.looks += 1
         return is_quiet
 
@@ -180,7 +186,12 @@ class Watcher:
         for some, patient in ((fresh, True), (tired, False)):
             if some:
                 result = await asyncio.to_thread(
-                    reconcile, self._tree, self._known, some, patient=patient
+                    reconcile,
+                    self._tree,
+                    self._known,
+                    some,
+                    patient=patient,
+                    since=self._looked,
                 )
                 is_quiet = await self._tell(result, paths) and is_quiet
         return is_quiet
