@@ -44,6 +44,7 @@ async function load(page) {
   page.turn += 1;
   page.jobs = [];
   page.next = page.after;
+  page.searching = true;
   await step(page);
   searchOn(page);
 }
@@ -61,15 +62,13 @@ async function step(page) {
 async function searchOn(page) {
   const { turn } = page;
   const end = Date.now() + PATIENCE;
+  page.searching = true;
   try {
-    while (turn === page.turn && isShort(page) && Date.now() < end) {
-      page.searching = true;
-      await step(page);
-    }
+    while (turn === page.turn && isShort(page) && Date.now() < end) await step(page);
   } catch (error) {
     if (error.name !== "AbortError") toast(error.message, true);
   }
-  if (turn !== page.turn || !page.searching) return;
+  if (turn !== page.turn) return;
   page.searching = false;
   draw(page);
 }
