@@ -5,8 +5,9 @@ A module here offers `Settings`, a Struct whose fields are set in the section of
 is the folder for what the server keeps.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from penstock.http.routes import Route
@@ -23,3 +24,5 @@ class Application(NamedTuple):
     """Called when the server stops listening: those who wait for something get their answers."""
     listening: Callable[[str], AbstractAsyncContextManager[Any]] = lambda _: nullcontext()
     """What lasts while the server listens at this address; in one of its processes."""
+    slots: Mapping[str, int] = MappingProxyType({})
+    """Queues with a worker of their own, which runs so many jobs at a time: they work together."""

@@ -79,9 +79,7 @@ class Keeper:
     def take(self, content: Path, path: str, digest: str, number: int) -> None:
         """Put a file aside that is not needed where it is."""
         with self.busy:
-            note = self._note(_mark(path))
-            if not note.exists():
-                note.write_bytes(os.fsencode(path))
+            self._note(_mark(path)).write_bytes(os.fsencode(path))
             self._put(content, path, f"{number}-{digest}")
 
     def spot(self, path: str, number: int) -> Path:

@@ -4,7 +4,7 @@ Everything here is decided in the transaction that stores the jobs, so that two 
 see each other.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import NamedTuple
@@ -15,9 +15,11 @@ from penstock import Job, JobId, NewJob, OnFailure, Penstock, Scope, Transaction
 from penstock.apps.notebooks import tables
 from penstock.apps.notebooks.errors import Exists, Missing, Permanent
 from penstock.apps.notebooks.operations import Operation, merged
-from penstock.apps.notebooks.paths import is_within
+from penstock.apps.notebooks.paths import Abreast, is_within
 
 _AT_ONCE = 500
+_TOGETHER = 100
+"""Members of a batch that may begin together: so many look again when one before them fails."""
 _SOONER = 8
 """Commits do not wait behind a backlog of operations: what is due is due."""
 Change = tuple[str, str | None]
@@ -109,9 +111,10 @@ class Publisher:
         jobs = tx.enqueue(
             [
                 replace(
-                    self._job(one, _waits_for(tx, one), correlation), follows=(n - 1,) if n else ()
+                    self._job(one, _waits_for(tx, one), correlation),
+                    follows=(first - 1,) if first else (),
                 )
-                for n, one in enumerate(wanted)
+                for one, first in zip(wanted, _companies(wanted), strict=True)
             ]
         )
         for job, one in zip(jobs, wanted, strict=True):
@@ -160,6 +163,25 @@ def _located(tx: Transaction, asked: Operation, reserved: int) -> Operation:
     if asked.to is not None and is_within(asked.to, asked.path):
         raise Permanent(f"{asked.path!r} cannot be moved to {asked.to!r}, which is inside of it")
     return asked
+
+
+def _companies(wanted: Sequence[Operation]) -> Iterator[int]:
+    """For each member of a batch, the first of those that it may begin together with.
+
+    All of them wait for the one before that. Writes of different files may begin together: who
+    runs them keeps their order.
+    """
+    first, paths = 0, Abreast()
+    for n, one in enumerate(wanted):
+        is_free = _is_write(one) and _is_write(wanted[first]) and n - first < _TOGETHER
+        if not is_free or not paths.admits(one.path):
+            first, paths = n, Abreast()
+            paths.admits(one.path)
+        yield first
+
+
+def _is_write(one: Operation) -> bool:
+    return one.kind in ("create", "update") and not one.folder
 
 
 def _waits_for(tx: Transaction, operation: Operation) -> frozenset[int]:
