@@ -7,6 +7,7 @@ ends the job, so that a later run finds its own file, or its own rename, and goe
 import asyncio
 import stat
 from collections.abc import Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, nullcontext
 from datetime import UTC, datetime, timedelta
 from functools import wraps
 from typing import Any
@@ -57,11 +58,6 @@ class Runner:
         """Delete a file or a folder. A second run finds it gone, and forgets it."""
         run, book = await self._begin(operation)
         known = await self._known(operation)
-        if operation.folder:
-            hashes = await self._hashes(operation)
-            await asyncio.to_thread(_delete_folder, book, operation, hashes, run.job.attempt)
-        else:
-            await asyncio.to_thread(_delete, book, operation, known)
 
         def note(tx: Transaction) -> dict[str, Any]:
             count = 0
@@ -75,7 +71,13 @@ class Runner:
                 self._changed(tx, book, [operation.path])
             return {"path": operation.path, "deleted": True, "file_count": count}
 
-        await self._finish(run, note)
+        async with _steady(book, operation):
+            if operation.folder:
+                hashes = await self._hashes(operation)
+                await asyncio.to_thread(_delete_folder, book, operation, hashes, run.job.attempt)
+            else:
+                await asyncio.to_thread(_delete, book, operation, known)
+            await self._finish(run, note)
 
     async def move(self, operation: Operation) -> None:
         """Move a file or a folder. A second run finds it at its new place."""
@@ -83,9 +85,8 @@ class Runner:
         known = await self._known(operation)
         target = str(operation.to)
         await self._refuse_clash(operation, target)
-        mime = await asyncio.to_thread(_move, book, operation, known, run.job.attempt)
 
-        def note(tx: Transaction) -> dict[str, Any]:
+        def note(tx: Transaction, mime: str) -> dict[str, Any]:
             now = datetime.now(UTC)
             if operation.folder:
                 self._changed(tx, book, [operation.path, target])
@@ -100,7 +101,9 @@ class Runner:
             tables.put_file(tx, file)
             return as_result(file)
 
-        await self._finish(run, note)
+        async with _steady(book, operation):
+            mime = await asyncio.to_thread(_move, book, operation, known, run.job.attempt)
+            await self._finish(run, lambda tx: note(tx, mime))
 
     async def make_folder(self, operation: Operation) -> None:
         """Make a folder. A second run finds it."""
@@ -241,6 +244,11 @@ class Runner:
     def _interval_of(self, book: Book) -> timedelta:
         own = book.settings.get("commit_interval")
         return timedelta(seconds=self._interval if own is None else own)
+
+
+def _steady(book: Book, operation: Operation) -> AbstractAsyncContextManager[Any]:
+    """While all files of a folder change, on the disk and in the tables, nobody compares them."""
+    return book.steady if operation.folder else nullcontext()
 
 
 # On disk, in threads

@@ -41,15 +41,15 @@ class KnownInTables:
 
     def below(self, paths: Collection[str], /) -> list[Known]:
         """See `KnownFiles.below`."""
-        found = run_sync(self._penstock.read(lambda tx: tables.files_below(tx, self._id, paths)))
-        return [_known(one) for one in found]
+        found = run_sync(self._penstock.read(lambda tx: tables.known_below(tx, self._id, paths)))
+        return [Known._make(one) for one in found]
 
     def with_hashes(self, hashes: Collection[str], /) -> list[Known]:
         """See `KnownFiles.with_hashes`."""
         found = run_sync(
-            self._penstock.read(lambda tx: tables.files_with_hashes(tx, self._id, hashes))
+            self._penstock.read(lambda tx: tables.known_with_hashes(tx, self._id, hashes))
         )
-        return [_known(one) for one in found]
+        return [Known._make(one) for one in found]
 
 
 def changes_in(found: Iterable[Found]) -> list[Change]:
@@ -100,10 +100,6 @@ def note(tx: Transaction, notebook_id: int, seen: Iterable[Seen]) -> list[str]:
         elif one.facts != (before.size, before.mtime_ns, before.inode, before.hash):
             tables.put_file(tx, _with(before, one))
     return changed
-
-
-def _known(file: File) -> Known:
-    return Known(file.id, file.path, file.size, file.mtime_ns, file.inode, file.hash)
 
 
 def _is_other(file: File, found: os.stat_result) -> bool:
