@@ -59,8 +59,11 @@ from penstock.core.schedule import Missed, Schedule
 from penstock.core.tables import Statements, Tables
 from penstock.core.token import Access, Token
 from penstock.core.worker import WorkerInfo
-from penstock.engine import Batch, Drained, Explanation, Penstock, run_sync
+from penstock.engine import Penstock, run_sync
+from penstock.explaining import Explanation
 from penstock.isolation import Origin
+from penstock.looking import Batch
+from penstock.queues import Drained
 from penstock.tables import Transaction
 from penstock.task import Task, Verdict
 from penstock.worker.context import Context, context

@@ -6,27 +6,17 @@ from datetime import timedelta
 
 from penstock.checks import check_expiry, check_name
 from penstock.core.errors import ConfigurationError, TokenExists, TokenNotFound
-from penstock.core.store import Clock, Store
 from penstock.core.times import from_micros
 from penstock.core.token import Access, Token, digest_of
+from penstock.opening import Opened
 
 # So that a secret that leaked into a file or a log can be found, by people and by scanners.
 _PREFIX = "pst_"
 _RANDOM_BYTES = 32
 
 
-class AccessTokens:
+class AccessTokens(Opened):
     """The part of `Penstock` that keeps access tokens."""
-
-    @property
-    def clock(self) -> Clock:
-        """What tells the time."""
-        raise NotImplementedError  # Penstock has it
-
-    @property
-    def store(self) -> Store:
-        """Where tokens are durable."""
-        raise NotImplementedError  # Penstock has it
 
     async def create_token(
         self, name: str, scopes: Iterable[Access | str], expires_in: timedelta | None = None

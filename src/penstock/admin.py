@@ -26,9 +26,10 @@ from penstock.core.job import (
     restored,
 )
 from penstock.core.lifecycle import FINAL, UNFINISHED, Move, State
-from penstock.core.store import Clock, Store
+from penstock.core.store import Store
 from penstock.core.times import from_micros
 from penstock.inventory import Inventory
+from penstock.opening import Opened
 
 T = TypeVar("T")
 PathLike = str | os.PathLike[str]
@@ -58,28 +59,13 @@ Progress = Callable[[Bulk], object]
 """Called after every portion with what has been done so far."""
 
 
-class Administration:
+class Administration(Opened):
     """The part of `Penstock` that works on many jobs at once.
 
     How a query is paged (`after`, `newest_first`, `limit`) does not count here. A call works in
     portions, each a transaction: if it is interrupted, what it has done stays done, and the same
     call does the rest. Jobs that come while it works are left alone.
     """
-
-    @property
-    def actor(self) -> str:
-        """Who the log names."""
-        raise NotImplementedError  # Penstock has it
-
-    @property
-    def clock(self) -> Clock:
-        """What tells the time."""
-        raise NotImplementedError  # Penstock has it
-
-    @property
-    def store(self) -> Store:
-        """Where the jobs are."""
-        raise NotImplementedError  # Penstock has it
 
     async def count_matching(self, query: JobQuery) -> int:
         """How many jobs fit a query."""

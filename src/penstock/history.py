@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from penstock.checks import check_name
 from penstock.core.errors import ConfigurationError
 from penstock.core.history import MINUTE, Counters, Interval
-from penstock.core.store import Store
+from penstock.opening import Opened
 
 DIGESTED_AT_ONCE = 10_000
 # A call ends soon after, and another goes on where it stopped.
@@ -14,13 +14,8 @@ _LONGEST = 1.0
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class History:
+class History(Opened):
     """What has happened in the queues of a Penstock, in sums that outlive jobs and processes."""
-
-    @property
-    def store(self) -> Store:
-        """Where the sums are durable."""
-        raise NotImplementedError  # Penstock has it
 
     async def digest(self) -> int:
         """Count what the log has got since the last time. Workers do this by themselves.

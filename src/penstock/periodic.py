@@ -26,7 +26,7 @@ from penstock.core.schedule import (
     redefined,
     resumed,
 )
-from penstock.core.store import Store
+from penstock.looking import Looking
 from penstock.task import HandlerOptions, Task
 
 _log = logging.getLogger(__name__)
@@ -58,27 +58,13 @@ def recurrence_of(options: TaskOptions) -> tuple[HandlerOptions, Recurrence]:
     return task, recurrence
 
 
-class Periodic:
+class Periodic(Looking):
     """Schedules of a Penstock."""
-
-    @property
-    def actor(self) -> str:
-        """Who the log names."""
-        raise NotImplementedError  # Penstock has it
 
     tasks: dict[str, Task[Any, Any]]
     check: Callable[[NewJob], None]
     _declared: dict[str, Schedule]
     _complaints: dict[str, int]
-
-    @property
-    def store(self) -> Store:
-        """Where schedules are durable."""
-        raise NotImplementedError  # Penstock has it
-
-    async def result(self, job: Job | int, *, timeout: timedelta | None = None) -> Any:
-        """What a job returns, when it has ended."""
-        raise NotImplementedError  # Penstock has it
 
     # Schedules
 

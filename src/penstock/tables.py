@@ -6,8 +6,8 @@ from typing import Any, TypeVar
 
 from penstock.checks import check_name
 from penstock.core.job import Job, JobId, NewJob
-from penstock.core.store import Store
 from penstock.core.tables import Cursor, Dialect, Statements, Tables, Within
+from penstock.opening import Opened
 
 T = TypeVar("T")
 
@@ -62,18 +62,8 @@ def _at_once(call: Coroutine[Any, Any, T]) -> T:
     raise AssertionError("it has waited")
 
 
-class OwnTables:
+class OwnTables(Opened):
     """The part of `Penstock` that runs SQL of yours in the database of the store."""
-
-    @property
-    def store(self) -> Store:
-        """Where the tables are."""
-        raise NotImplementedError  # Penstock has it
-
-    @property
-    def actor(self) -> str:
-        """Who the log names."""
-        raise NotImplementedError  # Penstock has it
 
     def enqueue_many(
         self, jobs: Sequence[NewJob], *, connection: Any = None

@@ -24,7 +24,7 @@ from penstock import (
     context,
     run_sync,
 )
-from penstock.engine import acting_as
+from penstock.opening import acting_as
 from tests.contract.support import STORES, new
 
 _ORDERS = "CREATE TABLE orders (id INTEGER PRIMARY KEY, item TEXT NOT NULL UNIQUE);"

@@ -11,10 +11,11 @@ from typing import Any
 
 import msgspec
 
-from penstock import engine
+from penstock import working
 from penstock.core.job import Change, Job, Lease, NewJob
 from penstock.core.lifecycle import Done, Move
 from penstock.engine import Penstock
+from penstock.stores.sql import starting
 from penstock.stores.sql.adding import Adding
 from penstock.stores.sql.moving import Moving
 from penstock.stores.sql.transaction import Totals, Transaction
@@ -52,14 +53,14 @@ def acknowledges_before_commit() -> None:
 
 def deletes_what_it_gives_out() -> None:
     SQL["delete_given_out"] = "DELETE FROM penstock_job WHERE id = ?"
-    real = SqliteStore._claim_one
+    real = starting._claim_one
 
-    def claim_one(self: SqliteStore, tx: Transaction, *rest: Any) -> list[Job]:
-        jobs = real(self, tx, *rest)
+    def claim_one(tx: Transaction, *rest: Any) -> list[Job]:
+        jobs = real(tx, *rest)
         tx.executemany("delete_given_out", [(job.id,) for job in jobs])
         return jobs
 
-    SqliteStore._claim_one = claim_one  # type: ignore[method-assign, assignment]
+    starting._claim_one = claim_one  # type: ignore[assignment] # breaks it on purpose
 
 
 def settles_what_it_gives_out() -> None:
@@ -70,14 +71,14 @@ def settles_what_it_gives_out() -> None:
         await Penstock.settle_held(self, [(job, Done()) for job in jobs])
         return jobs
 
-    Penstock.claim = claim  # type: ignore[method-assign]
+    Penstock.claim = claim  # type: ignore[method-assign, assignment] # breaks it on purpose
 
 
 def settles_by_any_token() -> None:
     def holds(hold: Job | Lease, job: Job) -> bool:
         return True
 
-    engine._holds = holds
+    working._holds = holds
 
 
 def moves_any_version() -> None:

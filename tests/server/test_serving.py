@@ -15,7 +15,8 @@ import httpx
 import pytest
 
 from penstock import Penstock, run_sync
-from penstock.apps.events.shapes import NewEvent, job_of
+from penstock.apps.events.contents import job_of
+from penstock.apps.events.shapes import NewEvent
 from tests.server.support import SOON, Server, serving
 
 EVENT = b'{"title": "t", "tags": "a"}'

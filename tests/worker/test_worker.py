@@ -28,7 +28,7 @@ from penstock import (
     context,
 )
 from penstock.apps.entries import operations, rows
-from penstock.apps.events import shapes as events
+from penstock.apps.events import contents as events
 from penstock.apps.indexing import tasks as indexing
 from penstock.apps.ingest import service as ingest
 from penstock.apps.notebooks import operations as notebooks

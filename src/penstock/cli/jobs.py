@@ -29,7 +29,8 @@ from penstock.core.errors import PenstockError, TransitionRefused
 from penstock.core.job import DEFAULT_QUEUE, Job, JobId, JobQuery, LogEntry, headline
 from penstock.core.lifecycle import State, Waiting
 from penstock.core.note import LINES_KEPT, Line, Progress
-from penstock.engine import Explanation, Penstock, run_sync
+from penstock.engine import Penstock, run_sync
+from penstock.explaining import Explanation
 
 JOB_ID = click.IntRange(1, 2**63 - 1)
 # Entries of one job's log that are shown: a job that is snoozed for ever has many.

@@ -16,7 +16,8 @@ from penstock.core.job import Counts, Queue
 from penstock.core.lifecycle import State, Waiting
 from penstock.core.limits import Limit
 from penstock.core.seal import describe
-from penstock.engine import Drained, Penstock, run_sync
+from penstock.engine import Penstock, run_sync
+from penstock.queues import Drained
 
 queue_argument = click.argument("queue")
 _MAX_LIMIT = 10**12

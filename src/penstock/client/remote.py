@@ -23,7 +23,9 @@ from penstock.core.history import MINUTE, Interval
 from penstock.core.job import Counts, Job, JobId, JobQuery, LogEntry, NewJob, Queue
 from penstock.core.lifecycle import State
 from penstock.core.worker import WorkerInfo
-from penstock.engine import Batch, Drained, Explanation
+from penstock.explaining import Explanation
+from penstock.looking import Batch
+from penstock.queues import Drained
 
 _JOBS, _QUEUES, _WORKERS = "/api/v1/jobs", "/api/v1/queues", "/api/v1/workers"
 _HISTORY = "/api/v1/history"

@@ -17,9 +17,9 @@ import msgspec
 
 from penstock.core.errors import PenstockError
 from penstock.core.token import Access
-from penstock.engine import acting_as
 from penstock.http.bodies import Disconnected, Receive, Scope, Send, header, read_body
 from penstock.http.problems import Problem, problem_of, wrong_shape
+from penstock.opening import acting_as
 from penstock.tracing import tracing_request
 
 F = TypeVar("F", bound=Callable[..., Awaitable[Any]])

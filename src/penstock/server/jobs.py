@@ -13,7 +13,8 @@ from penstock.core.errors import JobNotFound
 from penstock.core.job import Job, JobId, JobQuery
 from penstock.core.lifecycle import State
 from penstock.core.token import Access
-from penstock.engine import Explanation, Penstock
+from penstock.engine import Penstock
+from penstock.explaining import Explanation
 from penstock.http.problems import Problem
 from penstock.http.routes import Answer, route
 from penstock.server import shapes

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from penstock import Job, NewJob, Penstock
+from penstock.apps.events.contents import job_of
 from penstock.apps.events.events import Events
-from penstock.apps.events.shapes import NewEvent, job_of
+from penstock.apps.events.shapes import NewEvent
 from penstock.apps.events.subscribers import Subscribers
 from tests.apps.events.support import ALICE, BOB, Api, served
 

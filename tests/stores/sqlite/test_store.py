@@ -7,6 +7,7 @@ import pytest
 
 from penstock.core.job import Change, Retention
 from penstock.core.lifecycle import Done, advance
+from penstock.stores.sql import starting
 from penstock.stores.sql.transaction import Transaction
 from penstock.stores.sqlite.store import SqliteStore
 from tests.contract.support import HOUR, ManualClock, add, add_one, drive, new, settle, take
@@ -121,13 +122,13 @@ async def test_what_falls_due_meanwhile_keeps_nobody_from_an_answer(
 ) -> None:
     await add(store, *(new(tags=(f"{n}",), delay=n * HOUR) for n in range(1, 9)))
     clock.advance(HOUR)
-    promote, promoted = store._promote, []
+    promote, promoted = starting.promote, []
 
     def slow(tx: Transaction, now: int) -> bool:
         clock.advance(HOUR)  # the next one is due before this one is let in
         promoted.append(now)
         return promote(tx, now)
 
-    monkeypatch.setattr(store, "_promote", slow)
+    monkeypatch.setattr(starting, "promote", slow)
     assert await store.ready_tags("default") == ["1"]
     assert len(promoted) == 1

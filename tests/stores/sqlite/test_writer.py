@@ -15,6 +15,7 @@ import pytest
 from penstock.core.errors import QueueFull, StoreError, StoreUnavailable, TransitionRefused
 from penstock.core.job import Change, Claim, JobQuery, NewJob, QueueSettings
 from penstock.core.lifecycle import Done, advance, cancel, reset
+from penstock.stores.sql import adding
 from penstock.stores.sql.transaction import Transaction
 from penstock.stores.sql.writer import Request
 from penstock.stores.sqlite.checkpoint import Checkpointer
@@ -299,7 +300,7 @@ def test_interrupted_caller_leaves_no_other_without_an_answer(store: SqliteStore
     def interrupted(_transaction: Transaction, _calls: Sequence[Any]) -> list[Any]:
         raise KeyboardInterrupt
 
-    other = Request(store._add, ([new()], "p"), None)
+    other = Request(adding.add, ([new()], "p"), None)
     store._writer._enter(other)
     with pytest.raises(KeyboardInterrupt):
         drive(store._writer.run(interrupted, None))

@@ -27,7 +27,7 @@ from penstock import (
     Snoozed,
     State,
 )
-from penstock.apps.events import shapes
+from penstock.apps.events import contents, shapes, views
 from penstock.apps.events.subscribers import Subscribers
 from penstock.http.problems import Problem
 
@@ -55,7 +55,7 @@ class Events:
         self._retry_delay = retry_delay
         self._lease = lease
         self._held: OrderedDict[int, Job] = OrderedDict()
-        self._subscribers = Subscribers(penstock, shapes.QUEUE)
+        self._subscribers = Subscribers(penstock, contents.QUEUE)
         self.running = self._subscribers.running
         self.let_go = self._subscribers.let_go
 
@@ -64,13 +64,13 @@ class Events:
 
         In the place of one whose dedupe key is taken stands the event that has it, as it is now.
         """
-        new = [shapes.job_of(event, self._retry_delay, self._lease) for event in events]
+        new = [contents.job_of(event, self._retry_delay, self._lease) for event in events]
         jobs = await self._penstock.enqueue_many(new)
-        published = list(map(shapes.just_published, jobs, events))
+        published = list(map(views.just_published, jobs, events))
         taken = [job.id for job in jobs if job.duplicate]
         if taken:
             found = await self._penstock.records(taken)
-            known = {record.job.id: shapes.as_it_is(record) for record in found}
+            known = {record.job.id: views.as_it_is(record) for record in found}
             published = [known.get(JobId(one.id), one) for one in published]
         return published
 
@@ -92,7 +92,7 @@ class Events:
         having them after a wait.
         """
         jobs = await self._penstock.claim(
-            worker=worker, limit=limit, queues=[shapes.QUEUE], tags=tags
+            worker=worker, limit=limit, queues=[contents.QUEUE], tags=tags
         )
         if jobs and await _has_left(gone):
             await self._subscribers.give_back(jobs)
@@ -210,7 +210,7 @@ class Events:
         found = {record.job.id: record for record in await self._penstock.records(wanted)}
         return {
             n: record
-            if (record := found.get(JobId(event_id))) and shapes.is_event(record.job)
+            if (record := found.get(JobId(event_id))) and contents.is_event(record.job)
             else _unknown(event_id)
             for n, event_id in zip(places, wanted, strict=True)
         }
@@ -220,7 +220,7 @@ class Events:
     async def get(self, event_id: int) -> Record:
         """An event with its log."""
         records = await self._penstock.records([event_id])
-        if not records or not shapes.is_event(records[0].job):
+        if not records or not contents.is_event(records[0].job):
             raise _unknown(event_id)
         return records[0]
 
@@ -229,7 +229,7 @@ class Events:
     ) -> tuple[list[Record], int]:
         """A page of the events, newest first, and how many there are."""
         query = JobQuery(
-            queue=shapes.QUEUE,
+            queue=contents.QUEUE,
             states=None if state is None else frozenset({state}),
             tags=tuple(tags),
             limit=offset + limit,
@@ -256,7 +256,7 @@ class Events:
                 job = await self._penstock.get(event_id)
             except JobNotFound:
                 raise _unknown(event_id) from None
-            if not shapes.is_event(job):
+            if not contents.is_event(job):
                 raise _unknown(event_id)
         if job.state is State.RUNNING and job.worker == worker and token in (None, job.token):
             return job
@@ -274,16 +274,16 @@ def _answer(worker: str, report: Report, job: Job) -> Answer:
     """The answer to a report that has just been recorded."""
     if isinstance(report.outcome, Done):
         assert job.finished_at is not None  # noqa: S101 - it is done
-        return shapes.completed(job.id, worker, job.finished_at, report.said)
+        return views.completed(job.id, worker, job.finished_at, report.said)
     assert isinstance(report.outcome, Failed)  # noqa: S101 - there are no others
     error = report.outcome.error
     if job.state is State.FAILED:
-        return shapes.exhausted(job)
+        return views.exhausted(job)
     if job.state is State.PENDING:
         at = job.run_at - job.retry.delay_after(job.attempt, 0.5)
-        return shapes.failed(job.id, worker, at, report.said, error, job.run_at)
+        return views.failed(job.id, worker, at, report.said, error, job.run_at)
     assert job.finished_at is not None  # noqa: S101 - it was cancelled or superseded
-    return shapes.failed(job.id, worker, job.finished_at, report.said, error, None)
+    return views.failed(job.id, worker, job.finished_at, report.said, error, None)
 
 
 def _replay(worker: str, report: Report, record: Record | Problem) -> Answer | Problem | None:
@@ -298,7 +298,7 @@ def _replay(worker: str, report: Report, record: Record | Problem) -> Answer | P
         if token is None and entry.event is Event.CLAIMED:  # without one, it means its last hold
             token = entry.token
         if entry.event is wanted and token in (None, entry.token):
-            return shapes.replayed(entry, record.job)
+            return views.replayed(entry, record.job)
     return None
 
 

@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Meta
 
 from penstock import Done, Failed, Job
-from penstock.apps.events import shapes
+from penstock.apps.events import contents, shapes, views
 from penstock.apps.events.events import Events, Report
 from penstock.core.token import Access
 from penstock.http.bodies import Receive
@@ -15,7 +15,7 @@ from penstock.http.problems import Problem
 from penstock.http.routes import Answer, Call, answer_to, route
 
 _NO_STORE = ((b"cache-control", b"no-store"),)
-_STATES = {status: state for state, status in shapes.STATUSES.items()}
+_STATES = {status: state for state, status in views.STATUSES.items()}
 
 
 class Look(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -106,7 +106,7 @@ class EventRoutes:
 
     async def _subscribe(self, wanted: shapes.Subscription, call: Call) -> Answer:
         jobs = await self._events.subscribe(
-            shapes.tags_of(wanted.tags),
+            contents.tags_of(wanted.tags),
             wanted.worker_id,
             wanted.limit or 1,
             wanted.wait,
@@ -114,10 +114,10 @@ class EventRoutes:
             check=call.check,
         )
         if wanted.limit is not None:
-            return Answer(200, shapes.PickedMany([shapes.picked(job) for job in jobs]), _NO_STORE)
+            return Answer(200, shapes.PickedMany([views.picked(job) for job in jobs]), _NO_STORE)
         if not jobs:
             return Answer(204, None, _NO_STORE)
-        return Answer(200, shapes.picked(jobs[0]), (*_NO_STORE, *_trace_of(jobs[0])))
+        return Answer(200, views.picked(jobs[0]), (*_NO_STORE, *_trace_of(jobs[0])))
 
     @route(
         "POST",
@@ -131,7 +131,7 @@ class EventRoutes:
         job = await self._events.start(event_id, body.worker_id, body.token)
         # The lease goes on from the moment of the entry.
         assert job.expires_at is not None  # noqa: S101 - it is held
-        return shapes.started(job, body.worker_id, job.expires_at - job.lease_time)
+        return views.started(job, body.worker_id, job.expires_at - job.lease_time)
 
     @route(
         "POST",
@@ -143,7 +143,7 @@ class EventRoutes:
     async def heartbeat(self, event_id: shapes.EventId, body: shapes.Holding) -> shapes.Renewed:
         """Let the lease go on from now. `cancel_requested` asks the worker to stop."""
         job = await self._events.heartbeat(event_id, body.worker_id, body.token)
-        return shapes.renewed(job)
+        return views.renewed(job)
 
     @route(
         "POST",
@@ -156,7 +156,7 @@ class EventRoutes:
         """Make an event pending again at once, without using up an attempt."""
         job = await self._events.release(event_id, body.worker_id, body.token)
         return shapes.Released(
-            event_id=job.id, worker_id=body.worker_id, status=shapes.STATUSES[job.state]
+            event_id=job.id, worker_id=body.worker_id, status=views.STATUSES[job.state]
         )
 
     @route(
@@ -219,7 +219,7 @@ class EventRoutes:
         answers = await self._events.report(worker, reports)
         return shapes.ReportedMany(
             [
-                shapes.reported(one.event_id, answer)
+                views.reported(one.event_id, answer)
                 for one, answer in zip(reports, answers, strict=True)
             ]
         )
@@ -234,7 +234,7 @@ class EventRoutes:
     async def reset(self, event_id: shapes.EventId, query: Why) -> shapes.Published:
         """Make an event pending with all its attempts, also when a worker holds it."""
         job = await self._events.reset(event_id, query.reason)
-        return shapes.published(job, job.run_at)
+        return views.published(job, job.run_at)
 
     @route(
         "GET",
@@ -246,8 +246,8 @@ class EventRoutes:
     async def get(self, event_id: shapes.EventId, query: Look) -> shapes.Published:
         """An event as it is now, with its log if asked for."""
         record = await self._events.get(event_id)
-        logs = list(shapes.log_lines(record.log)) if query.include_logs else msgspec.UNSET
-        return shapes.as_it_is(record, logs)
+        logs = list(views.log_lines(record.log)) if query.include_logs else msgspec.UNSET
+        return views.as_it_is(record, logs)
 
     @route(
         "GET",
@@ -260,12 +260,12 @@ class EventRoutes:
         """Events by status and tags, newest first."""
         records, total = await self._events.page(
             None if query.status is None else _STATES[query.status],
-            () if query.tags is None else shapes.tags_of(query.tags),
+            () if query.tags is None else contents.tags_of(query.tags),
             query.limit,
             query.offset,
         )
         return shapes.Page(
-            events=[shapes.listed(record) for record in records],
+            events=[views.listed(record) for record in records],
             total=total,
             limit=query.limit,
             offset=query.offset,
@@ -288,7 +288,7 @@ def _failure(event_id: int, body: Any) -> Report:
 
 
 def _kept(said: shapes.Detail) -> str | None:
-    text = shapes.encode(said).decode()
+    text = contents.encode(said).decode()
     return None if text == "{}" else text
 
 

@@ -9,7 +9,7 @@ from penstock.cli.output import jobs_of, span
 from penstock.cli.store import App
 from penstock.cli.top.looks import standing
 from penstock.core.job import Job, JobQuery
-from penstock.engine import Drained
+from penstock.queues import Drained
 
 LONGEST_DRAIN = timedelta(hours=1)
 """For how long the view waits for the end of a drain."""

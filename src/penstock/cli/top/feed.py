@@ -16,7 +16,8 @@ from penstock.core.errors import PenstockError, ServerUnreachable
 from penstock.core.job import Job, JobQuery, LogEntry
 from penstock.core.note import LINES_KEPT, Line, Progress
 from penstock.core.worker import WorkerInfo
-from penstock.engine import Explanation, Penstock
+from penstock.engine import Penstock
+from penstock.explaining import Explanation
 
 LOG_SHOWN = 1_000
 _LINES_SHOWN = 100

@@ -1,19 +1,16 @@
 """The Store protocol in plain Python."""
 # ruff: noqa: D102 - the Store protocol documents the verbs
 
-import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from functools import partial, wraps
 from heapq import merge
-from itertools import compress, groupby, islice
-from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar
+from itertools import compress, islice
+from typing import Any, NoReturn
 
 from msgspec.structs import replace
 
-from penstock.core.errors import ConfigurationError, Overtaken, QueueFull
+from penstock.core.errors import ConfigurationError, Overtaken
 from penstock.core.history import Counters, Interval
 from penstock.core.job import (
     Change,
@@ -38,7 +35,7 @@ from penstock.core.job import (
     fits,
     queue_at,
 )
-from penstock.core.lifecycle import FINAL, Done, Event, State, Waiting
+from penstock.core.lifecycle import FINAL, Done, Event, State
 from penstock.core.limits import Held, Limit
 from penstock.core.mirror import Mirror
 from penstock.core.note import Line as LoggedLine
@@ -47,51 +44,23 @@ from penstock.core.note import Notes as KeptNotes
 from penstock.core.schedule import Due, Firing, Schedule
 from penstock.core.seal import Passage, Seal, check_lasting, check_open
 from penstock.core.size import StoreSize
-from penstock.core.store import Clock
 from penstock.core.tables import Tables
-from penstock.core.times import from_micros
 from penstock.core.token import Token
 from penstock.core.worker import WorkerInfo
-from penstock.stores.alarm import Alarm
-from penstock.stores.memory.batch import NOTHING, Batch
-from penstock.stores.memory.claiming import Chosen
-from penstock.stores.memory.content import Content, until
+from penstock.stores.memory import looking
+from penstock.stores.memory.batch import Batch
+from penstock.stores.memory.content import until
 from penstock.stores.memory.draft import Draft
+from penstock.stores.memory.performing import Performing, verb
+from penstock.stores.memory.queueing import check_lengths, chosen
 from penstock.stores.memory.restoring import Restoring
-from penstock.stores.memory.shelves import Ranked
-
-M = TypeVar("M", bound="MemoryStore")
-P = ParamSpec("P")
-T = TypeVar("T")
-Answer = Coroutine[Any, Any, T]
-
-_RUNNING = frozenset({State.RUNNING})
 
 
-def verb(act: Callable[Concatenate[M, P], T]) -> Callable[Concatenate[M, P], Answer[T]]:
-    """Make a verb of the protocol of what looks at the content, or decides and commits once."""
-
-    @wraps(act)
-    async def call(store: M, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await store._perform(partial(act, store, *args, **kwargs))  # noqa: SLF001 - its own
-
-    return call
-
-
-class MemoryStore:
+class MemoryStore(Performing):
     """The Store protocol in plain Python: shared by threads and event loops of one process."""
 
     _name = "the in-memory store"
     kind = "memory"
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._content = Content()
-        self._announced = from_micros(0)
-        self._generation = 0
-        self._waiters: list[Callable[[], object]] = []
-        self._door = threading.Lock()
 
     @verb
     def add(
@@ -114,7 +83,7 @@ class MemoryStore:
             places.append(draft.add(new, places, reason))
         if tail is not None and tail.job is not None and tail.replaces and not places[0][1]:
             draft.replace(tail.job, places[0][0])
-        self._check_limits(draft.jobs.values())
+        check_lengths(self._content, draft.jobs.values())
         self._commit(draft.batch())
         found = ((self._content.jobs[place], duplicate) for place, duplicate in places)
         return [replace(job, duplicate=hit) for job, hit in found]
@@ -146,10 +115,10 @@ class MemoryStore:
     def claim(self, wanted: Claim) -> list[Job]:
         check_open(self._content.seal)
         draft = Draft(self._content, self._tick(), wanted.worker)
-        chosen = self._next(wanted)
-        for place in chosen.ids:
+        taken = chosen(self._content, wanted)
+        for place in taken.ids:
             draft.claim(self._content.jobs[place])
-        self._commit(replace(draft.batch(), starts=chosen.starts, turns=chosen.turns))
+        self._commit(replace(draft.batch(), starts=taken.starts, turns=taken.turns))
         return _copies(draft.jobs.values())
 
     @verb
@@ -184,18 +153,7 @@ class MemoryStore:
 
     @verb
     def edges(self, ids: Sequence[JobId]) -> list[Edge]:
-        found = {
-            (edge.job_id, edge.needed): edge
-            for place in ids
-            for edge in (
-                *self._content.dependents.get(place, {}).values(),
-                *(
-                    self._content.dependents[one][place]
-                    for one in self._content.needed.get(place, ())
-                ),
-            )
-        }
-        return [found[place] for place in sorted(found)]
+        return looking.edges(self._content, ids)
 
     @verb
     def expired(self, limit: int) -> list[Job]:
@@ -210,12 +168,12 @@ class MemoryStore:
     @verb
     def find(self, query: JobQuery) -> list[Job]:
         self._tick()
-        return _copies(self._found(query))
+        return _copies(looking.found(self._content, query))
 
     @verb
     def find_ids(self, query: JobQuery) -> list[JobId]:
         self._tick()
-        return [job.id for job in self._found(query)]
+        return [job.id for job in looking.found(self._content, query)]
 
     @verb
     def tally(self, query: JobQuery) -> Tally:
@@ -231,14 +189,8 @@ class MemoryStore:
     def ready_tags(
         self, queue: str, limit: int = 1000, *, among: Sequence[str] | None = None
     ) -> list[str]:
-        now = self._tick()
-        running = self._content.totals[queue, State.RUNNING, None]
-        queues = self._content.open_queues([queue])
-        if not any(self._content.claiming.is_open(found, running, now) for found in queues):
-            return []
-        places = {*self._content.ready, *self._content.claiming.places()}
-        found = {tag for name, tag in places if name == queue and tag is not None}
-        return sorted(found if among is None else found & {*among})[:limit]
+        self._tick()
+        return looking.ready_tags(self._content, queue, limit, among)
 
     @verb
     def oldest_ready(self) -> dict[str, datetime]:
@@ -247,13 +199,7 @@ class MemoryStore:
 
     @verb
     def backlog(self, queue: str | None = None, until: JobId | None = None) -> tuple[int, JobId]:
-        sets = (
-            self._content.unfinished.values()
-            if queue is None
-            else [self._content.unfinished.get(queue, ())]
-        )
-        ids = [place for ids in sets for place in ids if until is None or place <= until]
-        return len(ids), max(ids, default=until or JobId(0))
+        return looking.backlog(self._content, queue, until)
 
     @verb
     def queues(self) -> list[Queue]:
@@ -301,15 +247,7 @@ class MemoryStore:
     @verb
     def histories(self, ids: Sequence[JobId]) -> list[Record]:
         self._tick()
-        return [
-            Record(
-                job=replace(job),
-                log=tuple(self._content.log[entry] for entry in self._content.entries[job.id]),
-                edges=tuple(self._content.open_edges(job.id)),
-            )
-            for job in map(self._content.jobs.get, ids)
-            if job is not None
-        ]
+        return looking.histories(self._content, ids)
 
     @verb
     def delete(self, jobs: Sequence[Job]) -> list[JobId]:
@@ -351,15 +289,7 @@ class MemoryStore:
 
     @verb
     def places(self, source: int, ids: Sequence[JobId]) -> Mapping[JobId, JobId]:
-        own = {
-            job.id
-            for job in map(self._content.jobs.get, ids)
-            if job and source == self._content.source
-        }
-        found = {
-            one: one if one in own else self._content.origins.get((source, one)) for one in ids
-        }
-        return {one: place for one, place in found.items() if place is not None}
+        return looking.places(self._content, source, ids)
 
     @verb
     def seal(self, seal: Seal | None, *, was: Seal | None) -> bool:
@@ -428,44 +358,6 @@ class MemoryStore:
     def counters(self) -> list[Counters]:
         return self._content.sums.counters()
 
-    async def wait(self, seen: int, timeout: float) -> int:
-        woken = Alarm()
-        left = await self._listen(woken, seen, timeout)
-        if left is None:
-            return self._generation
-        try:
-            await woken.wait(left)
-        finally:
-            with self._door, suppress(ValueError):  # it has rung
-                self._waiters.remove(woken.ring)
-        return await self._look()
-
-    @verb
-    def _listen(self, woken: Alarm, seen: int, timeout: float) -> float | None:
-        """Let an alarm ring at the next change; for how long at most, or None if it is time."""
-        now = self._tick()
-        first = self._content.scheduled.first()
-        if first is not None:
-            timeout = min(timeout, (first[0] - now).total_seconds())
-        queues = self._content.open_queues(None)
-        start = self._content.next_opening(queues, self._announced)
-        if start is not None and start <= now:
-            # Once for all who wait: it may be long until one of them can take it.
-            self._announced = now
-            self._wake()
-        elif start is not None:
-            timeout = min(timeout, (start - now).total_seconds())
-        if self._generation != seen or timeout <= 0:
-            return None
-        with self._door:
-            self._waiters.append(woken.ring)
-        return timeout
-
-    @verb
-    def _look(self) -> int:
-        self._tick()
-        return self._generation
-
     @verb
     def schedules(self, names: Collection[str] | None = None) -> list[Schedule]:
         return self._content.timetable.find(names)
@@ -494,7 +386,7 @@ class MemoryStore:
         places = self._content.timetable.fire(draft, firing, self._content.now)
         if places is None:
             return None
-        self._check_limits(draft.jobs.values())
+        check_lengths(self._content, draft.jobs.values())
         fired = self._content.timetable.fired(firing, draft.jobs.values())
         self._commit(replace(draft.batch(), schedules=[fired]))
         return [replace(self._content.jobs[place], duplicate=hit) for place, hit in places]
@@ -545,96 +437,6 @@ class MemoryStore:
     def workers(self) -> list[WorkerInfo]:
         return self._content.attendance.roster(self._content.running())
 
-    async def close(self) -> None:
-        with self._lock:
-            self._wake()
-
-    # How verbs are carried out
-
-    async def _perform(self, act: Callable[[], T]) -> T:
-        """Do what a verb does; all that it has seen and changed is durable on return."""
-        with self._lock:
-            return act()
-
-    def _next(self, wanted: Claim) -> Chosen:
-        content = self._content
-        found = content.open_queues(wanted.queues)
-        queues = [queue for queue in found if wanted.wants(queue.name)]
-        if content.claiming.has_a_say(queues):
-            return content.claiming.choose(
-                wanted,
-                queues,
-                content.ready,
-                content.jobs.__getitem__,
-                content.running(),
-                content.now,
-            )
-        entries = islice(self._claimable(queues, wanted), wanted.limit)
-        return Chosen([entry[-1] for entry in entries], {}, {})
-
-    def _claimable(self, queues: Iterable[Queue], wanted: Claim) -> Iterator[Ranked]:
-        tags: set[str | None] = set(wanted.tags) or {None}
-        rankings = [
-            self._content.ready[queue.name, tag]
-            for queue in queues
-            for tag in tags
-            if (queue.name, tag) in self._content.ready
-        ]
-        # A job that fits several tags comes up once for each, one after the other.
-        return (entry for entry, _ in groupby(merge(*rankings)))
-
-    def _check_limits(self, written: Collection[Job]) -> None:
-        """Whether no queue gets too long by jobs that come, less those that go."""
-        queues = self._content.queues
-        if all(
-            name not in queues or queues[name].max_pending is None
-            for name in {job.queue for job in written}
-        ):
-            return
-        growth: Counter[str] = Counter()
-        for job in written:
-            growth[job.queue] += job.state is State.PENDING
-            if (old := self._content.jobs.get(job.id)) is not None:
-                growth[job.queue] -= old.state is State.PENDING
-        for name, more in growth.items():
-            limit = self._content.queues[name].max_pending if name in self._content.queues else None
-            if limit is None or more <= 0:
-                continue
-            pending = sum(self._content.totals[name, State.PENDING, kind] for kind in Waiting)
-            if pending + more > limit:
-                raise QueueFull(name, limit)
-
-    def _found(self, query: JobQuery) -> Iterator[Job]:
-        return islice((job for job in self._listed(query) if _fits(job, query)), query.limit)
-
-    def _listed(self, query: JobQuery) -> Iterable[Job]:
-        """The jobs from which a query picks: not all of them where only running ones can fit."""
-        if query.cancel_requested or query.states == _RUNNING:
-            ids = sorted(self._content.leased.ids(), reverse=query.newest_first)
-            return map(self._content.jobs.__getitem__, ids)
-        read = self._content.jobs.before if query.newest_first else self._content.jobs.after
-        return read(query.after)
-
-    def _tick(self) -> datetime:
-        """The time now, with every job that has fallen due made ready."""
-        now = from_micros(self._clock())
-        if self._content.tick(now):
-            self._wake()
-        return now
-
-    def _commit(self, batch: Batch, *, wake: bool = True) -> None:
-        """Where every write passes: all of the batch or nothing."""
-        self._content.apply(batch)
-        if wake and batch != NOTHING:
-            self._wake()
-
-    def _wake(self) -> None:
-        with self._door:
-            self._generation += 1
-            waiters, self._waiters = self._waiters, []
-        for ring in waiters:
-            ring()
-
 
 def _copies(jobs: Iterable[Job]) -> list[Job]:
     """Jobs to hand out; bound to a Penstock, the store's own would keep it alive for ever."""
@@ -648,10 +450,3 @@ def _overtaken(job: Job, change: Change, now: datetime) -> bool:
     """
     alive = job.expires_at is not None and job.expires_at > now
     return job.version != change.job.version or (change.move.event is Event.EXPIRED and alive)
-
-
-def _fits(job: Job, query: JobQuery) -> bool:
-    after = query.after
-    return (after is None or (job.id < after if query.newest_first else job.id > after)) and fits(
-        job, query
-    )

@@ -161,6 +161,11 @@ class PostgresTransaction(PostgresReading, Transaction):
         """See `Transaction.is_broken_by`."""
         return isinstance(error, psycopg.Error | NeedsAlone)
 
+    def link(self) -> None:
+        """See `Transaction.link`: who has the queue alone has done so before anything else."""
+        if self.mode is not Mode.ALONE and self.execute("any_arrived").fetchone()[0]:
+            raise NeedsAlone
+
     def reserve(self, jobs: int, entries: int) -> tuple[Sequence[int], Sequence[int]]:
         """See `Transaction.reserve`."""
         found: tuple[Sequence[int], Sequence[int]]

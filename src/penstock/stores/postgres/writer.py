@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from operator import attrgetter
+from typing import Any
 
 import psycopg
 from psycopg import errors
@@ -23,7 +24,7 @@ from penstock.core.store import Clock
 from penstock.stores.postgres.arriving import link
 from penstock.stores.postgres.connection import DAY, Address, begin, connect, translate
 from penstock.stores.postgres.transaction import Connection, Mode, NeedsAlone, PostgresTransaction
-from penstock.stores.sql.writer import Request, Writer
+from penstock.stores.sql.writer import Request, Verb, Writer
 
 _log = logging.getLogger(__name__)
 
@@ -48,7 +49,7 @@ class PostgresWriter(Writer):
         where: Address,
         sql: Mapping[str, str],
         clock: Clock | None,
-        modes: Mapping[str, Mode],
+        modes: Mapping[Verb[Any, Any], Mode],
         committed: Callable[[PostgresTransaction], None],
     ) -> None:
         super().__init__(where.name)
@@ -57,7 +58,7 @@ class PostgresWriter(Writer):
         self._clock = clock
         self._modes = modes
         # Verbs that had to be alone a moment ago will have to be again.
-        self._lonely: dict[str, float] = {}
+        self._lonely: dict[Verb[Any, Any], float] = {}
         self._committed = committed
         self._beginning = begin(where) + b"SELECT %s.enter(" % where.schema.encode()
         self._connection: Connection | None = None
@@ -100,10 +101,10 @@ class PostgresWriter(Writer):
             request.answer = self._translated(error)
 
     def _mode(self, request: Request) -> Mode:
-        name = request.verb.__name__
-        if self._lonely.get(name, 0.0) > time.monotonic():
+        verb = request.verb
+        if self._lonely.get(verb, 0.0) > time.monotonic():
             return Mode.ALONE
-        return self._modes.get(name, Mode.ALONE)
+        return self._modes.get(verb, Mode.ALONE)
 
     def _goes_beside(self, request: Request) -> bool:
         return self._mode(request) is Mode.BESIDE
@@ -123,7 +124,7 @@ class PostgresWriter(Writer):
             except NeedsAlone:
                 mode = Mode.ALONE
                 lonely = time.monotonic() + _LONELY
-                self._lonely.update((request.verb.__name__, lonely) for request in requests)
+                self._lonely.update((request.verb, lonely) for request in requests)
             except psycopg.Error as error:
                 if not self._may_help(error, n):
                     raise

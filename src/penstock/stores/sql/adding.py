@@ -10,7 +10,7 @@ from penstock.core.errors import JobNotFound, Overtaken, QueueFull
 from penstock.core.job import Change, Job, NewJob, OnFailure, Tail
 from penstock.core.lifecycle import State, abandon, frees, supersede
 from penstock.core.times import from_micros
-from penstock.stores.sql import rows
+from penstock.stores.sql import rows, seals
 from penstock.stores.sql.edges import inherit
 from penstock.stores.sql.moving import Moving, Taken
 from penstock.stores.sql.rows import BLOCKED, READY, SCHEDULED, STAGES, encoded
@@ -18,6 +18,37 @@ from penstock.stores.sql.transaction import Totals, Transaction
 
 Addition = tuple[Sequence[NewJob], str, Tail | None]
 """One call of `add`: the new jobs, the actor, and what a superseding one was merged with."""
+
+
+def add(tx: Transaction, calls: Sequence[Addition]) -> list[list[Job] | Exception]:
+    """See `Store.add`."""
+    seals.check_open(tx)
+    now = tx.now()
+    adding = Adding(tx, now, sum([len(jobs) for jobs, _, _ in calls]))
+    adding.look_up_keys(job.key for jobs, _, _ in calls for job in jobs if job.key is not None)
+    following: Following | None = None
+    answers: list[list[Job] | Exception] = []
+    for new, actor, tail in calls:
+        if tail is None:
+            answers.append(adding.call(new, actor))
+        else:
+            following = following or Following(tx, now, adding)
+            answers.append(following.add(new, actor, tail))
+    adding.write()
+    if adding.abandoned or following is not None:
+        return (following or Following(tx, now, adding)).write(calls, answers)
+    return answers
+
+
+def add_explained(
+    tx: Transaction, calls: Sequence[tuple[Sequence[NewJob], str, str]]
+) -> list[list[Job] | Exception]:
+    """As `add`, with a reason for the log."""
+    answers = add(tx, [(jobs, actor, None) for jobs, actor, _ in calls])
+    for (_, _, reason), answer in zip(calls, answers, strict=True):
+        if not isinstance(answer, Exception):
+            explain(tx, {job.version: reason for job in answer if is_new(job)})
+    return answers
 
 
 class Adding:

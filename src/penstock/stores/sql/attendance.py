@@ -1,6 +1,6 @@
 """Who works on the store, in the file: what the verbs about it do."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -19,8 +19,12 @@ def find(reading: Reading) -> list[WorkerInfo]:
     return roster(greeted, [_holding(row) for row in reading.execute("holdings")])
 
 
-def greet(tx: Transaction, workers: Iterable[WorkerInfo], now: int) -> list[str]:
+def greet(tx: Transaction, calls: Sequence[Sequence[WorkerInfo]]) -> list[list[str]]:
     """Write what workers say of themselves; those of them that should drain. Nobody is woken."""
+    return [_greet_one(tx, workers, tx.now()) for workers in calls]
+
+
+def _greet_one(tx: Transaction, workers: Sequence[WorkerInfo], now: int) -> list[str]:
     asked: list[str] = []
     for worker in workers:
         ((draining,),) = tx.execute("greet", _columns(worker, now)).fetchall()
@@ -29,17 +33,23 @@ def greet(tx: Transaction, workers: Iterable[WorkerInfo], now: int) -> list[str]
     return asked
 
 
-def drain(tx: Transaction, name: str) -> bool:
-    """Ask a worker to drain; whether it has greeted. Nobody is woken."""
+def drain(tx: Transaction, names: Sequence[str]) -> list[bool]:
+    """Ask each worker to drain; whether it has greeted. Nobody is woken."""
+    return [_drain_one(tx, name) for name in names]
+
+
+def _drain_one(tx: Transaction, name: str) -> bool:
     found = bool(tx.execute("drain", (name,)).fetchall())
     tx.written = tx.written or found
     return found
 
 
-def dismiss(tx: Transaction, names: Collection[str]) -> None:
+def dismiss(tx: Transaction, calls: Sequence[Sequence[str]]) -> list[None]:
     """Forget workers; nobody is woken."""
-    if tx.execute("dismiss", (encoded(list(names)),)).fetchall():
-        tx.written = True
+    for names in calls:
+        if tx.execute("dismiss", (encoded(list(names)),)).fetchall():
+            tx.written = True
+    return [None] * len(calls)
 
 
 def _columns(worker: WorkerInfo, now: int) -> tuple[Any, ...]:

@@ -20,11 +20,24 @@ from penstock.core.job import (
 from penstock.core.lifecycle import Event, State, abandon, frees
 from penstock.core.note import Notes
 from penstock.core.times import from_micros, span_to_micros, to_micros
-from penstock.stores.sql import noting, rows
+from penstock.stores.sql import noting, rows, seals
 from penstock.stores.sql.adding import add_tags
 from penstock.stores.sql.moving import Moving
 from penstock.stores.sql.rows import BLOCKED, READY, SCHEDULED, STAGES, encoded
 from penstock.stores.sql.transaction import Totals, Transaction, shift
+
+Restoration = tuple[Sequence[Record], Origin, str, Mapping[JobId, Notes]]
+"""One call of `restore`: the records, where they come from, the actor, and notes by ids there."""
+
+
+def restore(tx: Transaction, calls: Sequence[Restoration]) -> list[list[Job | None]]:
+    """See `Store.restore`."""
+    seals.check_lasting(tx)
+    now = tx.now()
+    return [
+        Restoring(tx, now, origin, actor, notes).call(records)
+        for records, origin, actor, notes in calls
+    ]
 
 
 class Restoring:

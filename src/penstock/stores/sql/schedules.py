@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from penstock.core.job import Job, NewJob
 from penstock.core.schedule import Due, Firing, Missed, Rhythm, Schedule
 from penstock.core.times import from_micros, span_from_micros, span_to_micros, to_micros
+from penstock.stores.sql import seals
 from penstock.stores.sql.adding import Adding, explain, is_new
 from penstock.stores.sql.rows import encoded
 from penstock.stores.sql.transaction import Reading, Transaction
@@ -47,8 +48,13 @@ def due(
     )
 
 
-def put(tx: Transaction, schedule: Schedule) -> Schedule | None:
-    """Write a schedule unless another write came first."""
+def put(tx: Transaction, calls: Sequence[Schedule]) -> list[Schedule | Exception | None]:
+    """Write each schedule unless another write came first."""
+    seals.check_lasting(tx)
+    return [_put_one(tx, schedule) for schedule in calls]
+
+
+def _put_one(tx: Transaction, schedule: Schedule) -> Schedule | None:
     row = tx.execute("schedule_version", (schedule.name,)).fetchone()
     if schedule.version != (0 if row is None else row[0]):
         return None
@@ -58,17 +64,23 @@ def put(tx: Transaction, schedule: Schedule) -> Schedule | None:
     return schedule
 
 
-def drop(tx: Transaction, name: str) -> bool:
-    """Remove a schedule, if it is there."""
+def drop(tx: Transaction, names: Sequence[str]) -> list[bool]:
+    """Remove each schedule, if it is there."""
+    return [_drop_one(tx, name) for name in names]
+
+
+def _drop_one(tx: Transaction, name: str) -> bool:
     dropped = tx.execute("drop_schedule", (name,)).fetchone() is not None
     tx.written = tx.written or dropped
     return dropped
 
 
 def fire(
-    tx: Transaction, calls: Sequence[tuple[Firing, str]], now: int
+    tx: Transaction, calls: Sequence[tuple[Firing, str]]
 ) -> list[list[Job] | Exception | None]:
     """Add the jobs of each firing that nobody else came first with."""
+    seals.check_open(tx)
+    now = tx.now()
     adding = Adding(tx, now, sum(len(firing.jobs) for firing, _ in calls))
     adding.look_up_keys(
         job.key for firing, _ in calls for job in firing.jobs if job.key is not None

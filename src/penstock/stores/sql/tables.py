@@ -5,6 +5,7 @@ from typing import Any, TypeVar
 
 from penstock.core.errors import StoreError
 from penstock.core.tables import Cursor, Dialect, Tables
+from penstock.stores.sql import seals
 from penstock.stores.sql.transaction import Reading, Transaction
 
 T = TypeVar("T")
@@ -56,8 +57,9 @@ class Joined(Spoken):
 Work = Callable[[Joined], Any]
 
 
-def run(tx: Transaction, works: Sequence[Work]) -> list[Any]:
+def transact(tx: Transaction, works: Sequence[Work]) -> list[Any]:
     """Do each of these; what one raises is its answer, and undoes what it has written."""
+    seals.check_open(tx)
     tx.written = True
     return [tx.shelter(lambda work=work: _whole(tx, work)) for work in works]  # type: ignore[misc] # bound at once
 

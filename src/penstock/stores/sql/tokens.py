@@ -7,6 +7,7 @@ import msgspec
 
 from penstock.core.times import from_micros, to_micros
 from penstock.core.token import Access, Token
+from penstock.stores.sql import seals
 from penstock.stores.sql.rows import encoded
 from penstock.stores.sql.transaction import Reading, Transaction
 
@@ -18,8 +19,13 @@ def find(reading: Reading) -> list[Token]:
     return [_token(row) for row in reading.execute("tokens")]
 
 
-def add(tx: Transaction, token: Token) -> bool:
-    """Write a token unless its name is taken."""
+def add(tx: Transaction, calls: Sequence[Token]) -> list[bool]:
+    """Write each token unless its name is taken."""
+    seals.check_lasting(tx)
+    return [_add_one(tx, token) for token in calls]
+
+
+def _add_one(tx: Transaction, token: Token) -> bool:
     columns = (
         token.name,
         token.digest,
@@ -30,9 +36,9 @@ def add(tx: Transaction, token: Token) -> bool:
     return _changed(tx, "add_token", columns)
 
 
-def drop(tx: Transaction, name: str) -> bool:
-    """Remove a token, if it is there."""
-    return _changed(tx, "drop_token", (name,))
+def drop(tx: Transaction, names: Sequence[str]) -> list[bool]:
+    """Remove each token, if it is there."""
+    return [_changed(tx, "drop_token", (name,)) for name in names]
 
 
 def _changed(tx: Transaction, query: str, parameters: Sequence[Any]) -> bool:

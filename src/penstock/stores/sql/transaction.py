@@ -87,6 +87,10 @@ class Transaction(Reading):
         """Whether nothing can be written any more after this."""
 
     @abstractmethod
+    def link(self) -> None:
+        """Tell those who wait for jobs of ends that were written outside of this package."""
+
+    @abstractmethod
     def reserve(self, jobs: int, entries: int) -> tuple[Sequence[int], Sequence[int]]:
         """Numbers for so many jobs and entries of the log, higher than any given before."""
 

@@ -14,13 +14,13 @@ from msgspec.structs import replace
 
 from penstock.core.errors import ConfigurationError, StoreError
 from penstock.core.job import Claim, Job, JobId
-from penstock.core.lifecycle import Done, State
+from penstock.core.lifecycle import Done
 from penstock.core.mirror import Mirror
 from penstock.core.size import StoreSize
 from penstock.core.store import Clock
+from penstock.stores.sql import adding, starting
 from penstock.stores.sql.adding import Addition
 from penstock.stores.sql.claiming import next_start
-from penstock.stores.sql.moving import Moving
 from penstock.stores.sql.store import SqlStore, answered
 from penstock.stores.sql.tables import Joined
 from penstock.stores.sql.transaction import Reading, Transaction
@@ -109,21 +109,8 @@ class SqliteStore(SqlStore):
         await self._write(mirrors.install, mirror)
 
     def _claim(self, tx: Transaction, calls: Sequence[Claim]) -> list[list[Job]]:
-        self._link(tx)
-        return super()._claim(tx, calls)
-
-    def _remove(self, tx: Transaction, found: str) -> int:
-        self._link(tx)  # who waits for a job must hear of its end before it is gone
-        return super()._remove(tx, found)
-
-    def _link(self, tx: Transaction) -> None:
-        """Tell those who wait for jobs that programs have ended with SQL alone."""
-        ended = tx.execute("arrived").fetchall()
-        if ended:
-            moving = Moving(tx, tx.now())
-            moving.arrive((), {job_id: (State(state), actor) for job_id, state, actor in ended}, ())
-            moving.write([])
-            tx.written = True
+        tx.link()
+        return starting.claim(tx, calls)
 
     # How verbs reach the file
 
@@ -176,7 +163,7 @@ class SqliteStore(SqlStore):
 
     async def _add_within(self, connection: Any, call: Addition) -> list[Job]:
         with self._joined(connection) as transaction:
-            return answered(self._add(transaction, [call]))
+            return answered(adding.add(transaction, [call]))
 
     async def finish(self, job: Job, outcome: Done, *, actor: str, connection: Any) -> Job:
         """See `Store.finish`."""

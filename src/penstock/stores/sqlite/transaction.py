@@ -6,9 +6,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from penstock.core.job import Job, JobQuery
+from penstock.core.lifecycle import State
 from penstock.core.store import Clock
 from penstock.stores.sql import load_queries, rows
 from penstock.stores.sql.adding import add_tags
+from penstock.stores.sql.moving import Moving
 from penstock.stores.sql.rows import encoded
 from penstock.stores.sql.transaction import Current, Reading, Search, Totals, Transaction
 from penstock.stores.sqlite.connection import statements
@@ -100,6 +102,15 @@ class SqliteTransaction(SqliteReading, Transaction):
     def is_broken_by(self, error: Exception) -> bool:  # noqa: ARG002 - only the statement is undone
         """See `Transaction.is_broken_by`."""
         return False
+
+    def link(self) -> None:
+        """See `Transaction.link`: jobs that programs have ended with SQL alone."""
+        ended = self._execute(SQL["arrived"]).fetchall()
+        if ended:
+            moving = Moving(self, self.now())
+            moving.arrive((), {job_id: (State(state), actor) for job_id, state, actor in ended}, ())
+            moving.write([])
+            self.written = True
 
     def reserve(self, jobs: int, entries: int) -> tuple[list[int], list[int]]:
         """See `Transaction.reserve`. Nobody else writes meanwhile."""

@@ -1,0 +1,117 @@
+"""An open store, and what every part of `Penstock` stands on."""
+
+import contextlib
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from typing import Self
+
+from penstock.core.errors import StoreError
+from penstock.core.store import Clock, Store
+from penstock.stores import open_store, system_clock
+
+_acting: ContextVar[str | None] = ContextVar("penstock_actor", default=None)
+
+
+@contextlib.contextmanager
+def acting_as(actor: str) -> Iterator[None]:
+    """Let the log name somebody else for what is done inside the block: whoever asked for it."""
+    before = _acting.set(actor)
+    try:
+        yield
+    finally:
+        _acting.reset(before)
+
+
+class _Process:
+    """This process: asking the system which it is, with every call, would cost a microsecond."""
+
+    pid = os.getpid()
+
+    @classmethod
+    def forked(cls) -> None:
+        """Note that this is another one now."""
+        cls.pid = os.getpid()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_Process.forked)
+
+
+class Opened:
+    """A store that the first call opens which needs it; parts of `Penstock` stand on this."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        actor: str | None = None,
+        clock: Clock = system_clock,
+        create: bool = True,
+        opener: Callable[..., Store] = open_store,
+    ) -> None:
+        self.url = url
+        self._actor = actor or f"{socket.gethostname()}:{os.getpid()}"
+        self._clock = clock
+        self._create = create
+        self._open = opener
+        self._store: Store | None = None
+        self._pid = 0
+        self._opening = threading.Lock()
+
+    @property
+    def actor(self) -> str:
+        """Who the log names for what is done here: see also `acting_as`."""
+        return _acting.get() or self._actor
+
+    @property
+    def store(self) -> Store:
+        """The open store. After a fork, the child cannot use the one its parent had opened."""
+        if self._store is None:
+            with self._opening:
+                if self._store is None:
+                    self._pid = _Process.pid
+                    self._store = self._open(self.url, clock=self._clock, create=self._create)
+        if self._pid != _Process.pid:
+            raise StoreError(
+                f"{self.url} was opened before this process was forked, and cannot be shared with "
+                "it; start processes first, or start them by 'spawn'"
+            )
+        return self._store
+
+    async def close(self) -> None:
+        """Let go of the store; what was acknowledged stays."""
+        if self._store is not None and self._pid == _Process.pid:
+            await self._store.close()
+            self._store = None
+
+    @property
+    def clock(self) -> Clock:
+        """What tells the time: the store, where that has a clock of its own."""
+        clock: Clock = getattr(self._store, "clock", self._clock)
+        return clock
+
+    @contextlib.contextmanager
+    def elsewhere(self, url: str, store: Store, clock: Clock) -> Iterator[None]:
+        """Work on another store inside the block, and on its own again behind it; for tests.
+
+        Who gives the store closes it. Its own stays as it is, open or not.
+        """
+        kept = self.url, self._clock, self._open, self._store, self._pid
+        self.url, self._clock, self._open = url, clock, lambda *_, **__: store
+        self._store = None
+        try:
+            yield
+        finally:
+            self.url, self._clock, self._open, self._store, self._pid = kept
+
+    async def __aenter__(self) -> Self:
+        """Open the store."""
+        _ = self.store
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Close the store."""
+        await self.close()
