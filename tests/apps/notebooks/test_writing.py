@@ -128,14 +128,14 @@ async def test_what_cannot_be_noted_together_is_noted_one_by_one(
     one: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batch = await created(one, "a.md", "b.md", "c.md")
-    finish = one.app.finish
+    finish_all = one.app.finish_all
 
-    async def finished(job: Any, *args: Any, **options: Any) -> Any:
-        if job.id == batch["events"][2]["event_id"] and job.attempt == 1:
+    async def finished(ended: Any, **options: Any) -> Any:
+        if any(job.id == batch["events"][2]["event_id"] and job.attempt == 1 for job, _ in ended):
             raise StoreError("not this one")
-        return await finish(job, *args, **options)
+        return await finish_all(ended, **options)
 
-    monkeypatch.setattr(one.app, "finish", finished)
+    monkeypatch.setattr(one.app, "finish_all", finished)
     await one.work()
     assert await statuses(one, batch) == ["completed"] * 3
     await one.check_agreement()
@@ -157,11 +157,13 @@ def test_many_contents_are_staged_with_and_without_the_call_of_the_system(
     tree: Tree, monkeypatch: pytest.MonkeyPatch, *, has_call: bool
 ) -> None:
     flushed: list[int] = []
-    if has_call:
-        monkeypatch.setattr(flushing, "_syncfs", lambda handle: flushed.append(handle) or 0)
-    else:
-        monkeypatch.setattr(flushing, "_syncfs", None)
-        monkeypatch.setattr(os, "fsync", flushed.append)
+
+    def flush(handle: int) -> int:
+        flushed.append(handle)
+        return 0
+
+    monkeypatch.setattr(flushing, "_syncfs", flush if has_call else None)
+    monkeypatch.setattr(os, "fsync", flush)
     staged = tree.stage_all([*(str(n).encode() for n in range(20)), None])
     assert [one.size if one else None for one in staged] == [1] * 10 + [2] * 10 + [None]
     assert len(flushed) == (1 if has_call else 21)

@@ -141,8 +141,9 @@ class Writer:
         if changed := [write.operation.path for write, found in placed if found is not None]:
             self._changed(tx, book, changed)
         tables.end_all_touches(tx, [write.job.id for write, _ in placed])
-        for (write, _), file in zip(placed, files, strict=True):
-            write.run.finish(as_result(file), connection=tx)
+        results = [as_result(file) for file in files]
+        runs = [write.run for write, _ in placed]
+        Context.finish_all(list(zip(runs, results, strict=True)), connection=tx)
 
     # On disk, in a thread
 
