@@ -113,6 +113,7 @@ async def test_same_path_twice_in_a_batch_keeps_its_order(api: Api) -> None:
     await api.work()
     assert await statuses(api, batch) == ["completed"] * 9
     assert api.disk() == {"a.md": "8"}
+    assert [file["version"] for file in (await api.on("GET", "/files"))["files"]] == [9]
 
 
 async def test_names_that_some_systems_take_for_the_same_are_not_written_together(
