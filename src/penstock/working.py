@@ -110,10 +110,15 @@ class Working(Queues, Looking):
         It is done if and only if you commit, and needs no `settle` then. Raises `LeaseLost` if the
         job is not held any more: roll back.
         """
-        actor = job.worker or self.actor
+        return (await self.finish_all([(job, outcome)], connection=connection))[0]
+
+    async def finish_all(self, ended: Sequence[tuple[Job, Done]], *, connection: Any) -> list[Job]:
+        """As `finish`, for several jobs of one worker at once; all of them or none."""
+        if not ended:
+            return []
+        actor = ended[0][0].worker or self.actor
         inside = joined(connection)
-        done = await self.store.finish(job, outcome, actor=actor, connection=inside)
-        return bind([done], self)[0]
+        return bind(await self.store.finish(ended, actor=actor, connection=inside), self)
 
     async def settle_held(
         self, results: Sequence[tuple[Job | Lease, Outcome]], *, refuse: bool = True

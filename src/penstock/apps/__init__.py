@@ -5,8 +5,9 @@ A module here offers `Settings`, a Struct whose fields are set in the section of
 is the folder for what the server keeps.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from penstock.http.routes import Route
@@ -25,3 +26,5 @@ class Application(NamedTuple):
     """What lasts while the server listens at this address; in one of its processes."""
     working: Callable[[], AbstractAsyncContextManager[Any]] = nullcontext
     """What works beside the jobs that the server runs; not where it runs none (`workers = 0`)."""
+    slots: Mapping[str, int] = MappingProxyType({})
+    """Queues with a worker of their own, which runs so many jobs at a time: they work together."""

@@ -117,10 +117,12 @@ class Store(Protocol):
         """
         ...
 
-    async def finish(self, job: Job, outcome: Done, *, actor: str, connection: Any) -> Job:
-        """End a run with success inside the caller's own transaction; see `add`.
+    async def finish(
+        self, ended: Sequence[tuple[Job, Done]], *, actor: str, connection: Any
+    ) -> list[Job]:
+        """End runs with success inside the caller's own transaction; see `add`.
 
-        Raises `LeaseLost` unless the lease that the job was claimed with is still held. Others
+        Raises `LeaseLost` unless the leases that the jobs were claimed with are still held. Others
         see the end, and what it means for them, when the caller has committed.
         """
         ...

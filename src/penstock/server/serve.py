@@ -118,7 +118,7 @@ class Serving:
         )
         self._service.guard(self._gate)
         self._listener: _Listener | None = None
-        self._worker: Worker | None = None
+        self._workers: list[Worker] = []
         self._told = False
 
     async def run(self, listening: socket.socket, ready: Callable[[], None]) -> None:
@@ -157,8 +157,8 @@ class Serving:
         self._service.let_go()
         if self._listener is not None:
             self._listener.should_exit = True
-        if self._worker is not None:
-            self._worker.stop()
+        for worker in self._workers:
+            worker.stop()
 
     async def _refuse_strangers(self) -> None:
         host = self._settings.host
@@ -190,22 +190,33 @@ class Serving:
             async with _kept_up(self._penstock):
                 yield
             return
-        self._worker = Worker(
-            self._penstock,
-            queues=sorted({task.queue for task in self._penstock.tasks.values()}),
-            concurrency=self._settings.workers,
-            grace=self._grace,
-        )
-        running = asyncio.create_task(self._work(self._worker))
-        running.add_done_callback(lambda _: self.stop())  # whatever ended it, it has to be seen
+        self._workers = self._made_workers()
+        running = [asyncio.create_task(self._work(worker)) for worker in self._workers]
+        for one in running:
+            one.add_done_callback(lambda _: self.stop())  # whatever ended it, it has to be seen
         try:
             yield
         finally:
-            self._worker.stop()
-            if self._worker.draining:  # it may be over, and what follows it is to end
-                running.cancel()
-            with suppress(asyncio.CancelledError):
-                await running
+            for worker, one in zip(self._workers, running, strict=True):
+                worker.stop()
+                if worker.draining:  # it may be over, and what follows it is to end
+                    one.cancel()
+            for one in running:
+                with suppress(asyncio.CancelledError):
+                    await one
+
+    def _made_workers(self) -> list[Worker]:
+        """One worker for each queue that has its own, and one for all others."""
+        slots: dict[str, int] = {}
+        for application in self._service.applications:
+            slots |= application.slots
+        others = {task.queue for task in self._penstock.tasks.values()} - slots.keys()
+        made = [(sorted(others), self._settings.workers)] if others else []
+        made += [([queue], concurrency) for queue, concurrency in slots.items()]
+        return [
+            Worker(self._penstock, queues=queues, concurrency=concurrency, grace=self._grace)
+            for queues, concurrency in made
+        ]
 
     async def _work(self, worker: Worker) -> None:
         """Run jobs; a server whose worker was drained goes on without one."""

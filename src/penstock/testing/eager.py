@@ -76,10 +76,10 @@ class _Inline(Proxy):
         now = {job.id: job for job in await self._store.get([job.id for job in added])}
         return [replace(now[job.id], duplicate=job.duplicate) for job in added]
 
-    async def finish(self, job: Job, outcome: Done, **_: Any) -> Job:
+    async def finish(self, ended: Sequence[tuple[Job, Done]], **_: Any) -> list[Job]:
         """See `Store.finish`. No transaction is joined."""
-        self._finished.add(job.id)
-        return (await self._app.settle([(job, outcome)]))[0]
+        self._finished.update(job.id for job, _ in ended)
+        return await self._app.settle(ended)
 
     async def _run(self, job: Job) -> tuple[Outcome, Exception | None]:
         notebook = Notebook(self._app)

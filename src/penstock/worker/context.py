@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import math
-from collections.abc import Awaitable, Generator
+from collections.abc import Awaitable, Generator, Sequence
 from contextvars import ContextVar
 from datetime import timedelta
 from typing import Any, NoReturn
@@ -115,10 +115,13 @@ class Context:
         `LeaseLost` when the job is not this run's any more, and `InvalidJob` for a result that is
         not JSON or too large.
         """
-        outcome = finished(result)
-        if isinstance(outcome, Failed):
-            raise InvalidJob(outcome.error)
-        finishing = self._finish(outcome, connection)
+        return self.finish_all([(self, result)], connection=connection)
+
+    @staticmethod
+    def finish_all(ended: Sequence[tuple["Context", Any]], *, connection: Any) -> Awaitable[None]:
+        """As `finish`, for several runs of one worker, each with its result: all or none."""
+        outcomes = [(run, _outcome(result)) for run, result in ended]
+        finishing = _finish(outcomes, connection)
         if asyncio._get_running_loop() is not None:  # noqa: SLF001 - the public one raises
             return finishing
         run_sync(finishing)
@@ -133,11 +136,6 @@ class Context:
         if self.cancelled:
             raise asyncio.CancelledError("the run was told to end")
 
-    async def _finish(self, outcome: Done, connection: Any) -> None:
-        book = self.book
-        self.finishing = True
-        await book.finish(self.job, outcome, connection)
-
     async def _save(self, text: str) -> None:
         await self.book.save(self.job, text)
         self._state = msgspec.json.decode(text)
@@ -148,6 +146,20 @@ class Context:
         if self._notebook is None:
             raise ConfigurationError("no worker runs this job: there is nowhere to write to")
         return self._notebook
+
+
+def _outcome(result: Any) -> Done:
+    outcome = finished(result)
+    if isinstance(outcome, Failed):
+        raise InvalidJob(outcome.error)
+    return outcome
+
+
+async def _finish(ended: Sequence[tuple[Context, Done]], connection: Any) -> None:
+    book = ended[0][0].book
+    for run, _ in ended:
+        run.finishing = True
+    await book.finish([(run.job, outcome) for run, outcome in ended], connection)
 
 
 class _Saved:

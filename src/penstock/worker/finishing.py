@@ -1,6 +1,7 @@
 """How a run comes to its end: by what it returns, or inside a transaction of its own."""
 
 import logging
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -34,14 +35,20 @@ def finished(result: Any) -> Done | Failed:
         return Failed(f"it ran, but its result is not JSON: {error}", permanent=True)
 
 
-async def settle_joined(penstock: Penstock, job: Job, outcome: Outcome) -> Job | None:
-    """What became of a job whose run joined a transaction of its own; None if it is lost.
+async def settle_joined(
+    penstock: Penstock, ended: Sequence[tuple[Job, Outcome]]
+) -> list[Job | None]:
+    """What became of jobs whose runs joined transactions of their own; None for one that is lost.
 
-    Without a commit the run has failed, whatever it returned.
+    Without a commit a run has failed, whatever it returned.
     """
-    found = await penstock.store.get([job.id])
-    if found and found[0].token == job.token and found[0].state.final:
-        return found[0]
+    found = {job.id: job for job in await penstock.store.get([job.id for job, _ in ended])}
+    return [await _settled(penstock, job, outcome, found.get(job.id)) for job, outcome in ended]
+
+
+async def _settled(penstock: Penstock, job: Job, outcome: Outcome, found: Job | None) -> Job | None:
+    if found and found.token == job.token and found.state.final:
+        return found
     failed = _UNCOMMITTED if isinstance(outcome, Done) else outcome
     try:
         (settled,) = await penstock.settle_held([(job, failed)])

@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime
 from typing import Any, Protocol
@@ -47,8 +47,8 @@ class Book(Protocol):
         """Write a checkpoint at once; raises `LeaseLost` if the run has lost its job."""
         ...
 
-    async def finish(self, job: Job, outcome: Done, connection: Any, /) -> None:
-        """End the run inside a transaction of its own; raises `LeaseLost` as well."""
+    async def finish(self, ended: Sequence[tuple[Job, Done]], connection: Any, /) -> None:
+        """End runs inside a transaction of their own; raises `LeaseLost` as well."""
         ...
 
     def saved(self, job: Job, /) -> object:
@@ -119,9 +119,9 @@ class Notebook:
         if not held:
             raise LeaseLost(job.id, job.token)
 
-    async def finish(self, job: Job, outcome: Done, connection: Any) -> None:
-        """End the run inside a transaction of its own; raises `LeaseLost` as well."""
-        await self._penstock.finish(job, outcome, connection=connection)
+    async def finish(self, ended: Sequence[tuple[Job, Done]], connection: Any) -> None:
+        """End runs inside a transaction of their own; raises `LeaseLost` as well."""
+        await self._penstock.finish_all(ended, connection=connection)
 
     def saved(self, job: Job) -> object:
         """The job's checkpoint, read while the caller waits, in an event loop as well."""

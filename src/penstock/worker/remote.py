@@ -1,6 +1,6 @@
 """What a run in a child process says about itself, on its way to the worker: both ends of it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -49,10 +49,10 @@ class RemoteBook:
         if self._ask("checkpoint", state) == _LOST:
             raise LeaseLost(job.id, job.token)
 
-    async def finish(self, job: Job, outcome: Done, connection: Any) -> None:
+    async def finish(self, ended: Sequence[tuple[Job, Done]], connection: Any) -> None:
         """End the run here, where the transaction is; the worker looks what became of it."""
         self._ask("finishing", None)
-        await self._penstock.finish(job, outcome, connection=connection)
+        await self._penstock.finish_all(ended, connection=connection)
 
     def saved(self, _job: Job) -> object:
         """The job's checkpoint."""

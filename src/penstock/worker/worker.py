@@ -292,11 +292,13 @@ class Worker:
 
     async def _settle_joined(self, ended: list[tuple[Run, Outcome]]) -> None:
         """Take out those that joined a transaction of their own, and see what became of it."""
-        for one in [one for one in ended if one[0].context.finishing]:
-            run, outcome = one
-            answer = await settle_joined(self._penstock, run.job, outcome)
-            ended.remove(one)
-            self._forget([run])
+        joined = [one for one in ended if one[0].context.finishing]
+        if not joined:
+            return
+        answers = await settle_joined(self._penstock, [(run.job, out) for run, out in joined])
+        ended[:] = [one for one in ended if not one[0].context.finishing]
+        self._forget([run for run, _ in joined])
+        for answer in answers:
             if answer is not None and answer.state is not State.DONE:
                 _report_failure(answer)
 

@@ -457,7 +457,9 @@ def test_file_that_may_not_be_read_does_not_hold_up_the_others(
     write(root, "a", "1")
     write(root, "b", "1")
     access = os.access
-    monkeypatch.setattr(os, "access", lambda path, mode: path.name != "b" and access(path, mode))
+    monkeypatch.setattr(
+        os, "access", lambda path, mode: Path(path).name != "b" and access(path, mode)
+    )
     assert committed(root, "a", "b").skipped == {"b": "it may not be read"}
 
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from penstock import Context, JobQuery, Penstock, Snooze, context
-from penstock.apps.ingest.batching import Batcher
+from penstock.apps.batching import Batcher
 from penstock.apps.ingest.children import Children
 from penstock.apps.ingest.items import Item, ItemType, Operation, payload_problems
 from penstock.apps.ingest.libraries import Libraries

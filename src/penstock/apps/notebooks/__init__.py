@@ -9,6 +9,7 @@ from penstock import Penstock
 from penstock.apps import Application
 from penstock.apps.notebooks.events import OperationRoutes
 from penstock.apps.notebooks.library import Library
+from penstock.apps.notebooks.operations import QUEUE
 from penstock.apps.notebooks.publishing import Publisher
 from penstock.apps.notebooks.reading_routes import ReadingRoutes
 from penstock.apps.notebooks.registry_routes import RegistryRoutes
@@ -18,6 +19,7 @@ from penstock.apps.notebooks.service import Notebooks
 from penstock.apps.notebooks.settings import Settings
 from penstock.apps.notebooks.tasks import register
 from penstock.apps.notebooks.tending import Tender
+from penstock.apps.notebooks.writing import AT_ONCE
 from penstock.http.routes import routes_of
 
 __all__ = ["Settings", "install"]
@@ -60,4 +62,5 @@ def install(penstock: Penstock, settings: Settings, data: Path | None = None) ->
         running,
         notebooks.let_go,
         working=working,
+        slots={QUEUE: AT_ONCE},
     )

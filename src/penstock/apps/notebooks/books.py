@@ -37,6 +37,9 @@ class Book:
         self.tree = Tree(Path(notebook.path)).prepare()
         self._lock = lock(self.tree.root, notebook.name)
         self.committing = asyncio.Lock()
+        self.steady = asyncio.Lock()
+        """Held while the disk is compared with what is known, and while a folder's files change
+        on both: they would look as if others had moved or removed them."""
         self._written: dict[str, tuple[int, int, int, int]] = {}
         self.watcher: Watcher | None = None
         self.watching: asyncio.Task[None] | None = None

@@ -91,10 +91,11 @@ class Committer:
         self._repository.refuse_if_busy()
         for _ in range(_TRIES):
             self._wait_for_the_index()
-            head = self._repository.head()
+            head, base = self._repository.head_and_tree()
             with self._own_index(head) as index:
-                self._take_back(self._tree(index))
-                made = self._made(head, index, paths, earlier, text)
+                base = base or self._tree(index)
+                self._take_back(base)
+                made = self._made(head, base, index, paths, earlier, text=text)
                 if made is None or self._is_moved(head, made):
                     self._brought.unlink(missing_ok=True)
                     return made
@@ -105,13 +106,14 @@ class Committer:
     def _made(
         self,
         head: str | None,
+        base: str,
         index: Path,
         paths: Collection[str],
         earlier: Sequence[Mapping[str, Kept]],
+        *,
         text: str | None,
     ) -> Commit | None:
-        before, last = self._tree(index), head
-        base = before
+        before, last = base, head
         for contents in earlier:
             self._put(contents, index)
             tree = self._tree(index)
@@ -177,23 +179,20 @@ class Committer:
 
     def _commit_tree(self, tree: str, parent: str | None, text: str) -> str:
         parents = ("-p", parent) if parent else ()
-        env = self._identity()
         words = ("commit-tree", tree, *parents, "-F", "-")
-        return self._git(*words, stdin=text.encode(), env=env).decode().strip()
-
-    def _identity(self) -> dict[str, str]:
-        author = self._author
-        if author is None:
-            words = ("-c", "user.useConfigOnly=true", "var", "GIT_COMMITTER_IDENT")
-            if self._git.ask(*words).code == 0:
-                return {}
-            author = NOBODY
-        return {
+        if self._author is None:
+            configured = ("-c", "user.useConfigOnly=true")
+            answer = self._git.ask(*configured, *words, stdin=text.encode())
+            if answer.code == 0:
+                return answer.out.decode().strip()
+        author = self._author or NOBODY
+        env = {
             "GIT_AUTHOR_NAME": author.name,
             "GIT_AUTHOR_EMAIL": author.email,
             "GIT_COMMITTER_NAME": author.name,
             "GIT_COMMITTER_EMAIL": author.email,
         }
+        return self._git(*words, stdin=text.encode(), env=env).decode().strip()
 
     # The repository's own index, and HEAD
 

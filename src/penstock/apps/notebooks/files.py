@@ -10,8 +10,7 @@ import os
 import shutil
 import stat
 import uuid
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from io import BufferedReader
 from pathlib import Path
@@ -26,6 +25,7 @@ from penstock.apps.notebooks.errors import (
     Permanent,
     sorted_out,
 )
+from penstock.apps.notebooks.flushing import flush_files, flush_folder
 from penstock.apps.notebooks.keeping import Keeper, Kept
 from penstock.apps.notebooks.paths import STATE
 from penstock.apps.notebooks.renaming import rename_new, swap
@@ -33,7 +33,6 @@ from penstock.apps.notebooks.renaming import rename_new, swap
 _STAGED = f"{STATE}/staged"
 _KEPT = f"{STATE}/kept"
 _TRASH = f"{STATE}/trash"
-_SIDE_BY_SIDE = 16
 _TRIES = 20
 """Between a look and a rename others may add or remove the file; so often is unheard of."""
 
@@ -78,14 +77,15 @@ class Staging:
         with _sorting("the content"):
             self._file.write(piece)
 
-    def finish(self, *, named: bool = True) -> Staged:
-        """The whole content, on disk; unless it is to be `named`, its name may not be yet."""
+    def finish(self, *, flush: bool = True) -> Staged:
+        """The whole content, on disk; unless `flush`, it is for the caller to see to that."""
         with _sorting("the content"):
             self._file.flush()
-            os.fsync(self._file.fileno())
+            if flush:
+                os.fsync(self._file.fileno())
             self._file.close()
-            if named:
-                _sync_folder(Path(self._file.name).parent)
+            if flush:
+                flush_folder(str(Path(self._file.name).parent))
         return Staged(self._name, self._size, self._digest.hexdigest())
 
 
@@ -94,6 +94,7 @@ class Tree:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self._staged = f"{root}/{_STAGED}"
         self.keeper = Keeper(root / _KEPT)
 
     def prepare(self) -> Self:
@@ -138,7 +139,7 @@ class Tree:
     def staging(self, limit: int | None = None) -> Iterator[Staging]:
         """Stage a content inside the block; what is not finished leaves nothing behind."""
         name = uuid.uuid4().hex
-        place = self.root / _STAGED / name
+        place = Path(self._staged, name)
         try:
             with _sorting("the content"):
                 file = place.open("xb")
@@ -158,26 +159,24 @@ class Tree:
             return staging.finish()
 
     def stage_all(self, contents: Sequence[bytes | None]) -> list[Staged | None]:
-        """The same for many: side by side, so that the disk can flush several at once."""
+        """The same for many, which are flushed to the disk together."""
         done: list[Staged | None] = []
         try:
-            with ThreadPoolExecutor(_SIDE_BY_SIDE) as threads:
-                for staged in threads.map(self._stage_unnamed, contents):
-                    done.append(staged)  # noqa: PERF402 - what is there is let go of if one fails
+            for content in contents:
+                staged = None if content is None else self._stage_unflushed(content)
+                done.append(staged)
             with _sorting(_STAGED):
-                _sync_folder(self.root / _STAGED)
+                flush_files(self._staged, [one.name for one in done if one])
         except BaseException:
-            for staged in filter(None, done):
-                self.discard(staged.name)
+            for one in filter(None, done):
+                self.discard(one.name)
             raise
         return done
 
-    def _stage_unnamed(self, content: bytes | None) -> Staged | None:
-        if content is None:
-            return None
+    def _stage_unflushed(self, content: bytes) -> Staged:
         with self.staging() as staging:
             staging.write(content)
-            return staging.finish(named=False)
+            return staging.finish(flush=False)
 
     def staged(self) -> list[str]:
         """The names of all staged contents, to find those that no job waits for."""
@@ -192,7 +191,7 @@ class Tree:
     def place(
         self, staged: Staged, path: str, *, known: str | None = None, keep: bool = True
     ) -> Facts:
-        """Put a staged content at a path, whether there is a file or not; made durable.
+        """Put a staged content at a path, whether there is a file or not; durable after `flush`.
 
         `known` is the hash of the file as the caller knows it. Where something else is found, it is
         put aside for history, if `keep`. Once it is done, doing it again changes nothing.
@@ -202,10 +201,16 @@ class Tree:
                 self._settle(staged, path, known, self.keeper.next_number(path), keep=keep)
                 with os.fdopen(open_file(name, folder, path), "rb") as file:
                     return _facts(file, path)
-            source = self.root / _STAGED / staged.name
-            if not source.exists():
+            if not os.path.lexists(f"{self._staged}/{staged.name}"):
                 return self._placed_before(staged, path)
             return self._put(staged, path, known, folder, name, keep=keep)
+
+    def flush(self, paths: Collection[str]) -> None:
+        """Make durable what was put at these paths: each folder once, however many are in it."""
+        for above, path in {split(path)[0]: path for path in paths}.items():
+            # What is gone already, somebody else has removed.
+            with suppress(Permanent), _sorting(path), folder_at(self.root, above) as folder:
+                os.fsync(folder)
 
     def move(self, source: str, target: str) -> None:
         """Move a file or a folder with all that is in it, by one rename; made durable.
@@ -302,13 +307,12 @@ class Tree:
         self, staged: Staged, path: str, known: str | None, folder: int, name: str, *, keep: bool
     ) -> Facts:
         number = self.keeper.next_number(path)
-        source = self.root / _STAGED / staged.name
+        source = Path(self._staged, staged.name)
         if keep:
             self.keeper.copy(source, path, staged.hash, number + 1, is_own=True)
         ours = source.stat()
         with folder_at(self.root, _STAGED) as staging:
             self._exchange(staged.name, staging, name, folder, path)
-        os.fsync(folder)
         self._settle(staged, path, known, number, keep=keep)
         return Facts(ours.st_size, ours.st_mtime_ns, ours.st_ino, staged.hash)
 
@@ -403,14 +407,6 @@ def _refuse_unless_file(found: os.stat_result, path: str) -> None:
         raise Exists(f"{path!r} is a folder")
     if not stat.S_ISREG(found.st_mode):
         raise Permanent(f"{path!r} is not a regular file")
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 @contextmanager

@@ -32,6 +32,8 @@ _SETTINGS = (
 )
 _HOOKLESS = ("-c", f"core.hooksPath={os.devnull}")
 _LOCKED = "index.lock"
+_POLITE = 5
+"""How much requests go before git, where both want the processor."""
 
 
 class Answer(NamedTuple):
@@ -111,7 +113,7 @@ class Git:
     ) -> "subprocess.Popen[bytes]":
         command = ["git", "-C", str(self.folder), *self._settings, *words]
         try:
-            return subprocess.Popen(  # noqa: S603 - words of ours; paths stand behind `--`
+            process = subprocess.Popen(  # noqa: S603 - words of ours; paths stand behind `--`
                 command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -122,6 +124,9 @@ class Git:
             )
         except FileNotFoundError as error:
             raise Permanent("git is not installed") from error
+        with suppress(ProcessLookupError, PermissionError):
+            os.setpriority(os.PRIO_PROCESS, process.pid, os.nice(0) + _POLITE)
+        return process
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:

@@ -13,9 +13,10 @@ import threading
 from pathlib import Path
 from typing import NamedTuple
 
-_PATH = "path"
+_PATH = ".path"
 _OWN = ".own"
 _UNREAD = "unread"
+_HALF = "half"
 
 
 class Kept(NamedTuple):
@@ -32,25 +33,32 @@ class Kept(NamedTuple):
 
 
 class Keeper:
-    """The contents put aside for one notebook. Survives the process, not a loss of power."""
+    """The contents put aside for one notebook. Survives the process, not a loss of power.
+
+    All are in one folder, which is read once: whoever has the notebook has it alone. A content is
+    called by its path's mark, its number and its hash. The path itself is noted only where a
+    commit has to find it without being told of it.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._read: dict[str, list[Kept]] | None = None
         self.busy = threading.RLock()
-        """Held while something is put aside: folders that are empty go away otherwise."""
+        """Held while something is put aside or let go."""
 
     def of(self, path: str) -> list[Kept]:
         """What is put aside for a path, the oldest first."""
-        return _kept_in(self._place(path))
+        with self.busy:
+            return sorted(self._shelves().get(_mark(path), ()))
 
     def displaced(self) -> dict[str, list[Kept]]:
         """What is put aside for all paths at which something was overwritten or removed."""
-        found = {}
-        for place in self._folder.iterdir():
-            kept = _kept_in(place)
-            if not all(one.is_own for one in kept):
-                found[os.fsdecode((place / _PATH).read_bytes())] = kept
-        return found
+        with self.busy:
+            return {
+                os.fsdecode(self._note(mark).read_bytes()): sorted(kept)
+                for mark, kept in self._shelves().items()
+                if not all(one.is_own for one in kept)
+            }
 
     def next_number(self, path: str) -> int:
         """The number of what comes after all that is put aside for a path."""
@@ -61,48 +69,63 @@ class Keeper:
     ) -> None:
         """Put a copy aside: the file may be written to by others. `is_own` if it stays."""
         with self.busy:
-            place = self._made(path)
-            half = place / "half"
+            half = self._folder / _HALF
             shutil.copyfile(content, half)
-            half.rename(place / f"{number}-{digest}{_OWN if is_own else ''}")
+            if is_own:
+                self._put(half, path, f"{number}-{digest}{_OWN}")
+            else:
+                self.take(half, path, digest, number)
 
     def take(self, content: Path, path: str, digest: str, number: int) -> None:
         """Put a file aside that is not needed where it is."""
         with self.busy:
-            content.rename(self._made(path) / f"{number}-{digest}")
+            self._note(_mark(path)).write_bytes(os.fsencode(path))
+            self._put(content, path, f"{number}-{digest}")
 
     def spot(self, path: str, number: int) -> Path:
         """Where to rename a file to that is about to go, while `busy` is held."""
-        return self._made(path) / f"{number}-{_UNREAD}"
+        return self._folder / f"{_mark(path)}-{number}-{_UNREAD}"
 
     def drop(self, kept: list[Kept]) -> None:
         """Let contents go: they are in history, or need not be."""
-        for one in kept:
-            one.file.unlink(missing_ok=True)
-        for place in {one.file.parent for one in kept}:
-            with self.busy:
-                if place.exists() and [file.name for file in place.iterdir()] == [_PATH]:
-                    shutil.rmtree(place)
+        with self.busy:
+            for one in kept:
+                one.file.unlink(missing_ok=True)
+                self._forget(one.file)
 
-    def _place(self, path: str) -> Path:
-        return self._folder / hashlib.sha256(os.fsencode(path)).hexdigest()[:32]
+    def _put(self, content: Path, path: str, name: str) -> None:
+        shelves = self._shelves()
+        place = self._folder / f"{_mark(path)}-{name}"
+        content.rename(place)
+        _shelve(shelves, place)
 
-    def _made(self, path: str) -> Path:
-        place = self._place(path)
-        if not place.exists():
-            place.mkdir(exist_ok=True)
-            (place / _PATH).write_bytes(os.fsencode(path))
-        return place
+    def _shelves(self) -> dict[str, list[Kept]]:
+        if self._read is None:
+            self._read = {}
+            for file in self._folder.iterdir():
+                _shelve(self._read, file)
+        return self._read
+
+    def _forget(self, file: Path) -> None:
+        mark = file.name.partition("-")[0]
+        shelf = self._shelves().get(mark)
+        if shelf is None:
+            return
+        shelf[:] = [one for one in shelf if one.file.name != file.name]
+        if not shelf:
+            del self._shelves()[mark]
+            self._note(mark).unlink(missing_ok=True)
+
+    def _note(self, mark: str) -> Path:
+        return self._folder / f"{mark}{_PATH}"
 
 
-def _kept_in(place: Path) -> list[Kept]:
-    try:
-        found = list(place.iterdir())
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    kept = []
-    for file in found:
-        number, _, digest = file.name.removesuffix(_OWN).partition("-")
-        if number.isdigit() and digest:
-            kept.append(Kept(int(number), digest, file))
-    return sorted(kept)
+def _shelve(shelves: dict[str, list[Kept]], file: Path) -> None:
+    mark, _, about = file.name.removesuffix(_OWN).partition("-")
+    number, _, digest = about.partition("-")
+    if number.isdigit():
+        shelves.setdefault(mark, []).append(Kept(int(number), digest, file))
+
+
+def _mark(path: str) -> str:
+    return hashlib.sha256(os.fsencode(path)).hexdigest()[:32]

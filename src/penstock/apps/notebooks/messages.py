@@ -81,6 +81,8 @@ def parsed(names: bytes) -> list[Change]:
 def _text(path: bytes) -> str:
     """A path for reading: a message is UTF-8 in one line, and old paths may be neither."""
     text = path.decode(errors="replace")
+    if text.isprintable():
+        return text
     return "".join(
         letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text
     )

@@ -77,6 +77,29 @@ def parents(path: str) -> Iterator[str]:
         yield path
 
 
+class Abreast:
+    """Paths that can be written side by side: none is another, above it, or alike elsewhere."""
+
+    def __init__(self) -> None:
+        self._spelled: dict[str, str] = {}
+        self._files: set[str] = set()
+
+    def admits(self, path: str) -> bool:
+        """Whether this one can be with the others; if so, it is."""
+        above = {fold(one): one for one in parents(path)}
+        folded = fold(path)
+        if (
+            folded in self._spelled
+            or not self._files.isdisjoint(above)
+            or any(self._spelled.get(one, spelled) != spelled for one, spelled in above.items())
+        ):
+            return False
+        self._spelled |= above
+        self._spelled[folded] = path
+        self._files.add(folded)
+        return True
+
+
 def _plain(name: str) -> str:
     """A name as other systems read it: some see no invisible letters, dots or spaces at its end."""
     visible = "".join(letter for letter in name if unicodedata.category(letter) != "Cf")

@@ -4,7 +4,7 @@ Everything here is decided in the transaction that stores the jobs, so that two 
 see each other.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import NamedTuple
@@ -15,9 +15,11 @@ from penstock import Job, JobId, NewJob, OnFailure, Penstock, Scope, Transaction
 from penstock.apps.notebooks import tables, touches
 from penstock.apps.notebooks.errors import Exists, Missing, Permanent
 from penstock.apps.notebooks.operations import Operation, merged
-from penstock.apps.notebooks.paths import is_within, parents
+from penstock.apps.notebooks.paths import Abreast, is_within, parents
 
 _AT_ONCE = 500
+_TOGETHER = 100
+"""Members of a batch that may begin together: so many look again when one before them fails."""
 _SOONER = 8
 """Commits and other settings do not wait behind a backlog of operations."""
 Change = tuple[str, str | None]
@@ -114,19 +116,21 @@ class Publisher:
         """Store a batch in this transaction."""
         reserved = tables.number(tx, "file", len(asked))
         wanted: list[Operation] = []
-        new: list[NewJob] = []
+        after: list[frozenset[int]] = []
         touched: set[str] = set()
         for n, one in enumerate(asked):
             located = replace(_located(tx, one, reserved + n), member=n)
-            after = _waits_for(tx, located)
-            if after or not touched.isdisjoint((located.path, *parents(located.path))):
+            after.append(_waits_for(tx, located))
+            if after[-1] or not touched.isdisjoint((located.path, *parents(located.path))):
                 located = _by_path(one, located)
             touched.update(located.touched)
             wanted.append(located)
-            new.append(
-                replace(self._job(located, after, correlation), follows=(n - 1,) if n else ())
-            )
-        jobs = tx.enqueue(new)
+        jobs = tx.enqueue(
+            [
+                replace(self._job(one, before, correlation), follows=(first - 1,) if first else ())
+                for one, before, first in zip(wanted, after, _companies(wanted), strict=True)
+            ]
+        )
         for job, one in zip(jobs, wanted, strict=True):
             touches.add_touches(tx, job.id, one)
         return [
@@ -178,6 +182,25 @@ def _located(tx: Transaction, asked: Operation, reserved: int) -> Operation:
 def _by_path(asked: Operation, located: Operation) -> Operation:
     """An operation that waits: at a path that was asked for may be another file by then."""
     return replace(located, file=asked.file) if asked.kind != "create" else located
+
+
+def _companies(wanted: Sequence[Operation]) -> Iterator[int]:
+    """For each member of a batch, the first of those that it may begin together with.
+
+    All of them wait for the one before that. Writes of different files may begin together: who
+    runs them keeps their order.
+    """
+    first, paths = 0, Abreast()
+    for n, one in enumerate(wanted):
+        is_free = _is_write(one) and _is_write(wanted[first]) and n - first < _TOGETHER
+        if not is_free or not paths.admits(one.path):
+            first, paths = n, Abreast()
+            paths.admits(one.path)
+        yield first
+
+
+def _is_write(one: Operation) -> bool:
+    return one.kind in ("create", "update") and not one.folder
 
 
 def _waits_for(tx: Transaction, operation: Operation) -> frozenset[int]:

@@ -131,7 +131,8 @@ class _Look:
         there = dict(self._walk())
         new: dict[str, Facts] = {}
         for path, about in there.items():
-            self._compare(path, about, known.get(path), new)
+            if path in known or self._is_path(path):
+                self._compare(path, about, known.get(path), new)
         missing = {path: one for path, one in known.items() if path not in there}
         self._tell_moves(new, missing)
         for path, facts in new.items():
@@ -158,7 +159,7 @@ class _Look:
                 continue
             if stat.S_ISDIR(about.st_mode):
                 yield from self._below(path)
-            elif stat.S_ISREG(about.st_mode) and self._is_path(path):
+            elif stat.S_ISREG(about.st_mode):
                 yield path, about
 
     def _look(self, path: str) -> os.stat_result | None:
@@ -180,7 +181,7 @@ class _Look:
                 continue
             if entry.is_dir(follow_symlinks=False):
                 yield from self._below(path)
-            elif entry.is_file(follow_symlinks=False) and self._is_path(path):
+            elif entry.is_file(follow_symlinks=False):
                 try:
                     yield path, entry.stat(follow_symlinks=False)
                 except OSError:

@@ -58,6 +58,14 @@ class Repository(NamedTuple):
         answer = self.git.ask("rev-parse", "--quiet", "--verify", "HEAD^{commit}")
         return None if answer.code else answer.out.decode().strip()
 
+    def head_and_tree(self) -> tuple[str | None, str | None]:
+        """The commit that the next one follows, and what is in it; None before the first."""
+        answer = self.git.ask("rev-parse", "--quiet", "HEAD^{commit}", "HEAD^{tree}")
+        if answer.code:
+            return None, None
+        head, tree = answer.out.decode().split()
+        return head, tree
+
     def commit_named(self, text: str) -> str:
         """The full id of a commit, of at least four of its letters; raises `Missing`."""
         if not _COMMIT.fullmatch(text):

@@ -7,29 +7,29 @@ ends the job, so that a later run finds its own file, or its own rename, and goe
 import asyncio
 import stat
 from collections.abc import Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, nullcontext
 from datetime import UTC, datetime, timedelta
 from functools import wraps
 from typing import Any
 
-from penstock import Cancel, Context, Job, JobQuery, Penstock, State, Transaction, context
+from penstock import Cancel, Context, Job, JobQuery, Penstock, Transaction, context
 from penstock.apps.notebooks import syncing, tables, touches
 from penstock.apps.notebooks.books import Book
 from penstock.apps.notebooks.committing import Commit
 from penstock.apps.notebooks.errors import Exists, Missing, Passing, Permanent
-from penstock.apps.notebooks.files import Facts, Tree
+from penstock.apps.notebooks.files import Tree
 from penstock.apps.notebooks.library import Library
-from penstock.apps.notebooks.mime import HEAD, mime_type
 from penstock.apps.notebooks.operations import Operation
 from penstock.apps.notebooks.paths import is_within
-from penstock.apps.notebooks.publishing import Conflict, Publisher, check_version
+from penstock.apps.notebooks.publishing import Publisher, check_version
 from penstock.apps.notebooks.reconciling import reconcile
 from penstock.apps.notebooks.settings import Settings
 from penstock.apps.notebooks.shapes import as_result
 from penstock.apps.notebooks.tables import File
+from penstock.apps.notebooks.writing import ENDED_BADLY, Writer, check_unedited, mime_of
 
 Handler = Callable[[Operation], Coroutine[Any, Any, None]]
 _SHORTEST = timedelta(seconds=1)
-_ENDED_BADLY = frozenset({State.FAILED, State.CANCELLED})
 
 
 class Runner:
@@ -44,36 +44,20 @@ class Runner:
         self._interval = settings.commit_interval
         self._author = settings.author
         self._many = settings.commit_paths
+        rest = timedelta(seconds=settings.retry_delay)
+        self._writer = Writer(penstock, library, self._changed, rest)
 
     async def write(self, operation: Operation) -> None:
         """Create or update a file. A second run finds the content in place."""
         if operation.folder:
             await self.make_folder(operation)
             return
-        run, book = await self._begin(operation)
-        known = await self._known(operation)
-        if known is None:
-            await self._refuse_clash(operation, operation.path)
-        found = await asyncio.to_thread(_write, book, operation, known, run.job.attempt)
-
-        def note(tx: Transaction) -> dict[str, Any]:
-            file = _written(tx, operation, found)
-            tables.put_file(tx, file)
-            if found is not None:
-                self._changed(tx, book, [file.path])
-            return as_result(file)
-
-        await self._finish(run, note)
+        await self._writer.write(operation)
 
     async def delete(self, operation: Operation) -> None:
         """Delete a file or a folder. A second run finds it gone, and forgets it."""
         run, book = await self._begin(operation)
         known = await self._known(operation)
-        if operation.folder:
-            hashes = await self._hashes(operation)
-            await asyncio.to_thread(_delete_folder, book, operation, hashes, run.job.attempt)
-        else:
-            await asyncio.to_thread(_delete, book, operation, known)
 
         def note(tx: Transaction) -> dict[str, Any]:
             count = 0
@@ -87,7 +71,13 @@ class Runner:
                 self._changed(tx, book, [operation.path])
             return {"path": operation.path, "deleted": True, "file_count": count}
 
-        await self._finish(run, note)
+        async with _steady(book, operation):
+            if operation.folder:
+                hashes = await self._hashes(operation)
+                await asyncio.to_thread(_delete_folder, book, operation, hashes, run.job.attempt)
+            else:
+                await asyncio.to_thread(_delete, book, operation, known)
+            await self._finish(run, note)
 
     async def move(self, operation: Operation) -> None:
         """Move a file or a folder. A second run finds it at its new place."""
@@ -95,9 +85,8 @@ class Runner:
         known = await self._known(operation)
         target = str(operation.to)
         await self._refuse_clash(operation, target)
-        mime = await asyncio.to_thread(_move, book, operation, known, run.job.attempt)
 
-        def note(tx: Transaction) -> dict[str, Any]:
+        def note(tx: Transaction, mime: str) -> dict[str, Any]:
             now = datetime.now(UTC)
             if operation.folder:
                 self._changed(tx, book, [operation.path, target])
@@ -112,7 +101,9 @@ class Runner:
             tables.put_file(tx, file)
             return as_result(file)
 
-        await self._finish(run, note)
+        async with _steady(book, operation):
+            mime = await asyncio.to_thread(_move, book, operation, known, run.job.attempt)
+            await self._finish(run, lambda tx: note(tx, mime))
 
     async def make_folder(self, operation: Operation) -> None:
         """Make a folder. A second run finds it."""
@@ -192,7 +183,7 @@ class Runner:
         async def run(operation: Operation) -> None:
             try:
                 await handler(operation)
-            except Permanent:
+            except (Permanent, Cancel):
                 job_id = context().job.id
                 await self._penstock.transact(lambda tx: touches.end_touches(tx, job_id))
                 raise
@@ -208,7 +199,7 @@ class Runner:
     async def _check_batch(self, job: Job) -> None:
         """Go no further if a member of the batch before this one has not succeeded."""
         query = JobQuery(
-            correlation=job.correlation, states=_ENDED_BADLY, newest_first=False, limit=1
+            correlation=job.correlation, states=ENDED_BADLY, newest_first=False, limit=1
         )
         for stopped in await self._penstock.find(query):
             if stopped.id < job.id:
@@ -258,52 +249,18 @@ class Runner:
         return timedelta(seconds=self._interval if own is None else own)
 
 
+def _steady(book: Book, operation: Operation) -> AbstractAsyncContextManager[Any]:
+    """While all files of a folder change, on the disk and in the tables, nobody compares them."""
+    return book.steady if operation.folder else nullcontext()
+
+
 # On disk, in threads
-
-
-def _write(
-    book: Book, operation: Operation, known: File | None, attempt: int
-) -> tuple[Facts, str] | None:
-    """Put the content in place; None for a change of metadata alone."""
-    tree = book.tree
-    found = tree.look(operation.path)
-    check_version(operation, known)
-    if operation.version is not None and known is not None and found is not None:
-        _check_unedited(tree, operation, known)
-    if operation.exists is False and (known or found) and not _is_own(tree, operation, attempt):
-        raise Exists(f"there is something at {operation.path!r} already")
-    is_other = known is not None and operation.file not in (None, known.id)
-    if operation.exists and (is_other or not (known or found)):
-        raise Missing(f"there is no file at {operation.path!r} any more")
-    if operation.content is None:
-        if found is None and known is None:
-            raise Missing(f"there is no file at {operation.path!r}")
-        return None
-    facts = tree.place(
-        operation.content, operation.path, known=known.hash if known else None, keep=book.git
-    )
-    book.wrote(operation.path, facts)
-    return facts, _mime(tree, operation.path)
-
-
-def _is_own(tree: Tree, operation: Operation, attempt: int) -> bool:
-    """Whether an earlier run of this job has put the content in place."""
-    staged = operation.content
-    return attempt > 1 and staged is not None and staged.name not in tree.staged()
-
-
-def _check_unedited(tree: Tree, operation: Operation, known: File) -> None:
-    """A change that is based on a version must not overwrite an edit that nobody has seen."""
-    facts = tree.facts(operation.path)
-    ours = operation.content.hash if operation.content else None
-    if facts.hash not in (known.hash, ours):
-        raise Conflict(operation.path, known.version, known.version + 1)
 
 
 def _delete(book: Book, operation: Operation, known: File | None) -> None:
     check_version(operation, known)
     if operation.version is not None and known and book.tree.look(operation.path):
-        _check_unedited(book.tree, operation, known)
+        check_unedited(book.tree, operation, known)
     is_other = operation.exists and known is not None and operation.file not in (None, known.id)
     removed = not is_other and book.tree.remove(
         operation.path, known=known.hash if known else None, keep=book.git
@@ -330,7 +287,7 @@ def _move(book: Book, operation: Operation, known: File | None, attempt: int) ->
         tree.move(operation.path, target)
     elif not _was_moved(tree, operation, known, attempt):
         raise Missing(f"there is nothing at {operation.path!r} to move")
-    return "" if operation.folder else _mime(tree, target)
+    return "" if operation.folder else mime_of(tree, target)
 
 
 def _was_moved(tree: Tree, operation: Operation, known: File | None, attempt: int) -> bool:
@@ -348,38 +305,3 @@ def _make_folder(tree: Tree, path: str) -> None:
     if found is not None and not stat.S_ISDIR(found.st_mode):
         raise Exists(f"there is a file at {path!r} already")
     tree.make_folder(path)
-
-
-def _mime(tree: Tree, path: str) -> str:
-    named = mime_type(path)
-    if named != "application/octet-stream":
-        return named
-    with tree.open(path) as file:
-        return mime_type(path, file.read(HEAD))
-
-
-# In the transaction
-
-
-def _written(tx: Transaction, operation: Operation, found: tuple[Facts, str] | None) -> File:
-    """The file as it is to be known after a write."""
-    now = datetime.now(UTC)
-    file = tables.file_at(tx, operation.notebook, operation.path)
-    if file is None:
-        if found is None:
-            raise Missing(f"there is no file at {operation.path!r}")
-        file = tables.new_file(
-            operation.notebook,
-            operation.path,
-            operation.file or tables.number(tx, "file"),
-            now,
-        )
-        fields = {**operation.initial, **operation.fields}
-    else:
-        fields = operation.fields
-        if operation.reset:
-            fields = {"title": None, "description": None, "properties": {}, **fields}
-        file = file._replace(version=file.version + 1, updated=now)
-    if found is not None:
-        file = tables.with_facts(file, found[0])._replace(mime=found[1])
-    return tables.changed_fields(file, fields)

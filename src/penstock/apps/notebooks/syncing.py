@@ -41,13 +41,13 @@ class KnownInTables:
 
     def below(self, paths: Collection[str], /) -> list[Known]:
         """See `KnownFiles.below`."""
-        found = run_sync(self._penstock.read(lambda tx: tables.files_below(tx, self._id, paths)))
+        found = run_sync(self._penstock.read(lambda tx: tables.known_below(tx, self._id, paths)))
         return [_known(one) for one in found]
 
     def with_hashes(self, hashes: Collection[str], /) -> list[Known]:
         """See `KnownFiles.with_hashes`."""
         found = run_sync(
-            self._penstock.read(lambda tx: tables.files_with_hashes(tx, self._id, hashes))
+            self._penstock.read(lambda tx: tables.known_with_hashes(tx, self._id, hashes))
         )
         return [_known(one) for one in found]
 
@@ -102,9 +102,9 @@ def note(tx: Transaction, notebook_id: int, seen: Iterable[Seen]) -> list[str]:
     return changed
 
 
-def _known(file: File) -> Known:
-    at = file.updated.timestamp()
-    return Known(file.id, file.path, file.size, file.mtime_ns, file.inode, file.hash, at)
+def _known(row: tables.Row) -> Known:
+    *facts, updated = row
+    return Known._make((*facts, updated / 1_000_000))
 
 
 def _may_be_other(file: File, found: os.stat_result) -> bool:

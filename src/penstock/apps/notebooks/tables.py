@@ -15,6 +15,8 @@ _FILE = (
     "id, notebook, path, size, hash, mtime_ns, inode, mime, title, description, properties, "
     "created, updated, version"
 )
+_KNOWN = "id, path, size, mtime_ns, inode, hash, updated"
+Row = tuple[Any, ...]
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MANY = 500
 """Parameters of one statement."""
@@ -162,24 +164,29 @@ def files_at(tx: Statements, notebook_id: int, paths: Iterable[str]) -> dict[str
     return found
 
 
-def files_below(tx: Statements, notebook_id: int, paths: Iterable[str]) -> list[File]:
-    """The files at these paths and below them; an empty path is the whole notebook."""
-    wanted = set(paths)
-    if "" in wanted:
-        return files(tx, notebook_id)
-    found = files_at(tx, notebook_id, wanted)
-    for path in wanted - found.keys():
-        found.update((one.path, one) for one in files(tx, notebook_id, f"{path}/"))
+def known_below(tx: Statements, notebook_id: int, paths: Iterable[str]) -> list[Row]:
+    """What is compared with the disk, of the files at these paths and below them.
+
+    An empty path is the whole notebook.
+    """
+    wanted = sorted(set(paths))
+    found: dict[int, Row] = {}
+    for some in portions(wanted):
+        sql = f"SELECT {_KNOWN} FROM notebooks_file WHERE notebook = ? AND path IN ({marks(some)})"  # noqa: S608 - marks
+        found.update((row[0], row) for row in tx.execute(sql, (notebook_id, *some)).fetchall())
+    for path in set(wanted).difference(row[1] for row in found.values()):
+        sql = f"SELECT {_KNOWN} FROM notebooks_file WHERE notebook = ? AND path > ? AND path < ?"  # noqa: S608 - fixed text
+        rows = tx.execute(sql, (notebook_id, *span(path))).fetchall()
+        found.update((row[0], row) for row in rows)
     return list(found.values())
 
 
-def files_with_hashes(tx: Statements, notebook_id: int, hashes: Iterable[str]) -> list[File]:
-    """The files that have one of these contents."""
-    found: list[File] = []
+def known_with_hashes(tx: Statements, notebook_id: int, hashes: Iterable[str]) -> list[Row]:
+    """The same, of the files that have one of these contents."""
+    found: list[Row] = []
     for some in portions(sorted(set(hashes))):
-        sql = f"SELECT {_FILE} FROM notebooks_file WHERE notebook = ? AND hash IN ({marks(some)})"  # noqa: S608 - marks
-        rows = tx.execute(sql, (notebook_id, *some)).fetchall()
-        found += [one for row in rows if (one := _file(row)) is not None]
+        sql = f"SELECT {_KNOWN} FROM notebooks_file WHERE notebook = ? AND hash IN ({marks(some)})"  # noqa: S608 - marks
+        found += tx.execute(sql, (notebook_id, *some)).fetchall()
     return found
 
 

@@ -78,7 +78,9 @@ class Tender:
             known = KnownInTables(self._penstock, book.id)
             publish = partial(self._publish, book)
             period = self._settings.scan_interval
-            book.watcher = Watcher(book.tree, known, publish, period=period, is_own=book.is_own)
+            book.watcher = Watcher(
+                book.tree, known, publish, period=period, is_own=book.is_own, steady=book.steady
+            )
             book.watching = asyncio.create_task(book.watcher.run())
 
     def _watches(self, book: Book) -> bool:

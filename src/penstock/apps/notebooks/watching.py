@@ -57,12 +57,15 @@ class Watcher:
         *,
         period: float = PERIOD,
         is_own: Callable[[str], bool] = lambda _: False,
+        steady: asyncio.Lock | None = None,
     ) -> None:
         """`handle` is called with what was found; what it raises is found again later.
 
-        `is_own` tells paths at which there is just what the server wrote: no hint is needed.
+        `is_own` tells paths at which there is just what the server wrote: no hint is needed. It
+        looks while it has `steady`.
         """
         self._is_own = is_own
+        self._steady = steady or asyncio.Lock()
         self._tree = tree
         self._root = os.path.realpath(tree.root)
         self._known = known
@@ -185,14 +188,15 @@ class Watcher:
         self._looks = {}
         for some, patient in ((fresh, True), (tired, False)):
             if some:
-                result = await asyncio.to_thread(
-                    reconcile,
-                    self._tree,
-                    self._known,
-                    some,
-                    patient=patient,
-                    since=self._looked,
-                )
+                async with self._steady:
+                    result = await asyncio.to_thread(
+                        reconcile,
+                        self._tree,
+                        self._known,
+                        some,
+                        patient=patient,
+                        since=self._looked,
+                    )
                 is_quiet = await self._tell(result, paths) and is_quiet
         return is_quiet
 

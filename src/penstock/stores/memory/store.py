@@ -89,7 +89,13 @@ class MemoryStore(Performing):
         found = ((self._content.jobs[place], duplicate) for place, duplicate in places)
         return [replace(job, duplicate=hit) for job, hit in found]
 
-    async def finish(self, job: Job, outcome: Done, *, actor: str, connection: Any) -> Job:  # noqa: ARG002 - it is refused
+    async def finish(
+        self,
+        ended: Sequence[tuple[Job, Done]],  # noqa: ARG002 - it is refused
+        *,
+        actor: str,  # noqa: ARG002
+        connection: Any,  # noqa: ARG002
+    ) -> list[Job]:
         raise ConfigurationError(f"{self._name} cannot join a database transaction")
 
     async def supersede(self, job_id: JobId, by: JobId, *, actor: str, connection: Any) -> bool:  # noqa: ARG002 - it is refused

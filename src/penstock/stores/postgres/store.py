@@ -279,13 +279,15 @@ class PostgresStore(SqlStore):
             return await self._write(self._finish, (changes, actor))
         return await super().transition(changes, actor=actor)
 
-    async def finish(self, job: Job, outcome: Done, *, actor: str, connection: Any) -> Job:
+    async def finish(
+        self, ended: Sequence[tuple[Job, Done]], *, actor: str, connection: Any
+    ) -> list[Job]:
         """See `Store.finish`."""
         if isinstance(connection, Joined):
             tx = ours(connection.tx)
-            return connection.guarded(lambda: self._finish_joined(tx, job, outcome, actor))
+            return connection.guarded(lambda: self._finish_joined(tx, ended, actor))
         await self._prepare_to_join(())
-        return await self._joining.finish(connection, job, outcome, actor)
+        return [await self._joining.finish(connection, *one, actor) for one in ended]
 
     async def supersede(self, job_id: JobId, by: JobId, *, actor: str, connection: Any) -> bool:
         """See `Store.supersede`."""
@@ -301,10 +303,12 @@ class PostgresStore(SqlStore):
             raise NeedsAlone
         return self._supersede_within(tx, job_id, by, actor)
 
-    def _finish_joined(self, tx: PostgresTransaction, job: Job, outcome: Done, actor: str) -> Job:
+    def _finish_joined(
+        self, tx: PostgresTransaction, ended: Sequence[tuple[Job, Done]], actor: str
+    ) -> list[Job]:
         if tx.mode is not Mode.ALONE:
             raise NeedsAlone
-        return self._finish_within(tx, job, outcome, actor)
+        return self._finish_within(tx, ended, actor)
 
     def _finish(
         self, tx: Transaction, calls: Sequence[tuple[Sequence[Change], str]]

@@ -130,7 +130,9 @@ class SqlStore(ABC):
         return await self._write(self._transition, (changes, actor))
 
     @abstractmethod
-    async def finish(self, job: Job, outcome: Done, *, actor: str, connection: Any) -> Job:
+    async def finish(
+        self, ended: Sequence[tuple[Job, Done]], *, actor: str, connection: Any
+    ) -> list[Job]:
         """See `Store.finish`."""
 
     @abstractmethod
@@ -424,14 +426,19 @@ class SqlStore(ABC):
             self._noting.settle(tx, answers)
         return answers
 
-    def _finish_within(self, tx: Transaction, job: Job, outcome: Done, actor: str) -> Job:
-        """End a run in a transaction of which this is a part."""
-        found = tx.jobs([job.id])
-        if not found or found[0].state is not State.RUNNING or found[0].lease != job.lease:
-            raise LeaseLost(job.id, job.token)
-        change = Change(found[0], advance(found[0], outcome))
-        (done,) = answered(self._transition(tx, [([change], actor)]))
-        return cast("Job", done)  # nobody else writes meanwhile
+    def _finish_within(
+        self, tx: Transaction, ended: Sequence[tuple[Job, Done]], actor: str
+    ) -> list[Job]:
+        """End runs in a transaction of which this is a part."""
+        found = {job.id: job for job in tx.jobs([job.id for job, _ in ended])}
+        changes = []
+        for job, outcome in ended:
+            now = found.get(job.id)
+            if now is None or now.state is not State.RUNNING or now.lease != job.lease:
+                raise LeaseLost(job.id, job.token)
+            changes.append(Change(now, advance(now, outcome)))
+        done = answered(self._transition(tx, [(changes, actor)]))
+        return cast("list[Job]", done)  # nobody else writes meanwhile
 
     def _supersede_within(self, tx: Transaction, job_id: JobId, by: JobId, actor: str) -> bool:
         """Let a job take another's place, in a transaction of which this is a part."""

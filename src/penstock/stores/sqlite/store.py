@@ -174,10 +174,12 @@ class SqliteStore(SqlStore):
         with self._joined(connection) as transaction:
             return answered(adding.add(transaction, [call]))
 
-    async def finish(self, job: Job, outcome: Done, *, actor: str, connection: Any) -> Job:
+    async def finish(
+        self, ended: Sequence[tuple[Job, Done]], *, actor: str, connection: Any
+    ) -> list[Job]:
         """See `Store.finish`."""
         with self._joined(connection) as transaction:
-            return self._finish_within(transaction, job, outcome, actor)
+            return self._finish_within(transaction, ended, actor)
 
     async def supersede(self, job_id: JobId, by: JobId, *, actor: str, connection: Any) -> bool:
         """See `Store.supersede`."""

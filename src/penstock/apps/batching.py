@@ -36,7 +36,7 @@ class Batcher(Generic[Key, Asked, Answer]):
 
     async def _drain(self, key: Key) -> None:
         try:
-            await asyncio.sleep(0)  # those who come with the first one go with it
+            await self._gather(key)
             while waiting := self._waiting.pop(key, None):
                 batch, rest = waiting[: self._most], waiting[self._most :]
                 if rest:
@@ -44,6 +44,13 @@ class Batcher(Generic[Key, Asked, Answer]):
                 await self._answer(key, [one for one in batch if not one[1].done()])
         finally:
             del self._working[key]
+
+    async def _gather(self, key: Key) -> None:
+        """Let those come who were claimed with the first: they arrive one by one."""
+        seen = 0
+        while seen < len(self._waiting[key]):
+            seen = len(self._waiting[key])
+            await asyncio.sleep(0)
 
     async def _answer(
         self, key: Key, batch: Sequence[tuple[Asked, asyncio.Future[Answer]]]

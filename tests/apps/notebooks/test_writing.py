@@ -1,0 +1,255 @@
+"""Writes that come together: in order, durable, and ended in one transaction."""
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, Literal
+
+import httpx
+import pytest
+
+from penstock import JobQuery, StoreError
+from penstock.apps.notebooks import flushing
+from penstock.apps.notebooks.errors import Passing
+from penstock.apps.notebooks.files import Facts, Staged, Tree
+from penstock.apps.notebooks.paths import Abreast
+from penstock.apps.notebooks.reconciling import Found, reconcile
+from penstock.apps.notebooks.watching import Watcher
+from tests.apps.notebooks.disk import files_of
+from tests.apps.notebooks.serving import Api, served
+from tests.apps.notebooks.shelf import DEADLINE, Shelf
+from tests.apps.notebooks.support import git
+from tests.apps.notebooks.test_crashes import SOON, _quiet, serving
+from tests.contract.support import STORES
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+async def api(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Api]:
+    async with served(STORES[request.param](tmp_path), tmp_path / "data") as api:
+        yield api
+
+
+@pytest.fixture
+async def one(tmp_path: Path) -> AsyncIterator[Api]:
+    async with served(f"sqlite:///{tmp_path}/jobs.db", tmp_path / "data") as api:
+        yield api
+
+
+async def created(api: Api, *paths: str) -> Any:
+    """A batch that makes these files, each with its path as its content."""
+    operations = [{"op": "create", "path": path, "content": path} for path in paths]
+    return await api.on("POST", "/batch", {"operations": operations})
+
+
+async def statuses(api: Api, batch: Any) -> list[str]:
+    found = await api("GET", f"/events/correlation/{batch['correlation_id']}")
+    return [event["status"] for event in found["events"]]
+
+
+class Places:
+    """Which paths were written to, in their order; the first time at some of them fails."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *failing: str) -> None:
+        self.paths: list[str] = []
+        failures = list(failing)
+        place = Tree.place
+
+        def placed(tree: Tree, staged: Staged, path: str, **options: Any) -> Facts:
+            self.paths.append(path)
+            if path in failures:
+                failures.remove(path)
+                raise Passing("not now")
+            return place(tree, staged, path, **options)
+
+        monkeypatch.setattr(Tree, "place", placed)
+
+
+async def test_many_files_are_noted_in_few_transactions(api: Api) -> None:
+    paths = [f"{n % 3}/{n}.md" for n in range(60)]
+    batch = await created(api, *paths)
+    await api.work()
+    jobs = await api.app.find(JobQuery(correlation=batch["correlation_id"], limit=100))
+    assert len({job.finished_at for job in jobs}) < 20
+    assert api.disk() == {path: path for path in paths}
+    await api.check_agreement()
+
+
+async def test_files_that_cannot_be_written_stop_those_after_them(
+    one: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (one.root / "b.md").write_text("of a person")
+    places = Places(monkeypatch)
+    batch = await created(one, "a.md", "b.md", "c.md", "d.md")
+    await one.work()
+    assert await statuses(one, batch) == ["completed", "failed", "cancelled", "cancelled"]
+    assert places.paths == ["a.md"]
+    assert one.disk() == {"a.md": "a.md", "b.md": "of a person"}
+
+
+async def test_members_wait_for_one_that_is_tried_again(
+    one: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places = Places(monkeypatch, "b.md", "b.md")
+    batch = await created(one, "a.md", "b.md", "c.md", "d.md")
+    await one.work()
+    assert await statuses(one, batch) == ["completed"] * 4
+    assert places.paths == ["a.md", "b.md", "b.md", "b.md", "c.md", "d.md"]
+
+
+async def test_member_that_was_cancelled_stops_those_after_it(one: Api) -> None:
+    batch = await created(one, "a.md", "b.md", "c.md")
+    await one.app.cancel(batch["events"][1]["event_id"])
+    await one.work()
+    assert await statuses(one, batch) == ["completed", "cancelled", "cancelled"]
+    assert sorted(one.disk()) == ["a.md"]
+
+
+async def test_same_path_twice_in_a_batch_keeps_its_order(api: Api) -> None:
+    operations = [{"op": "create", "path": "a.md", "content": "0"}]
+    operations += [{"op": "update", "path": "a.md", "content": str(n)} for n in range(1, 9)]
+    batch = await api.on("POST", "/batch", {"operations": operations})
+    await api.work()
+    assert await statuses(api, batch) == ["completed"] * 9
+    assert api.disk() == {"a.md": "8"}
+    assert [file["version"] for file in (await api.on("GET", "/files"))["files"]] == [9]
+
+
+async def test_names_that_some_systems_take_for_the_same_are_not_written_together(
+    one: Api,
+) -> None:
+    batch = await created(one, "Notes/a.md", "notes/b.md")
+    await one.work()
+    assert await statuses(one, batch) == ["completed", "failed"]
+    assert sorted(one.disk()) == ["Notes/a.md"]
+
+
+async def test_what_cannot_be_noted_together_is_noted_one_by_one(
+    one: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = await created(one, "a.md", "b.md", "c.md")
+    finish_all = one.app.finish_all
+
+    async def finished(ended: Any, **options: Any) -> Any:
+        if any(job.id == batch["events"][2]["event_id"] and job.attempt == 1 for job, _ in ended):
+            raise StoreError("not this one")
+        return await finish_all(ended, **options)
+
+    monkeypatch.setattr(one.app, "finish_all", finished)
+    await one.work()
+    assert await statuses(one, batch) == ["completed"] * 3
+    await one.check_agreement()
+
+
+def test_paths_that_touch_each_other_are_not_written_side_by_side() -> None:
+    paths = Abreast()
+    assert paths.admits("a/b.md")
+    assert paths.admits("a/c.md")
+    assert not paths.admits("a/b.md")  # the same
+    assert not paths.admits("A/d.md")  # a folder that looks the same
+    assert not paths.admits("a")  # above
+    assert not paths.admits("a/b.md/x")  # below
+    assert paths.admits("a/d/e.md")
+
+
+@pytest.mark.parametrize("has_call", [True, False])
+def test_many_contents_are_staged_with_and_without_the_call_of_the_system(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch, *, has_call: bool
+) -> None:
+    flushed: list[int] = []
+
+    def flush(handle: int) -> int:
+        flushed.append(handle)
+        return 0
+
+    monkeypatch.setattr(flushing, "_syncfs", flush if has_call else None)
+    monkeypatch.setattr(os, "fsync", flush)
+    staged = tree.stage_all([*(str(n).encode() for n in range(20)), None])
+    assert [one.size if one else None for one in staged] == [1] * 10 + [2] * 10 + [None]
+    assert len(flushed) == (1 if has_call else 21)
+
+
+def test_contents_that_cannot_be_flushed_leave_nothing_behind(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flushing, "_syncfs", lambda _: -1)
+    with pytest.raises(Exception, match="staged"):
+        tree.stage_all([b"x"] * 20)
+    assert tree.staged() == []
+
+
+class Steady(asyncio.Lock):
+    """Tells when somebody asks for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = asyncio.Event()
+
+    async def acquire(self) -> Literal[True]:
+        self.asked.set()
+        return await super().acquire()
+
+
+async def test_folder_that_the_server_moves_is_no_news(tree: Tree) -> None:
+    for n in range(5):
+        tree.place(tree.stage(b"x"), f"a/{n}.md")
+    shelf, told, steady = Shelf(tree), list[str](), Steady()
+    shelf.look()
+    seen = asyncio.Event()
+
+    async def handle(found: list[Found]) -> None:
+        told.extend(one.path for one in found)
+        shelf.apply(found)
+        seen.set()
+
+    watcher = Watcher(tree, shelf, handle, steady=steady)
+    watching = asyncio.create_task(watcher.run())
+    async with asyncio.timeout(DEADLINE):
+        while watcher.looks < 2:
+            await asyncio.wait([watching], timeout=0.02)
+        async with steady:
+            steady.asked.clear()
+            tree.move("a", "b")
+            (tree.root / "new.md").write_text("of a person")
+            await steady.asked.wait()
+            shelf.apply(_moved(shelf))
+        await seen.wait()
+    watching.cancel()
+    await asyncio.gather(watching, return_exceptions=True)
+    assert told == ["new.md"]
+
+
+def _moved(shelf: Shelf) -> list[Found]:
+    """What the server knows when it has moved a folder."""
+    result = reconcile(shelf.tree, shelf, patient=False)
+    return [one for one in result.found if one.path != "new.md"]
+
+
+def test_batches_are_whole_when_the_server_is_killed(tmp_path: Path) -> None:
+    root = tmp_path / "penstock-data/notebooks/garden"
+    paths = [f"{n % 7}/{n}.md" for n in range(200)]
+    with serving(tmp_path) as server:
+        httpx.post(f"{server.url}/api/v1/notebooks", json={"name": "garden"})
+        operations = [{"op": "create", "path": path, "content": path} for path in paths]
+        place = f"{server.url}/api/v1/notebooks/garden/batch"
+        batch = httpx.post(place, json={"operations": operations}, timeout=SOON).json()
+        for wanted in (1, 120):
+            _until(root, wanted)
+            server.kill()
+            server.start()
+        _quiet(server)
+        found = httpx.get(f"{server.url}/api/v1/events/correlation/{batch['correlation_id']}")
+        assert [event["status"] for event in found.json()["events"]] == ["completed"] * 200
+        assert {path: file.read_text() for path, file in files_of(root)} == {
+            path: path for path in paths
+        }
+        assert sorted(git(root, "ls-files").split()) == sorted(paths)
+        assert git(root, "status", "--porcelain") == ""
+
+
+def _until(root: Path, files: int) -> None:
+    """Wait until so many files are in place."""
+    deadline = time.monotonic() + SOON
+    while len(list(files_of(root))) < files:
+        assert time.monotonic() < deadline
