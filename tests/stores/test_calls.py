@@ -210,8 +210,6 @@ class Twins:
             "prefer": (lambda: reprioritise(job, priority), "reprioritise", {"priority": priority}),
         }
         decide, verb, columns = moves[what]
-        if what == "reset" and job.key is not None and isinstance(self.sql, Postgres):
-            return  # there it comes back behind one of its key that is ready: see ADR 0018
         try:
             self.move(job, decide())
         except TransitionRefused:

@@ -61,6 +61,7 @@ class _Linking:
         self._tx = tx
         self._edges: list[tuple[int, int, OnFailure, bool]] = []
         self._linked: dict[int, int] = {}
+        self._keys: set[str] = set()
         self._changes: list[tuple[Change, str]] = []
 
     def link(self, came: Sequence[Arrival], ended: Sequence[Arrival]) -> None:
@@ -103,6 +104,8 @@ class _Linking:
         on_failure = OnFailure(one.on_failure or OnFailure.CANCEL)
         self._edges += [(it, job.id, on_failure, states[it].final) for it in needed]
         self._linked[job.id] = sum(not states[it].final for it in needed)
+        if job.key is not None:
+            self._keys.add(job.key)
         for it in needed:
             run_anyway = on_failure is OnFailure.RUN
             if states[it].final and not frees(states[it], run_anyway=run_anyway):
@@ -125,6 +128,7 @@ class _Linking:
             moving.call([change], actor)
         moving.arrive(
             self._linked,
+            self._keys,
             {one.job_id: (State(one.state or State.DONE), one.actor) for one in ended},
             {one.key for one in ended if one.key is not None},
         )

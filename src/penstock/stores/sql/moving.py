@@ -86,11 +86,13 @@ class Moving:
     def arrive(
         self,
         came: Collection[int],
+        their_keys: Collection[str],
         ended: Mapping[int, tuple[State, str]],
         freed_keys: Collection[str],
     ) -> None:
         """Take along what others wrote: blocked jobs that need a look, and ends of jobs."""
         self._needs_less.update(came)
+        self._reset_keys.update(their_keys)  # they may be older than the visible ones
         self._ended.update(ended)
         self._keys.update(freed_keys)
 

@@ -109,7 +109,9 @@ class SqliteTransaction(SqliteReading, Transaction):
         ended = self._execute(SQL["arrived"]).fetchall()
         if ended:
             moving = Moving(self, self.now())
-            moving.arrive((), {job_id: (State(state), actor) for job_id, state, actor in ended}, ())
+            moving.arrive(
+                (), (), {job_id: (State(state), actor) for job_id, state, actor in ended}, ()
+            )
             moving.write([])
             self.written = True
 
