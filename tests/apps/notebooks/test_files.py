@@ -31,7 +31,7 @@ def written(tree: Tree, path: str, content: bytes, known: bytes | None = None) -
 
 
 def kept(tree: Tree, path: str) -> list[bytes]:
-    return [one.file.read_bytes() for one in tree.keeper.of(path)]
+    return [Path(one.file).read_bytes() for one in tree.keeper.of(path)]
 
 
 def test_placed_content_is_there_with_its_facts(tree: Tree) -> None:

@@ -820,7 +820,7 @@ def test_file_that_nobody_knew_of_is_in_history_although_its_folder_was_removed(
 
 def test_write_that_is_not_noted_yet_is_left_for_the_next_commit(tree: Tree, root: Path) -> None:
     noted = Noted()
-    tree.keeper.copy(root / ".penstock/.gitignore", "a", "hash", 1, is_own=True)
+    tree.keeper.copy(str(root / ".penstock/.gitignore"), "a", "hash", 1, is_own=True)
     assert batcher(tree, noted).flush() is None
     assert len(tree.keeper.of("a")) == 1
 

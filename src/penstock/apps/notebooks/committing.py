@@ -162,9 +162,9 @@ class Committer:
         lines = []
         for path in acceptable(self._repository, self._root, contents, index):
             kept = contents[path]
-            mode = b"100755 " if _is_executable(kept.file, self._root / path) else b"100644 "
+            mode = b"100755 " if _is_executable(Path(kept.file), self._root / path) else b"100644 "
             full = self._repository.prefix + path
-            blob = self._git("hash-object", "-w", f"--path={full}", "--", str(kept.file)).strip()
+            blob = self._git("hash-object", "-w", f"--path={full}", "--", kept.file).strip()
             lines.append(mode + blob + b"\t" + os.fsencode(full) + b"\0")
         self._git(
             "update-index", "--replace", "-z", "--index-info", stdin=b"".join(lines), index=index

@@ -77,15 +77,13 @@ class Staging:
         with _sorting("the content"):
             self._file.write(piece)
 
-    def finish(self, *, flush: bool = True) -> Staged:
-        """The whole content, on disk; unless `flush`, it is for the caller to see to that."""
+    def finish(self) -> Staged:
+        """The whole content, on disk."""
         with _sorting("the content"):
             self._file.flush()
-            if flush:
-                os.fsync(self._file.fileno())
+            os.fsync(self._file.fileno())
             self._file.close()
-            if flush:
-                flush_folder(str(Path(self._file.name).parent))
+            flush_folder(str(Path(self._file.name).parent))
         return Staged(self._name, self._size, self._digest.hexdigest())
 
 
@@ -95,7 +93,7 @@ class Tree:
     def __init__(self, root: Path) -> None:
         self.root = root
         self._staged = f"{root}/{_STAGED}"
-        self.keeper = Keeper(root / _KEPT)
+        self.keeper = Keeper(f"{root}/{_KEPT}")
 
     def prepare(self) -> Self:
         """Make the state folder, and clear what a crash has left in it; once, at the start.
@@ -174,9 +172,14 @@ class Tree:
         return done
 
     def _stage_unflushed(self, content: bytes) -> Staged:
-        with self.staging() as staging:
-            staging.write(content)
-            return staging.finish(flush=False)
+        name = uuid.uuid4().hex
+        try:
+            with _sorting("the content"), open(f"{self._staged}/{name}", "xb", 0) as file:
+                file.write(content)
+        except BaseException:
+            self.discard(name)
+            raise
+        return Staged(name, len(content), hashlib.sha256(content).hexdigest())
 
     def staged(self) -> list[str]:
         """The names of all staged contents, to find those that no job waits for."""
@@ -186,7 +189,7 @@ class Tree:
     def discard(self, name: str) -> None:
         """Let a staged content go."""
         with _sorting(_STAGED):
-            (self.root / _STAGED / name).unlink(missing_ok=True)
+            Path(self._staged, name).unlink(missing_ok=True)
 
     def place(
         self, staged: Staged, path: str, *, known: str | None = None, keep: bool = True
@@ -307,10 +310,10 @@ class Tree:
         self, staged: Staged, path: str, known: str | None, folder: int, name: str, *, keep: bool
     ) -> Facts:
         number = self.keeper.next_number(path)
-        source = Path(self._staged, staged.name)
+        source = f"{self._staged}/{staged.name}"
         if keep:
             self.keeper.copy(source, path, staged.hash, number + 1, is_own=True)
-        ours = source.stat()
+        ours = os.stat(source)
         with folder_at(self.root, _STAGED) as staging:
             self._exchange(staged.name, staging, name, folder, path)
         self._settle(staged, path, known, number, keep=keep)
@@ -347,18 +350,18 @@ class Tree:
         self, staged: Staged, path: str, known: str | None, number: int, *, keep: bool
     ) -> None:
         """Deal with what lies where the content was staged: nothing, itself, or the displaced."""
-        place = self.root / _STAGED / staged.name
+        place = f"{self._staged}/{staged.name}"
         with suppress(FileNotFoundError):
             digest = _hash_of(place)
             if digest in {staged.hash, known} or not keep:
-                place.unlink()
+                os.unlink(place)
                 self._forget(path, digest, besides=staged.hash)
             else:
                 self.keeper.take(place, path, digest, number)
 
-    def _sift(self, place: Path, path: str, known: str | None, number: int, *, keep: bool) -> None:
+    def _sift(self, place: str, path: str, known: str | None, number: int, *, keep: bool) -> None:
         """Of a file that was removed, keep what is not known."""
-        if place.is_symlink() or not place.is_file() or not keep:
+        if not keep or os.path.islink(place) or not os.path.isfile(place):
             self.keeper.drop([Kept(number, "", place)])
         elif (digest := _hash_of(place)) == known:
             self.keeper.drop([Kept(number, digest, place)])
@@ -375,17 +378,17 @@ class Tree:
         above = self.root / path
         for folder, _, names in os.walk(above):
             for name in names:
-                file = Path(folder, name)
-                inside = str(file.relative_to(self.root))
-                if not stat.S_ISREG(file.lstat().st_mode):
+                file = f"{folder}/{name}"
+                inside = file.removeprefix(f"{self.root}/")
+                if not stat.S_ISREG(os.lstat(file).st_mode):
                     continue
                 digest = _hash_of(file)
                 if digest != known(inside):
                     self.keeper.copy(file, inside, digest, self.keeper.next_number(inside))
 
 
-def _hash_of(file: Path) -> str:
-    with file.open("rb") as opened:
+def _hash_of(file: str) -> str:
+    with open(file, "rb") as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()
 
 

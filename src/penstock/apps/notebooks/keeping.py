@@ -10,7 +10,7 @@ import hashlib
 import os
 import shutil
 import threading
-from pathlib import Path
+from contextlib import suppress
 from typing import NamedTuple
 
 _PATH = ".path"
@@ -24,12 +24,12 @@ class Kept(NamedTuple):
 
     number: int
     hash: str
-    file: Path
+    file: str
 
     @property
     def is_own(self) -> bool:
         """Whether it may be at its path still: a copy, or a file that is just being removed."""
-        return self.file.name.endswith((_OWN, _UNREAD))
+        return self.file.endswith((_OWN, _UNREAD))
 
 
 class Keeper:
@@ -40,7 +40,7 @@ class Keeper:
     commit has to find it without being told of it.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: str) -> None:
         self._folder = folder
         self._read: dict[str, list[Kept]] | None = None
         self.busy = threading.RLock()
@@ -55,7 +55,7 @@ class Keeper:
         """What is put aside for all paths at which something was overwritten or removed."""
         with self.busy:
             return {
-                os.fsdecode(self._note(mark).read_bytes()): sorted(kept)
+                _read(self._note(mark)): sorted(kept)
                 for mark, kept in self._shelves().items()
                 if not all(one.is_own for one in kept)
             }
@@ -65,63 +65,64 @@ class Keeper:
         return max((one.number + 1 for one in self.of(path)), default=0)
 
     def copy(
-        self, content: Path, path: str, digest: str, number: int, *, is_own: bool = False
+        self, content: str, path: str, digest: str, number: int, *, is_own: bool = False
     ) -> None:
         """Put a copy aside: the file may be written to by others. `is_own` if it stays."""
         with self.busy:
-            half = self._folder / _HALF
+            half = f"{self._folder}/{_HALF}"
             shutil.copyfile(content, half)
             if is_own:
                 self._put(half, path, f"{number}-{digest}{_OWN}")
             else:
                 self.take(half, path, digest, number)
 
-    def take(self, content: Path, path: str, digest: str, number: int) -> None:
+    def take(self, content: str, path: str, digest: str, number: int) -> None:
         """Put a file aside that is not needed where it is."""
         with self.busy:
-            self._note(_mark(path)).write_bytes(os.fsencode(path))
+            with open(self._note(_mark(path)), "wb") as note:
+                note.write(os.fsencode(path))
             self._put(content, path, f"{number}-{digest}")
 
-    def spot(self, path: str, number: int) -> Path:
+    def spot(self, path: str, number: int) -> str:
         """Where to rename a file to that is about to go, while `busy` is held."""
-        return self._folder / f"{_mark(path)}-{number}-{_UNREAD}"
+        return f"{self._folder}/{_mark(path)}-{number}-{_UNREAD}"
 
     def drop(self, kept: list[Kept]) -> None:
         """Let contents go: they are in history, or need not be."""
         with self.busy:
             for one in kept:
-                one.file.unlink(missing_ok=True)
+                _unlink(one.file)
                 self._forget(one.file)
 
-    def _put(self, content: Path, path: str, name: str) -> None:
+    def _put(self, content: str, path: str, name: str) -> None:
         shelves = self._shelves()
-        place = self._folder / f"{_mark(path)}-{name}"
-        content.rename(place)
+        place = f"{self._folder}/{_mark(path)}-{name}"
+        os.rename(content, place)
         _shelve(shelves, place)
 
     def _shelves(self) -> dict[str, list[Kept]]:
         if self._read is None:
             self._read = {}
-            for file in self._folder.iterdir():
-                _shelve(self._read, file)
+            for name in os.listdir(self._folder):
+                _shelve(self._read, f"{self._folder}/{name}")
         return self._read
 
-    def _forget(self, file: Path) -> None:
-        mark = file.name.partition("-")[0]
+    def _forget(self, file: str) -> None:
+        mark = os.path.basename(file).partition("-")[0]
         shelf = self._shelves().get(mark)
         if shelf is None:
             return
-        shelf[:] = [one for one in shelf if one.file.name != file.name]
+        shelf[:] = [one for one in shelf if one.file != file]
         if not shelf:
             del self._shelves()[mark]
-            self._note(mark).unlink(missing_ok=True)
+            _unlink(self._note(mark))
 
-    def _note(self, mark: str) -> Path:
-        return self._folder / f"{mark}{_PATH}"
+    def _note(self, mark: str) -> str:
+        return f"{self._folder}/{mark}{_PATH}"
 
 
-def _shelve(shelves: dict[str, list[Kept]], file: Path) -> None:
-    mark, _, about = file.name.removesuffix(_OWN).partition("-")
+def _shelve(shelves: dict[str, list[Kept]], file: str) -> None:
+    mark, _, about = os.path.basename(file).removesuffix(_OWN).partition("-")
     number, _, digest = about.partition("-")
     if number.isdigit():
         shelves.setdefault(mark, []).append(Kept(int(number), digest, file))
@@ -129,3 +130,13 @@ def _shelve(shelves: dict[str, list[Kept]], file: Path) -> None:
 
 def _mark(path: str) -> str:
     return hashlib.sha256(os.fsencode(path)).hexdigest()[:32]
+
+
+def _read(note: str) -> str:
+    with open(note, "rb") as file:
+        return os.fsdecode(file.read())
+
+
+def _unlink(file: str) -> None:
+    with suppress(FileNotFoundError):
+        os.unlink(file)
