@@ -1,6 +1,5 @@
 """Who embeds entries: `penstock serve` with its pool, and the embedder with FAISS alone."""
 
-import os
 import sys
 import time
 from collections.abc import Sequence
@@ -17,7 +16,6 @@ class EntriesServer(IndexingServer):
 
     def command(self, folder: Path) -> Sequence[str]:
         """See `Site`."""
-        os.environ["PENSTOCK_PROJECT_ROOT"] = "/"
         serve = "from penstock.cli.main import main; main()"
         options = ("--data", str(folder / "data"), "--port", str(self.port), "--apps", "entries")
         return (sys.executable, "-c", serve, "serve", *options)

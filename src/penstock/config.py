@@ -2,7 +2,7 @@
 
 import os
 import tomllib
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Generic, Literal, TypeVar, get_args, get_origin
@@ -86,14 +86,14 @@ class Sources:
         values: dict[str, Any] = {}
         sources: list[Setting] = []
         for field in msgspec.structs.fields(kind):
-            variables = (variable_of(name, field.name), *also_called(kind, field.name))
-            self._known.update(variables)
+            variables = _variables(name, kind, field.name)
             source, value = self._find(variables, field, stored, given or {})
             title = f"{name}.{field.name}" if name else field.name
             if source != "default":
                 values[field.name] = _converted(value, field, title, source)
             sources.append(Setting(title, values.get(field.name, field.default), source))
         self._refuse_unknown(name, stored, kind)
+        self.know(name, kind)
         return Found(name, kind(**values), sources)
 
     def refuse_sections(self, known: Collection[str]) -> None:
@@ -104,15 +104,16 @@ class Sources:
                     f"{self._file}: there is no section [{name}]; known are {', '.join(known)}"
                 )
 
-    def strangers(self, others: Iterable[str]) -> Iterator[str]:
-        """What to say of each variable that begins as ours do, and that no section has asked for.
+    def know(self, name: str, kind: type[msgspec.Struct]) -> None:
+        """Take the variables of a section for settings, whether they are read or not."""
+        for field in msgspec.structs.fields(kind):
+            self._known.update(_variables(name, kind, field.name))
 
-        Those of the `others` are left alone: sections that are not read here.
-        """
-        theirs = tuple(variable_of(name, "") + "_" for name in others)
+    def strangers(self) -> Iterator[str]:
+        """What to say of each variable that begins as ours do, and that no section knows."""
         names = sorted(name.removeprefix(PREFIX) for name in self._known if PREFIX in name)
         for variable in sorted(self._environment.keys() - self._known):
-            if variable.startswith(PREFIX) and not variable.startswith(theirs):
+            if variable.startswith(PREFIX):
                 nearest = get_close_matches(variable.removeprefix(PREFIX), names, 1)
                 meant = f"; did you mean {PREFIX}{nearest[0]}?" if nearest else ""
                 yield f"{variable} is no setting, and is ignored{meant}"
@@ -156,6 +157,10 @@ def also_called(kind: type, name: str) -> Sequence[str]:
     """
     names: Mapping[str, Sequence[str]] = getattr(kind, "ALSO_CALLED", {})
     return names.get(name, ())
+
+
+def _variables(section: str, kind: type, name: str) -> Sequence[str]:
+    return (variable_of(section, name), *also_called(kind, name))
 
 
 def without_password(url: str | None) -> str | None:

@@ -4,6 +4,7 @@ import importlib
 import logging
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
@@ -60,8 +61,12 @@ def sections(settings: Server, sources: Sources) -> list[Found[Any]]:
 
 def strangers(settings: Server, sources: Sources) -> list[str]:
     """What to say of variables that look like settings and are none."""
-    read = {found.section for found in sections(settings, sources)}
-    return list(sources.strangers(name for name in APPS if name not in read))
+    sections(settings, sources)
+    if any(sources.strangers()):  # or are they those of applications that are not asked for?
+        for name in APPS:
+            with suppress(ImportError):
+                sources.know(name, _module(name).Settings)
+    return list(sources.strangers())
 
 
 def install(penstock: Penstock, settings: Server, sources: Sources) -> list[Application]:

@@ -33,6 +33,8 @@ from penstock.worker.worker import Worker
 # An event's payload has 1 MB; its title, description and the like come on top.
 _PAYLOAD_LIMIT = 1_200_000
 _SWEEP = timedelta(seconds=1)
+_SELDOM = timedelta(minutes=1)
+"""How often the other workers of a process look after the store: one of them is enough."""
 # Connections that wait to be accepted.
 _BACKLOG = 2048
 _OTHER_PORT = {
@@ -214,8 +216,8 @@ class Serving:
         made = [(sorted(others), self._settings.workers)] if others else []
         made += [([queue], concurrency) for queue, concurrency in slots.items()]
         return [
-            Worker(self._penstock, queues=queues, concurrency=concurrency, grace=self._grace)
-            for queues, concurrency in made
+            Worker(self._penstock, queues=queues, concurrency=n, grace=self._grace, sweep=sweep)
+            for (queues, n), sweep in zip(made, (_SWEEP, *[_SELDOM] * len(slots)), strict=False)
         ]
 
     async def _work(self, worker: Worker) -> None:
