@@ -1073,16 +1073,21 @@ WITH RECURSIVE held (key) AS (
     )
     FROM held WHERE held.key IS NOT NULL
 )
-SELECT h.key, coalesce(
-    (SELECT id FROM penstock.job_active WHERE key = h.key AND stage = 3 LIMIT 1),
-    least(
-        (SELECT min(id) FROM penstock.job_active WHERE key = h.key AND stage = 0),
-        (SELECT min(id) FROM penstock.job_active WHERE key = h.key AND stage = 1),
-        (SELECT min(id) FROM penstock.job_active WHERE key = h.key AND stage = 2)
-    )
+SELECT h.key, coalesce((
+    SELECT id FROM (
+        SELECT id, stage FROM penstock.job_active
+        WHERE key = h.key AND key IS NOT NULL ORDER BY key DESC, stage DESC LIMIT 1
+    ) AS last WHERE stage = 3
 ), (
+    SELECT min((
+        SELECT id FROM penstock.job_active
+        WHERE key = h.key AND key IS NOT NULL AND stage = s ORDER BY key, stage, id LIMIT 1
+    ))
+    FROM generate_series(0, 2) AS s
+)), (
     SELECT count(*) FROM (
-        SELECT 1 FROM penstock.job_active WHERE key = h.key LIMIT $3
+        SELECT 1 FROM penstock.job_active
+        WHERE key = h.key AND key IS NOT NULL ORDER BY key, stage, id LIMIT $3
     ) AS line
 )
 FROM (SELECT key FROM held WHERE key IS NOT NULL LIMIT $2) AS h;
