@@ -168,8 +168,7 @@ def show_history(*, notebook: str, path: str | None, limit: int, url: str, as_js
     if as_json:
         emit(found)
     elif not found["commits"]:
-        where = f"{path} is" if path else f"Nothing of {notebook} is"
-        click.echo(shown(f"{where} in no commit yet."))
+        click.echo(shown(f"{path or notebook} has no commits yet."))
     else:
         _print_commits(found["commits"])
 
