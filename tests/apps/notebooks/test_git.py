@@ -2,12 +2,11 @@ import hashlib
 import os
 import subprocess
 import sys
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from penstock.apps.notebooks.batcher import Batcher, due, due_at
+from penstock.apps.notebooks.batcher import Batcher
 from penstock.apps.notebooks.committing import NOBODY, Author, Commit, Committer
 from penstock.apps.notebooks.errors import Missing, Passing, Permanent
 from penstock.apps.notebooks.files import Tree
@@ -659,19 +658,6 @@ def test_tidying_leaves_the_history(root: Path) -> None:
 
 def batcher(tree: Tree, noted: Noted) -> Batcher:
     return Batcher(tree, Committer(_found(tree.root), tree.root, patience=0), noted)
-
-
-NOW = datetime(2026, 1, 1, tzinfo=UTC)
-
-
-def test_commit_is_due_by_time_from_the_first_change_or_by_number() -> None:
-    assert not due(0, None, NOW)
-    assert not due(1, NOW, NOW + timedelta(seconds=4.9))
-    assert due(1, NOW, NOW + timedelta(seconds=5))
-    assert not due(99, NOW, NOW)
-    assert due(100, NOW, NOW)
-    assert due_at(99, NOW) == NOW + timedelta(seconds=5)
-    assert due_at(100, NOW) == NOW
 
 
 def test_paths_are_forgotten_only_after_the_commit(tree: Tree, root: Path) -> None:

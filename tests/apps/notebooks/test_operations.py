@@ -22,20 +22,6 @@ from penstock.server.app import Service
 from penstock.server.gate import Gatekeeper
 from tests.apps.notebooks.serving import Api, served, working
 from tests.apps.notebooks.support import git
-from tests.contract.support import STORES
-
-
-@pytest.fixture(params=["sqlite", "postgres"])
-async def api(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Api]:
-    async with served(STORES[request.param](tmp_path), tmp_path / "data") as api:
-        yield api
-
-
-@pytest.fixture
-async def one(tmp_path: Path) -> AsyncIterator[Api]:
-    """On one store, for what has nothing to do with stores."""
-    async with served(f"sqlite:///{tmp_path}/jobs.db", tmp_path / "data") as api:
-        yield api
 
 
 async def test_file_lives_from_its_creation_to_its_end(api: Api) -> None:

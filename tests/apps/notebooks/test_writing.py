@@ -3,7 +3,6 @@
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,23 +17,10 @@ from penstock.apps.notebooks.paths import Abreast
 from penstock.apps.notebooks.reconciling import Found, reconcile
 from penstock.apps.notebooks.watching import Watcher
 from tests.apps.notebooks.disk import files_of
-from tests.apps.notebooks.serving import Api, served
+from tests.apps.notebooks.serving import Api
 from tests.apps.notebooks.shelf import DEADLINE, Shelf
 from tests.apps.notebooks.support import git
 from tests.apps.notebooks.test_crashes import SOON, _quiet, serving
-from tests.contract.support import STORES
-
-
-@pytest.fixture(params=["sqlite", "postgres"])
-async def api(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Api]:
-    async with served(STORES[request.param](tmp_path), tmp_path / "data") as api:
-        yield api
-
-
-@pytest.fixture
-async def one(tmp_path: Path) -> AsyncIterator[Api]:
-    async with served(f"sqlite:///{tmp_path}/jobs.db", tmp_path / "data") as api:
-        yield api
 
 
 async def created(api: Api, *paths: str) -> Any:

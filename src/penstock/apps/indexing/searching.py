@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from penstock import ConfigurationError
 from penstock.apps.indexing import shapes
 from penstock.apps.indexing.places import Places
 from penstock.apps.indexing.settings import Settings
@@ -156,11 +155,6 @@ def wheres_of(question: shapes.Question) -> Iterator["Where"]:
             yield Where(types=types)
         else:
             yield Where(types=types, glob=path if path.startswith(("/", "*")) else f"*/{path}")
-
-
-def missing_embedder(error: ConfigurationError) -> Problem:
-    """The answer where a collection or the embedder do not fit the settings."""
-    return Problem(503, str(error))
 
 
 def _deep(question: shapes.Question) -> int:

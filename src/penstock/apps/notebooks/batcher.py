@@ -1,22 +1,18 @@
-"""Gathers changed paths of one notebook and commits them together.
+"""Commits changed paths of one notebook together.
 
-A commit is due a while after the first change that is not committed, at once when there are many,
-and when it is asked for. Paths are forgotten only when their commit is there; what was noted while
+Paths are forgotten only when their commit is there; what was noted while
 it was made stays for the next one.
 """
 
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import NamedTuple, Protocol
 
 from penstock.apps.notebooks.committing import Commit, Committer
 from penstock.apps.notebooks.errors import NotebookError
 from penstock.apps.notebooks.files import Tree
 from penstock.apps.notebooks.keeping import Kept
-
-INTERVAL = timedelta(seconds=5)
-MANY = 100
 
 
 class Pending(NamedTuple):
@@ -37,25 +33,6 @@ class PendingPaths(Protocol):
 
     def forget(self, committed: Collection[Pending]) -> None:
         """Forget paths whose mark is still the same."""
-
-
-def due(
-    count: int,
-    first: datetime | None,
-    now: datetime,
-    *,
-    interval: timedelta = INTERVAL,
-    many: int = MANY,
-) -> bool:
-    """Whether it is time to commit so many paths, of which the first changed then."""
-    return first is not None and (count >= many or now - first >= interval)
-
-
-def due_at(
-    count: int, first: datetime, *, interval: timedelta = INTERVAL, many: int = MANY
-) -> datetime:
-    """When it will be time to commit, if nothing else changes."""
-    return first if count >= many else first + interval
 
 
 class Batcher:
