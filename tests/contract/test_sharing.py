@@ -70,6 +70,23 @@ async def test_ids_and_tokens_grow_on_after_everything_was_removed(
     await store.close()
 
 
+async def test_two_that_remove_whole_days_at_once_remove_each_job_once(
+    pair: tuple[Store, Store], clock: ManualClock
+) -> None:
+    retention = Retention(finished=HOUR, failed=HOUR)
+    for _ in range(20):
+        await add(pair[0], new(), new())
+        for job in await take(pair[0]):
+            await settle(pair[0], job, Done())
+        clock.advance(48 * HOUR)
+        removed = await asyncio.gather(
+            *[store.prune(retention, 100, whole_days=True) for store in pair]
+        )
+        assert sum(removed) == 2
+    assert await everything(pair[0]) == []
+    assert sum((await totals(pair[0])).values()) == 0
+
+
 async def test_two_openers_see_one_store(pair: tuple[Store, Store]) -> None:
     one, other = pair
     job = await add_one(one, dedupe="d")

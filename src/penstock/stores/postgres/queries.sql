@@ -1379,6 +1379,10 @@ ORDER BY l.job_id, l.id;
 SELECT id, at, level, text, attempt FROM penstock.line
 WHERE job_id = $1 AND id > $2 ORDER BY id LIMIT $3;
 
+-- Whether nobody else drops days now, nor will until this transaction ends.
+-- name: drop_alone
+SELECT pg_try_advisory_xact_lock('penstock.meta'::regclass::oid::integer, 2);
+
 -- The days on which finished jobs still stand, and whether those that failed.
 -- name: shelves
 SELECT regexp_replace(c.relname, '\D', '', 'g')::integer, c.relname LIKE '%_failed'
