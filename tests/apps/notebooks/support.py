@@ -5,6 +5,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from penstock.apps.notebooks.batcher import Pending
+from penstock.apps.notebooks.files import Facts, Staged, Tree
+from penstock.apps.notebooks.placing import Placer
 
 ENVIRONMENT = {
     **{name: value for name, value in os.environ.items() if not name.startswith("GIT_")},
@@ -58,3 +60,13 @@ class Noted:
         for one in committed:
             if self.paths.get(one.path) == one:
                 del self.paths[one.path]
+
+
+def place(
+    tree: Tree, staged: Staged, path: str, *, known: str | None = None, keep: bool = True
+) -> Facts:
+    """Put one content in place, durably."""
+    with Placer(tree, keep=keep) as placer:
+        facts = placer.place(staged, path, known=known)
+        placer.flush()
+    return facts

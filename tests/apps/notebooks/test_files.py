@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.apps.notebooks import files, renaming
+from penstock.apps.notebooks import placing, renaming
 from penstock.apps.notebooks.errors import (
     Exists,
     Missing,
@@ -20,6 +20,8 @@ from penstock.apps.notebooks.errors import (
 )
 from penstock.apps.notebooks.files import Staged, TooLarge, Tree
 from penstock.apps.notebooks.mime import mime_type
+from penstock.apps.notebooks.placing import Placer
+from tests.apps.notebooks.support import place
 
 
 def digest(content: bytes) -> str:
@@ -27,15 +29,15 @@ def digest(content: bytes) -> str:
 
 
 def written(tree: Tree, path: str, content: bytes, known: bytes | None = None) -> None:
-    tree.place(tree.stage(content), path, known=None if known is None else digest(known))
+    place(tree, tree.stage(content), path, known=None if known is None else digest(known))
 
 
 def kept(tree: Tree, path: str) -> list[bytes]:
-    return [Path(one.file).read_bytes() for one in tree.keeper.of(path)]
+    return [one.read() for one in tree.keeper.of(path)]
 
 
 def test_placed_content_is_there_with_its_facts(tree: Tree) -> None:
-    facts = tree.place(tree.stage(b"hello"), "a/b/c.md")
+    facts = place(tree, tree.stage(b"hello"), "a/b/c.md")
     assert (tree.root / "a/b/c.md").read_bytes() == b"hello"
     assert facts == tree.facts("a/b/c.md")
     assert facts.hash == digest(b"hello")
@@ -44,8 +46,8 @@ def test_placed_content_is_there_with_its_facts(tree: Tree) -> None:
 
 def test_placing_twice_changes_nothing(tree: Tree) -> None:
     staged = tree.stage(b"new")
-    first = tree.place(staged, "a.md")
-    assert tree.place(staged, "a.md") == first
+    first = place(tree, staged, "a.md")
+    assert place(tree, staged, "a.md") == first
     assert kept(tree, "a.md") == [b"new"]
 
 
@@ -53,11 +55,11 @@ def test_placing_again_after_a_crash_recognises_the_swap(tree: Tree) -> None:
     """The process died after the rename, before it looked at what it had displaced."""
     (tree.root / "a.md").write_bytes(b"of a person")
     staged = tree.stage(b"new")
-    place = tree.root / ".penstock/staged" / staged.name
+    waiting = tree.root / ".penstock/staged" / staged.name
     content = (tree.root / "a.md").read_bytes()
-    place.rename(tree.root / "a.md")
-    place.write_bytes(content)
-    tree.place(staged, "a.md", known=digest(b"old"))
+    waiting.rename(tree.root / "a.md")
+    waiting.write_bytes(content)
+    place(tree, staged, "a.md", known=digest(b"old"))
     assert (tree.root / "a.md").read_bytes() == b"new"
     assert kept(tree, "a.md") == [b"of a person"]
     assert tree.staged() == []
@@ -65,15 +67,15 @@ def test_placing_again_after_a_crash_recognises_the_swap(tree: Tree) -> None:
 
 def test_placing_again_after_somebody_edited_what_was_placed_leaves_the_edit(tree: Tree) -> None:
     staged = tree.stage(b"new")
-    tree.place(staged, "a.md")
+    place(tree, staged, "a.md")
     (tree.root / "a.md").write_bytes(b"later")
-    assert tree.place(staged, "a.md").hash == staged.hash
+    assert place(tree, staged, "a.md").hash == staged.hash
     assert (tree.root / "a.md").read_bytes() == b"later"
 
 
 def test_content_that_is_gone_is_permanent(tree: Tree) -> None:
     with pytest.raises(Missing, match="content"):
-        tree.place(Staged("nothing", 3, digest(b"new")), "a.md")
+        place(tree, Staged("nothing", 3, digest(b"new")), "a.md")
 
 
 def test_edit_that_nobody_knows_of_is_kept_when_overwritten(tree: Tree) -> None:
@@ -81,6 +83,8 @@ def test_edit_that_nobody_knows_of_is_kept_when_overwritten(tree: Tree) -> None:
     (tree.root / "a.md").write_bytes(b"of a person")
     written(tree, "a.md", b"two", known=b"one")
     assert kept(tree, "a.md") == [b"one", b"of a person", b"two"]
+    tree.keeper.drop(tree.keeper.of("a.md"))
+    assert list((tree.root / ".penstock/kept").iterdir()) == []
 
 
 def test_of_own_writes_only_the_last_is_kept(tree: Tree) -> None:
@@ -94,7 +98,7 @@ def test_of_own_writes_only_the_last_is_kept(tree: Tree) -> None:
 
 def test_nothing_is_kept_unless_asked_for(tree: Tree) -> None:
     (tree.root / "a.md").write_bytes(b"of a person")
-    tree.place(tree.stage(b"new"), "a.md", keep=False)
+    place(tree, tree.stage(b"new"), "a.md", keep=False)
     assert kept(tree, "a.md") == []
 
 
@@ -103,6 +107,90 @@ def test_edit_in_place_does_not_reach_what_is_kept(tree: Tree) -> None:
     with (tree.root / "a.md").open("r+b") as file:
         file.write(b"ONE")
     assert kept(tree, "a.md") == [b"one"]
+
+
+# Copies that share a file
+
+
+def written_together(tree: Tree, *paths: str, size: int = 10) -> None:
+    with Placer(tree) as placer:
+        for path in paths:
+            placer.place(tree.stage(path.encode() * size), path)
+
+
+def shared(tree: Tree) -> list[Path]:
+    return list((tree.root / ".penstock/kept").iterdir())
+
+
+def test_copies_of_contents_that_are_written_together_are_in_one_file(tree: Tree) -> None:
+    written_together(tree, "a", "b/c", "d")
+    assert len(shared(tree)) == 1
+    for keeper in (tree.keeper, Tree(tree.root).keeper):
+        for path in ("a", "b/c", "d"):
+            assert [one.read() for one in keeper.of(path)] == [path.encode() * 10]
+    assert tree.keeper.displaced() == {}
+
+
+def test_copy_of_a_large_content_has_a_file_of_its_own(tree: Tree) -> None:
+    written_together(tree, "a", "b", size=100_000)
+    assert len(shared(tree)) == 2
+    assert kept(tree, "b") == [b"b" * 100_000]
+
+
+def test_copy_that_was_let_go_is_not_found_again(tree: Tree) -> None:
+    written_together(tree, "a", "b", "c")
+    tree.keeper.drop(tree.keeper.of("b"))
+    tree.keeper.drop(tree.keeper.of("b"))
+    for keeper in (tree.keeper, Tree(tree.root).keeper):
+        assert [path for path in "abc" if keeper.of(path)] == ["a", "c"]
+    tree.keeper.drop([*tree.keeper.of("a"), *tree.keeper.of("c")])
+    assert shared(tree) == []
+
+
+def test_copies_are_found_although_all_others_went_while_it_was_written(tree: Tree) -> None:
+    with Placer(tree) as placer:
+        placer.place(tree.stage(b"one"), "a")
+        tree.keeper.drop(tree.keeper.of("a"))
+        placer.place(tree.stage(b"two"), "b")
+        assert kept(tree, "b") == [b"two"]
+    assert kept(Tree(tree.root), "b") == [b"two"]
+    tree.keeper.drop(tree.keeper.of("b"))
+    assert shared(tree) == []
+
+
+def test_copy_that_a_crash_cut_off_is_not_there(tree: Tree) -> None:
+    written_together(tree, "a", "b", "c")
+    (file,) = shared(tree)
+    whole = file.read_bytes()
+    for size in range(len(whole)):
+        file.write_bytes(whole[:size])
+        keeper = Tree(tree.root).keeper
+        found = [one.read() for path in "abc" for one in keeper.of(path)]
+        assert found == [path.encode() * 10 for path in "abc"[: len(found)]]
+        assert file.exists() == bool(found)
+
+
+def test_copy_that_does_not_fit_on_the_disk_leaves_the_others(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = os.write
+
+    def half(handle: int, content: memoryview) -> int:
+        if len(content) < 50:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(handle, content[:-49])
+
+    with Placer(tree) as placer:
+        placer.place(tree.stage(b"one"), "a")
+        staged = tree.stage(b"two")
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "write", half)
+            with pytest.raises(Passing):
+                placer.place(staged, "b")
+        placer.place(staged, "b")
+    assert [kept(tree, "a"), kept(tree, "b")] == [[b"one"], [b"two"]]
+    again = Tree(tree.root)
+    assert [kept(again, "a"), kept(again, "b")] == [[b"one"], [b"two"]]
 
 
 def test_mode_of_a_file_survives(tree: Tree) -> None:
@@ -200,8 +288,8 @@ def test_links_are_never_followed(tree: Tree, outside: Path) -> None:
         lambda: tree.open("out/secret"),
         lambda: tree.open("file"),
         lambda: tree.facts("file"),
-        lambda: tree.place(staged, "out/new"),
-        lambda: tree.place(staged, "file"),
+        lambda: place(tree, staged, "out/new"),
+        lambda: place(tree, staged, "file"),
         lambda: tree.make_folder("out/new"),
         lambda: tree.move("here", "out/here"),
         lambda: tree.move("out/secret", "there"),
@@ -235,7 +323,7 @@ def test_pipe_is_not_waited_for(tree: Tree) -> None:
     with pytest.raises(Permanent, match="regular"):
         tree.open("pipe")
     with pytest.raises(Permanent, match="regular"):
-        tree.place(tree.stage(b"x"), "pipe")
+        place(tree, tree.stage(b"x"), "pipe")
 
 
 def test_folder_in_the_way_of_a_file_and_the_other_way_round(tree: Tree) -> None:
@@ -251,9 +339,9 @@ def test_notebook_that_is_gone_may_come_back(tree: Tree) -> None:
     staged = tree.stage(b"x")
     tree.root.rename(tree.root.with_name("away"))
     with pytest.raises(Passing, match="gone"):
-        tree.place(staged, "a")
+        place(tree, staged, "a")
     tree.root.with_name("away").rename(tree.root)
-    assert tree.place(staged, "a").size == 1
+    assert place(tree, staged, "a").size == 1
 
 
 @pytest.mark.parametrize(
@@ -305,7 +393,7 @@ def test_edit_in_the_last_moment_before_the_rename_is_kept(
         (tree.root / "draft").replace(tree.root / "a.md")
         swap(source, staging, target, folder)
 
-    monkeypatch.setattr(files, "swap", edited_first)
+    monkeypatch.setattr(placing, "swap", edited_first)
     written(tree, "a.md", b"new", known=b"old")
     assert (tree.root / "a.md").read_bytes() == b"new"
     assert b"of a person" in kept(tree, "a.md")
@@ -320,7 +408,7 @@ def test_file_that_comes_in_the_last_moment_is_kept(
         (tree.root / "a.md").write_bytes(b"of a person")
         rename_new(source, staging, target, folder)
 
-    monkeypatch.setattr(files, "rename_new", made_first)
+    monkeypatch.setattr(placing, "rename_new", made_first)
     written(tree, "a.md", b"new")
     assert kept(tree, "a.md") == [b"of a person", b"new"]
 
@@ -337,7 +425,7 @@ def test_folder_that_comes_in_the_last_moment_stays(
         (tree.root / "a.md").mkdir()
         swap(source, staging, target, folder)
 
-    monkeypatch.setattr(files, "swap", made_first)
+    monkeypatch.setattr(placing, "swap", made_first)
     with pytest.raises(Exists):
         written(tree, "a.md", b"new", known=b"old")
     assert (tree.root / "a.md").is_dir()
@@ -345,16 +433,18 @@ def test_folder_that_comes_in_the_last_moment_stays(
 
 def test_kill_at_any_moment_leaves_the_old_or_the_new_content(tree: Tree) -> None:
     """A process writes in a loop and is killed, several times over."""
-    contents = [bytes([65 + n]) * 100_000 for n in range(3)]
+    contents = [bytes([65 + n]) * 50_000 for n in range(3)]
     script = (
         "import sys\n"
         "from pathlib import Path\n"
         "from penstock.apps.notebooks.files import Tree\n"
+        "from penstock.apps.notebooks.placing import Placer\n"
         "tree = Tree(Path(sys.argv[1]))\n"
         "print('ready', flush=True)\n"
         "n = 0\n"
         "while True:\n"
-        "    tree.place(tree.stage(bytes([65 + n % 3]) * 100_000), 'a.md')\n"
+        "    with Placer(tree) as placer:\n"
+        "        placer.place(tree.stage(bytes([65 + n % 3]) * 50_000), 'a.md')\n"
         "    print(n, flush=True)\n"
         "    n += 1\n"
     )

@@ -14,7 +14,7 @@ from penstock.apps.notebooks.git import Git
 from penstock.apps.notebooks.history import History
 from penstock.apps.notebooks.messages import Change, Kind, message
 from penstock.apps.notebooks.repository import Repository
-from tests.apps.notebooks.support import Noted, git, write
+from tests.apps.notebooks.support import Noted, git, place, write
 
 
 @pytest.fixture(autouse=True)
@@ -698,7 +698,7 @@ def test_change_during_the_commit_stays_pending(
 
 def placed(tree: Tree, noted: Noted, path: str, content: str, known: str | None = None) -> None:
     digest = None if known is None else hashlib.sha256(known.encode()).hexdigest()
-    tree.place(tree.stage(content.encode()), path, known=digest)
+    place(tree, tree.stage(content.encode()), path, known=digest)
     noted.add(path)
 
 
@@ -786,6 +786,17 @@ def test_mode_of_a_script_is_the_same_in_what_it_was_before(tree: Tree, root: Pa
     commits = git(root, "log", "--format=%H").split()
     modes = [git(root, "ls-tree", one).split()[0] for one in commits]
     assert modes == ["100755", "100755"]
+
+
+def test_mode_of_a_script_is_in_history_although_it_was_deleted(tree: Tree, root: Path) -> None:
+    noted = Noted()
+    write(root, "run.sh", "1")
+    (root / "run.sh").chmod(0o755)
+    tree.remove("run.sh")
+    noted.add("run.sh")
+    batcher(tree, noted).flush()
+    commits = git(root, "log", "--format=%H").split()
+    assert git(root, "ls-tree", commits[1]).split()[0] == "100755"
 
 
 def test_file_that_nobody_knew_of_is_in_history_although_its_folder_was_removed(

@@ -16,7 +16,7 @@ import pytest
 
 from penstock import ConfigurationError, Penstock, Transaction
 from penstock.apps.notebooks import Settings, install, tables
-from penstock.apps.notebooks.files import Tree
+from penstock.apps.notebooks.placing import Placer
 from penstock.core.lifecycle import Failed, Snoozed
 from penstock.server.app import Service
 from penstock.server.gate import Gatekeeper
@@ -297,15 +297,15 @@ async def test_later_operation_waits_while_an_earlier_one_is_retried(
     one: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fails = [True, True]
-    place = Tree.place
+    place = Placer.place
 
-    def failing(self: Tree, *args: Any, **options: Any) -> Any:
+    def failing(self: Placer, *args: Any, **options: Any) -> Any:
         if fails and args[1] == "a.md":
             fails.pop()
             raise OSError(errno.ENOSPC, "No space left on device")
         return place(self, *args, **options)
 
-    monkeypatch.setattr(Tree, "place", failing)
+    monkeypatch.setattr(Placer, "place", failing)
     created = await one.create("a.md", "one")
     moved = await one.on("PATCH", f"/files/{created['file_id']}/move", {"path": "b.md"})
     async with working(one):

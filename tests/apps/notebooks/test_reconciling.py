@@ -12,7 +12,7 @@ from penstock.apps.notebooks.errors import Passing
 from penstock.apps.notebooks.files import Tree
 from penstock.apps.notebooks.reconciling import SETTLE, Happened, reconcile
 from tests.apps.notebooks.shelf import Shelf
-from tests.apps.notebooks.support import write
+from tests.apps.notebooks.support import place, write
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def test_what_others_have_done_is_told_once(shelf: Shelf, root: Path) -> None:
 
 
 def test_own_writes_are_recognised_by_their_content(shelf: Shelf, tree: Tree) -> None:
-    shelf.put("a", tree.place(tree.stage(b"ours"), "a"))
+    shelf.put("a", place(tree, tree.stage(b"ours"), "a"))
     assert shelf.told() == []
     assert shelf.told("a") == []
 

@@ -13,7 +13,7 @@ from penstock.apps.notebooks.files import Tree
 from penstock.apps.notebooks.reconciling import Found, Happened
 from penstock.apps.notebooks.watching import Watcher
 from tests.apps.notebooks.shelf import DEADLINE, Shelf, watching
-from tests.apps.notebooks.support import git, write
+from tests.apps.notebooks.support import git, place, write
 
 
 @pytest.fixture
@@ -188,7 +188,7 @@ async def test_folder_with_something_new_is_looked_at_again(
 async def test_writes_of_the_server_are_not_told(shelf: Shelf, root: Path, tree: Tree) -> None:
     async with watching(shelf) as watch:
         for n in range(50):
-            facts = await asyncio.to_thread(tree.place, tree.stage(b"ours"), f"sub/{n}")
+            facts = await asyncio.to_thread(place, tree, tree.stage(b"ours"), f"sub/{n}")
             shelf.put(f"sub/{n}", facts)
         write(root, "theirs", "x")
         await watch.until_known("theirs", "x")
@@ -217,7 +217,7 @@ async def test_deletion_is_told_again_for_a_file_that_came_back(
     async with watching(shelf) as watch:
         (root / "a").unlink()
         await watch.until(lambda: "a" not in shelf.files)
-        shelf.put("a", await asyncio.to_thread(tree.place, tree.stage(b"2"), "a"))
+        shelf.put("a", await asyncio.to_thread(place, tree, tree.stage(b"2"), "a"))
         (root / "a").unlink()
         await watch.until(lambda: "a" not in shelf.files)
 

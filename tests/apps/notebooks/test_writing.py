@@ -14,12 +14,13 @@ from penstock.apps.notebooks import flushing
 from penstock.apps.notebooks.errors import Passing
 from penstock.apps.notebooks.files import Facts, Staged, Tree
 from penstock.apps.notebooks.paths import Abreast
+from penstock.apps.notebooks.placing import Placer
 from penstock.apps.notebooks.reconciling import Found, reconcile
 from penstock.apps.notebooks.watching import Watcher
 from tests.apps.notebooks.disk import files_of
 from tests.apps.notebooks.serving import Api
 from tests.apps.notebooks.shelf import DEADLINE, Shelf
-from tests.apps.notebooks.support import git
+from tests.apps.notebooks.support import git, place
 from tests.apps.notebooks.test_crashes import SOON, _quiet, serving
 
 
@@ -40,16 +41,16 @@ class Places:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *failing: str) -> None:
         self.paths: list[str] = []
         failures = list(failing)
-        place = Tree.place
+        place = Placer.place
 
-        def placed(tree: Tree, staged: Staged, path: str, **options: Any) -> Facts:
+        def placed(placer: Placer, staged: Staged, path: str, **options: Any) -> Facts:
             self.paths.append(path)
             if path in failures:
                 failures.remove(path)
                 raise Passing("not now")
-            return place(tree, staged, path, **options)
+            return place(placer, staged, path, **options)
 
-        monkeypatch.setattr(Tree, "place", placed)
+        monkeypatch.setattr(Placer, "place", placed)
 
 
 async def test_many_files_are_noted_in_few_transactions(api: Api) -> None:
@@ -156,6 +157,16 @@ def test_many_contents_are_staged_with_and_without_the_call_of_the_system(
     assert len(flushed) == (1 if has_call else 21)
 
 
+def test_contents_are_staged_whole_although_the_system_takes_little_at_a_time(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda handle, content: write(handle, content[:3]))
+    (staged,) = tree.stage_all([b"ten bytes!"])
+    assert staged is not None
+    assert Path(tree.place_of(staged.name)).read_bytes() == b"ten bytes!"
+
+
 def test_contents_that_cannot_be_flushed_leave_nothing_behind(
     tree: Tree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -179,7 +190,7 @@ class Steady(asyncio.Lock):
 
 async def test_folder_that_the_server_moves_is_no_news(tree: Tree) -> None:
     for n in range(5):
-        tree.place(tree.stage(b"x"), f"a/{n}.md")
+        place(tree, tree.stage(b"x"), f"a/{n}.md")
     shelf, told, steady = Shelf(tree), list[str](), Steady()
     shelf.look()
     seen = asyncio.Event()

@@ -77,7 +77,7 @@ class Book:
     def _look(self, path: str) -> tuple[int, int, int, int] | None:
         """Size, time and inode; and when any of it was changed, which nobody can set back."""
         try:
-            found = (self.tree.root / path).lstat()
+            found = os.lstat(f"{self.tree.root}/{path}")
         except OSError:
             return None
         return found.st_size, found.st_mtime_ns, found.st_ino, found.st_ctime_ns

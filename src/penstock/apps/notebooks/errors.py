@@ -11,6 +11,7 @@ NotebookError
 """
 
 import errno
+from types import TracebackType
 
 _PERMANENT = frozenset(
     {
@@ -71,3 +72,22 @@ def sorted_out(error: OSError, path: str) -> NotebookError:
             return Permanent(told)
         case _:
             return Passing(told)
+
+
+class sorting:  # noqa: N801 - used as `suppress` is
+    """Tells errors of the system, inside the block, as what they mean for a path."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if isinstance(error, OSError):
+            raise sorted_out(error, self._path) from error

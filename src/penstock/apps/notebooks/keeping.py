@@ -10,13 +10,21 @@ import hashlib
 import os
 import shutil
 import threading
-from contextlib import suppress
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from typing import NamedTuple
+
+from penstock.apps.notebooks.flushing import write_whole
 
 _PATH = ".path"
 _OWN = ".own"
+_SHARED = ".shared"
 _UNREAD = "unread"
 _HALF = "half"
+_NEW = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+_THERE = "+"
+_GONE = b"-"
 
 
 class Kept(NamedTuple):
@@ -24,12 +32,27 @@ class Kept(NamedTuple):
 
     number: int
     hash: str
+    mark: str
     file: str
+    at: int = 0
+    """Where it begins in a file that it shares with others; 0 if it has one for itself."""
+    size: int = 0
 
     @property
     def is_own(self) -> bool:
         """Whether it may be at its path still: a copy, or a file that is just being removed."""
-        return self.file.endswith((_OWN, _UNREAD))
+        return self.file.endswith((_OWN, _SHARED, _UNREAD))
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether its file has other contents too."""
+        return self.file.endswith(_SHARED)
+
+    def read(self) -> bytes:
+        """The content."""
+        with open(self.file, "rb") as file:
+            file.seek(self.at)
+            return file.read(self.size if self.is_shared else -1)
 
 
 class Keeper:
@@ -43,6 +66,8 @@ class Keeper:
     def __init__(self, folder: str) -> None:
         self._folder = folder
         self._read: dict[str, list[Kept]] | None = None
+        self._shared: dict[str, int] = {}
+        """How many contents each shared file still has; one more while it is written to."""
         self.busy = threading.RLock()
         """Held while something is put aside or let go."""
 
@@ -64,9 +89,20 @@ class Keeper:
         """The number of what comes after all that is put aside for a path."""
         return max((one.number + 1 for one in self.of(path)), default=0)
 
-    def copy(
-        self, content: str, path: str, digest: str, number: int, *, is_own: bool = False
-    ) -> None:
+    @contextmanager
+    def sharing(self) -> Iterator["Sharing"]:
+        """A file for copies that are made inside the block."""
+        file = f"{self._folder}/{uuid.uuid4().hex}{_SHARED}"
+        with self.busy:
+            self._shelves()
+            self._shared[file] = 1
+        try:
+            with closing(Sharing(self, file)) as shared:
+                yield shared
+        finally:
+            self._let_go(file)
+
+    def copy(self, content: str, path: str, digest: str, number: int, *, is_own: bool) -> None:
         """Put a copy aside: the file may be written to by others. `is_own` if it stays."""
         with self.busy:
             half = f"{self._folder}/{_HALF}"
@@ -87,45 +123,139 @@ class Keeper:
         """Where to rename a file to that is about to go, while `busy` is held."""
         return f"{self._folder}/{_mark(path)}-{number}-{_UNREAD}"
 
+    def shelve(self, kept: Kept) -> None:
+        """Know of a content that is in the folder."""
+        with self.busy:
+            self._shelves().setdefault(kept.mark, []).append(kept)
+            if kept.is_shared:
+                self._shared[kept.file] = self._shared.get(kept.file, 0) + 1
+
     def drop(self, kept: list[Kept]) -> None:
         """Let contents go: they are in history, or need not be."""
         with self.busy:
+            parts: dict[str, list[Kept]] = {}
             for one in kept:
-                _unlink(one.file)
-                self._forget(one.file)
+                if one.is_shared:
+                    parts.setdefault(one.file, []).append(one)
+                else:
+                    _unlink(one.file)
+                    self._forget(one)
+            for file, some in parts.items():
+                if known := [one for one in some if self._forget(one)]:
+                    self._let_go(file, known)
+
+    def forget(self, path: str, digest: str) -> None:
+        """Of writes of the server's own one after the other, history needs the last."""
+        self.drop([one for one in self.of(path) if one.hash == digest])
+
+    def _let_go(self, file: str, parts: Sequence[Kept] = ()) -> None:
+        """Let parts of a shared file go, or that it is written to; it goes with the last."""
+        with self.busy:
+            self._shared[file] -= len(parts) or 1
+            if self._shared[file]:
+                _strike(file, parts)
+            else:
+                del self._shared[file]
+                _unlink(file)
 
     def _put(self, content: str, path: str, name: str) -> None:
-        shelves = self._shelves()
+        self._shelves()
         place = f"{self._folder}/{_mark(path)}-{name}"
         os.rename(content, place)
-        _shelve(shelves, place)
+        for one in _named(place):
+            self.shelve(one)
 
     def _shelves(self) -> dict[str, list[Kept]]:
         if self._read is None:
             self._read = {}
             for name in os.listdir(self._folder):
-                _shelve(self._read, f"{self._folder}/{name}")
+                file = f"{self._folder}/{name}"
+                is_shared = name.endswith(_SHARED)
+                found = list(_parts(file) if is_shared else _named(file))
+                for one in found:
+                    self.shelve(one)
+                if is_shared and not found:
+                    _unlink(file)
         return self._read
 
-    def _forget(self, file: str) -> None:
-        mark = os.path.basename(file).partition("-")[0]
-        shelf = self._shelves().get(mark)
-        if shelf is None:
-            return
-        shelf[:] = [one for one in shelf if one.file != file]
+    def _forget(self, kept: Kept) -> bool:
+        """Whether it was known until now."""
+        shelf = self._shelves().get(kept.mark, [])
+        if kept not in shelf:
+            return False
+        shelf.remove(kept)
+        if not kept.is_own and all(one.is_own for one in shelf):
+            _unlink(self._note(kept.mark))
         if not shelf:
-            del self._shelves()[mark]
-            _unlink(self._note(mark))
+            del self._shelves()[kept.mark]
+        return True
 
     def _note(self, mark: str) -> str:
         return f"{self._folder}/{mark}{_PATH}"
 
 
-def _shelve(shelves: dict[str, list[Kept]], file: str) -> None:
+class Sharing:
+    """Copies of small contents in one file: to make many files takes longer than to fill one."""
+
+    def __init__(self, keeper: Keeper, file: str) -> None:
+        self._keeper = keeper
+        self._file = file
+        self._handle: int | None = None
+        self._end = 0
+
+    def copy(self, content: bytes, path: str, digest: str, number: int) -> None:
+        """Put a copy aside of what the server is about to write at a path."""
+        if self._handle is None:
+            self._handle = os.open(self._file, _NEW, 0o600)
+        kept = Kept(number, digest, _mark(path), self._file, 0, len(content))
+        head = _head(kept)
+        try:
+            write_whole(self._handle, head + content)
+        except OSError:
+            os.ftruncate(self._handle, self._end)
+            raise
+        self._keeper.shelve(kept._replace(at=self._end + len(head)))
+        self._end += len(head) + len(content)
+
+    def close(self) -> None:
+        """Add no more."""
+        if self._handle is not None:
+            os.close(self._handle)
+
+
+def _head(kept: Kept) -> bytes:
+    """What stands before a content in a shared file."""
+    return f"{_THERE}{kept.mark} {kept.number} {kept.hash} {kept.size}\n".encode()
+
+
+def _parts(file: str) -> Iterator[Kept]:
+    """The contents of a shared file; the last one may be cut off."""
+    with open(file, "rb") as opened:
+        end = os.fstat(opened.fileno()).st_size
+        while (head := opened.readline().decode("ascii")).endswith("\n"):
+            mark, number, digest, size = head[1:].split()
+            kept = Kept(int(number), digest, mark, file, opened.tell(), int(size))
+            if kept.at + kept.size > end:
+                return
+            if head.startswith(_THERE):
+                yield kept
+            opened.seek(kept.size, os.SEEK_CUR)
+
+
+def _strike(file: str, parts: Sequence[Kept]) -> None:
+    """Have parts of a shared file never found again."""
+    if parts:
+        with open(file, "r+b", 0) as opened:
+            for one in parts:
+                os.pwrite(opened.fileno(), _GONE, one.at - len(_head(one)))
+
+
+def _named(file: str) -> Iterator[Kept]:
+    """The content of a file that is called after it; none if it is another file."""
     mark, _, about = os.path.basename(file).removesuffix(_OWN).partition("-")
     number, _, digest = about.partition("-")
     if number.isdigit():
-        shelves.setdefault(mark, []).append(Kept(int(number), digest, file))
+        yield Kept(int(number), digest, mark, file)
 
 
 def _mark(path: str) -> str:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from functools import partial
+from pathlib import Path
 
 from penstock import JobQuery, Penstock, PenstockError, State
 from penstock.apps.notebooks import tables, touches
@@ -15,7 +16,6 @@ from penstock.apps.notebooks.errors import NotebookError
 from penstock.apps.notebooks.files import Tree
 from penstock.apps.notebooks.library import Library
 from penstock.apps.notebooks.operations import QUEUE
-from penstock.apps.notebooks.paths import STATE
 from penstock.apps.notebooks.publishing import Publisher
 from penstock.apps.notebooks.reconciling import Found
 from penstock.apps.notebooks.running import Runner
@@ -134,6 +134,5 @@ def _discard_forgotten(tree: Tree, names: set[str]) -> None:
     before = time.time() - _FORGOTTEN
     for name in tree.staged():
         with suppress(OSError, NotebookError):
-            file = tree.root / STATE / "staged" / name
-            if name not in names and file.stat().st_mtime < before:
+            if name not in names and Path(tree.place_of(name)).stat().st_mtime < before:
                 tree.discard(name)

@@ -20,6 +20,7 @@ from penstock.apps.notebooks.library import Library
 from penstock.apps.notebooks.mime import HEAD, mime_type
 from penstock.apps.notebooks.operations import Operation
 from penstock.apps.notebooks.paths import Abreast
+from penstock.apps.notebooks.placing import Placer
 from penstock.apps.notebooks.publishing import Conflict, check_version
 from penstock.apps.notebooks.shapes import as_result
 from penstock.apps.notebooks.tables import File
@@ -152,18 +153,19 @@ class Writer:
     ) -> tuple[list[tuple[Write, Placed]], dict[int, Exception]]:
         placed: list[tuple[Write, Placed]] = []
         failed: dict[int, Exception] = {}
-        for write in group:
-            job = write.job
-            stop = None if write.operation.member is None else stops.get(job.correlation)
-            if stop is not None and stop.job < job.id:
-                failed[job.id] = stop.signal
-                continue
-            try:
-                placed.append((write, _place(book, write, known)))
-            except NotebookError as error:
-                failed[job.id] = error
-                stops[job.correlation] = self._stop(job, is_over=isinstance(error, Permanent))
-        book.tree.flush([write.operation.path for write, found in placed if found is not None])
+        with Placer(book.tree, keep=book.git) as placer:
+            for write in group:
+                job = write.job
+                stop = None if write.operation.member is None else stops.get(job.correlation)
+                if stop is not None and stop.job < job.id:
+                    failed[job.id] = stop.signal
+                    continue
+                try:
+                    placed.append((write, _place(book, placer, write, known)))
+                except NotebookError as error:
+                    failed[job.id] = error
+                    stops[job.correlation] = self._stop(job, is_over=isinstance(error, Permanent))
+            placer.flush()
         return placed, failed
 
 
@@ -191,12 +193,12 @@ def _known(tx: tables.Statements, notebook: int, group: Sequence[Write]) -> Know
     return Known(files, clashes)
 
 
-def _place(book: Book, write: Write, known: Known) -> Placed:
+def _place(book: Book, placer: Placer, write: Write, known: Known) -> Placed:
     operation, tree = write.operation, book.tree
     path, file = operation.path, known.files.get(operation.path)
     if path in known.clashes:
         raise Exists(f"{known.clashes[path]!r} is the same as {path!r} on systems that ignore case")
-    found = tree.look(path)
+    found = placer.look(path)
     check_version(operation, file)
     if operation.version is not None and file is not None and found is not None:
         check_unedited(tree, operation, file)
@@ -210,7 +212,7 @@ def _place(book: Book, write: Write, known: Known) -> Placed:
         if not is_there:
             raise Missing(f"there is no file at {path!r}")
         return None
-    facts = tree.place(operation.content, path, known=file.hash if file else None, keep=book.git)
+    facts = placer.place(operation.content, path, known=file.hash if file else None)
     book.wrote(path, facts)
     return facts, mime_of(tree, path)
 
