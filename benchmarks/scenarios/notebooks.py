@@ -19,9 +19,6 @@ from benchmarks.scenarios import Figures, Load, Scenario, percentile, timed
 _OURS = ("penstock",)
 _BATCH = 100
 _TEXT = "Some text of a note.\n" * 10
-_FORGOTTEN = 6
-"""Seconds after which a run before this one is over: ext4 makes files slowly for five seconds after
-many were removed, and each run ends with that."""
 
 
 def creates_of(load: Load) -> int:
@@ -37,7 +34,6 @@ def files_of(load: Load) -> int:
 def creates(contender: Contender, folder: Path, load: Load) -> Figures:
     """New files until all are committed; through HTTP in batches of 100."""
     n = creates_of(load)
-    time.sleep(_FORGOTTEN)
     if contender.name == "git":
         git = cast("GitPerFile", contender.open(folder))
         with timed() as watch:

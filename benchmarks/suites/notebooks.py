@@ -1,12 +1,14 @@
 """Notebooks beside one `git add` and `git commit` for each file."""
 
 from benchmarks.contenders import Contender
+from benchmarks.places import lasting_folders
 from benchmarks.scenarios import notebooks
 from benchmarks.suites import Bar, Column, Suite, at, best_of, none
 
 SUITE = Suite(
     name="notebooks",
     ours="penstock",
+    ground=lasting_folders,
     contenders=(
         Contender(
             "penstock",

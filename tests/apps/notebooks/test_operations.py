@@ -405,7 +405,8 @@ async def test_disk_that_is_full_loses_nothing(one: Api, monkeypatch: pytest.Mon
 
     with monkeypatch.context() as broken:
         broken.setattr(os, "fsync", full)
-        answer = await one.on("PUT", f"/files/{created['file_id']}", {"content": "2"}, status=503)
+        large = {"content": "2" * 100_000}
+        answer = await one.on("PUT", f"/files/{created['file_id']}", large, status=503)
         assert "No space left" in answer["detail"]
     assert one.disk() == {"a.md": "one"}
     assert not list((one.root / ".penstock/staged").iterdir())

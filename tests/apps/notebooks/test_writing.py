@@ -1,8 +1,10 @@
 """Writes that come together: in order, durable, and ended in one transaction."""
 
 import asyncio
+import errno
 import os
 import time
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,7 +12,7 @@ import httpx
 import pytest
 
 from penstock import JobQuery, StoreError
-from penstock.apps.notebooks import flushing
+from penstock.apps.notebooks import flushing, tending
 from penstock.apps.notebooks.errors import Passing
 from penstock.apps.notebooks.files import Facts, Staged, Tree
 from penstock.apps.notebooks.paths import Abreast
@@ -18,7 +20,7 @@ from penstock.apps.notebooks.placing import Placer
 from penstock.apps.notebooks.reconciling import Found, reconcile
 from penstock.apps.notebooks.watching import Watcher
 from tests.apps.notebooks.disk import files_of
-from tests.apps.notebooks.serving import Api
+from tests.apps.notebooks.serving import Api, served
 from tests.apps.notebooks.shelf import DEADLINE, Shelf
 from tests.apps.notebooks.support import git, place
 from tests.apps.notebooks.test_crashes import SOON, _quiet, serving
@@ -61,6 +63,89 @@ async def test_many_files_are_noted_in_few_transactions(api: Api) -> None:
     assert len({job.finished_at for job in jobs}) < 20
     assert api.disk() == {path: path for path in paths}
     await api.check_agreement()
+
+
+async def stored(api: Api) -> int:
+    """How many contents wait in the table."""
+    found: int = await api.app.read(
+        lambda tx: tx.execute("SELECT COUNT(*) FROM notebooks_content").fetchone()[0]
+    )
+    return found
+
+
+async def test_small_contents_are_stored_with_their_operations(api: Api) -> None:
+    await created(api, "a.md", "b.md")
+    await api.create("c.md", "one")
+    await api.on("PUT", "/content?path=d.md", content=b"sent as it is")
+    await api.create("e.md", "large" * 10_000)
+    assert await stored(api) == 3
+    assert len(list((api.root / ".penstock/staged").iterdir())) == 2
+    await api.work()
+    assert await stored(api) == 0
+    assert list((api.root / ".penstock/staged").iterdir()) == []
+    assert api.disk().keys() == {"a.md", "b.md", "c.md", "d.md", "e.md"}
+
+
+async def test_content_of_an_operation_that_is_replaced_goes_with_it(api: Api) -> None:
+    first = await api.create("a.md", "one")
+    await api.on("PUT", f"/files/{first['file_id']}", {"content": "two"})
+    assert await stored(api) == 1
+    await api.on("PUT", f"/files/{first['file_id']}", {"title": "Tea"})
+    assert await stored(api) == 1
+    await api.work()
+    assert api.disk() == {"a.md": "two"}
+    assert await stored(api) == 0
+
+
+async def test_contents_wait_in_the_folder_where_there_is_no_history(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    async with served(url, tmp_path / "data", git=False) as api:
+        await api.create("a.md", "one")
+        assert await stored(api) == 0
+        assert len(list((api.root / ".penstock/staged").iterdir())) == 1
+
+
+@pytest.mark.parametrize("git", [True, False])
+async def test_contents_that_nobody_waits_for_go_after_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, git: bool
+) -> None:
+    url = f"sqlite:///{tmp_path}/jobs.db"
+
+    async def waiting(api: Api) -> int:
+        return await stored(api) + len(list((api.root / ".penstock/staged").iterdir()))
+
+    async with served(url, tmp_path / "data", git=git) as api:
+        await api.create("a.md", "one")
+        cancelled = await api.create("b.md", "two")
+        await api.app.cancel(cancelled["event_id"])
+    async with served(url, tmp_path / "data", git=git) as api:
+        assert await waiting(api) == 2  # it may be run again
+    monkeypatch.setattr(tending, "_FORGOTTEN", timedelta(0))
+    async with served(url, tmp_path / "data", git=git) as api:
+        assert await waiting(api) == 1
+        await api.work()
+        assert api.disk() == {"a.md": "one"}
+        assert await waiting(api) == 0
+
+
+async def test_disk_that_is_full_when_a_content_is_to_be_written_is_waited_for(
+    one: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures = 2
+    fsync = os.fsync
+
+    def full(handle: int) -> None:
+        nonlocal failures
+        if failures:
+            failures -= 1
+            raise OSError(errno.ENOSPC, "No space left on device")
+        fsync(handle)
+
+    monkeypatch.setattr(os, "fsync", full)
+    batch = await created(one, "a.md", "b.md")
+    await one.work()
+    assert await statuses(one, batch) == ["completed", "completed"]
+    assert one.disk() == {"a.md": "a.md", "b.md": "b.md"}
 
 
 async def test_files_that_cannot_be_written_stop_those_after_them(

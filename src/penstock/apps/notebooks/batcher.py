@@ -5,7 +5,7 @@ it was made stays for the next one.
 """
 
 import hashlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple, Protocol
 
@@ -38,10 +38,18 @@ class PendingPaths(Protocol):
 class Batcher:
     """Commits what is pending in one notebook; one call at a time."""
 
-    def __init__(self, tree: Tree, committer: Committer, pending: PendingPaths) -> None:
+    def __init__(
+        self,
+        tree: Tree,
+        committer: Committer,
+        pending: PendingPaths,
+        own_hash: Callable[[str], str | None] = lambda _: None,
+    ) -> None:
+        """`own_hash` knows the hash of a file that is as the server wrote it, without reading."""
         self._tree = tree
         self._committer = committer
         self._pending = pending
+        self._own_hash = own_hash
 
     def flush(self, text: str | None = None) -> Commit | None:
         """Commit all that is pending; None if it came to nothing.
@@ -65,11 +73,11 @@ class Batcher:
         self, kept: Mapping[str, Sequence[Kept]], paths: Sequence[str]
     ) -> list[dict[str, Kept]]:
         """Contents that will not be in history unless they get commits of their own, by rounds."""
-        lost = {
-            path: [one for one in found if one.hash != self._digest(path)]
-            for path, found in kept.items()
-        }
-        lost = {path: found for path, found in lost.items() if found}
+        lost: dict[str, list[Kept]] = {}
+        for path, found in kept.items():
+            digest = self._digest(path) if found else None
+            if others := [one for one in found if one.hash != digest]:
+                lost[path] = others
         if lost:
             elsewhere = {self._digest(path) for path in paths}
             lost = {
@@ -85,6 +93,8 @@ class Batcher:
         return rounds
 
     def _digest(self, path: str) -> str | None:
+        if own := self._own_hash(path):
+            return own
         try:
             with self._tree.open(path) as file:
                 return hashlib.file_digest(file, "sha256").hexdigest()

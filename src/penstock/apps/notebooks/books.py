@@ -40,7 +40,7 @@ class Book:
         self.steady = asyncio.Lock()
         """Held while the disk is compared with what is known, and while a folder's files change
         on both: they would look as if others had moved or removed them."""
-        self._written: dict[str, tuple[int, int, int, int]] = {}
+        self._written: dict[str, tuple[tuple[int, int, int, int], str]] = {}
         self.watcher: Watcher | None = None
         self.watching: asyncio.Task[None] | None = None
         self.taken = 0
@@ -58,21 +58,25 @@ class Book:
         committer = Committer(self.repository, self.tree.root, author=author_of(author))
         now = datetime.now(UTC)
         pending = _Noted([Pending(one, now, 0) for one in paths])
-        return Batcher(self.tree, committer, pending).flush()
+        return Batcher(self.tree, committer, pending, self.own_hash).flush()
 
     def wrote(self, path: str, facts: Facts) -> None:
         """Remember what the server itself has put at a path."""
         found = self._look(path)
         if found is None or found[:3] != facts[:3]:
             return
-        self._written[path] = found
+        self._written[path] = found, facts.hash
         if len(self._written) > _REMEMBERED:
             self._written.pop(next(iter(self._written)))
 
     def is_own(self, path: str) -> bool:
         """Whether at a path is still what the server has put there."""
+        return self.own_hash(path) is not None
+
+    def own_hash(self, path: str) -> str | None:
+        """The hash of what the server has put at a path, if that is still there."""
         written = self._written.get(path)
-        return written is not None and self._look(path) == written
+        return written[1] if written is not None and self._look(path) == written[0] else None
 
     def _look(self, path: str) -> tuple[int, int, int, int] | None:
         """Size, time and inode; and when any of it was changed, which nobody can set back."""

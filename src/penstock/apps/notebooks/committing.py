@@ -28,8 +28,8 @@ _TRIES = 5
 _LOOK_AGAIN = 0.05
 _MANY = 50
 # git writes what is larger than this into a pack, and all else as a file of its own: 10,000 small
-# files take 0.8 s in one pack and 5.4 s as files. It cannot do that and flush files together. A pack
-# for a few would be one more place to look at.
+# files take 0.8 s in one pack and 5.4 s as files. It cannot do that and flush files together. For a
+# few, a pack would be one more place to look at.
 _INTO_A_PACK = ("-c", "core.bigFileThreshold=0", "-c", "core.fsyncMethod=fsync")
 
 

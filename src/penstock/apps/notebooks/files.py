@@ -23,6 +23,9 @@ from penstock.apps.notebooks.paths import STATE
 from penstock.apps.notebooks.renaming import rename_new
 
 STAGED = f"{STATE}/staged"
+SMALL = 16 * 1024
+"""Bytes up to which a content needs no file of its own while it waits: to make one, and to have it
+on the disk, takes longer than to store it."""
 _KEPT = f"{STATE}/kept"
 _TRASH = f"{STATE}/trash"
 
@@ -37,15 +40,23 @@ class Facts(NamedTuple):
 
 
 class Staged(NamedTuple):
-    """A content that waits in the state folder to be put in place."""
+    """A content that waits to be put in place."""
 
     name: str
     size: int
     hash: str
+    is_stored: bool = False
+    """Whether it is stored with its operation, and not in the state folder."""
 
 
 class TooLarge(Permanent):
     """A content has more bytes than are allowed."""
+
+
+def stored(content: bytes) -> Staged:
+    """A small content that is stored with its operation."""
+    digest = hashlib.sha256(content).hexdigest()
+    return Staged(uuid.uuid4().hex, len(content), digest, is_stored=True)
 
 
 class Staging:

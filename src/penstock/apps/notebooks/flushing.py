@@ -11,7 +11,8 @@ import os
 from collections.abc import Callable, Collection
 from contextlib import suppress
 
-_FEW = 8
+FEW = 8
+"""Files up to which each is flushed for itself."""
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 _syncfs: Callable[[int], int] | None = None
@@ -39,15 +40,16 @@ def flush_files(folder: str, names: Collection[str]) -> None:
     """Have files of a folder on the disk, and their names."""
     handle = os.open(folder, _FOLDER)
     try:
-        if len(names) <= _FEW or not _flush_all(handle):
+        if len(names) <= FEW or not flush_all(handle):
             for name in names:
-                _flush(name, handle)
+                flush(name, handle)
             os.fsync(handle)
     finally:
         os.close(handle)
 
 
-def _flush(name: str, folder: int) -> None:
+def flush(name: str, folder: int) -> None:
+    """Have a file on the disk."""
     handle = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
     try:
         os.fsync(handle)
@@ -55,7 +57,7 @@ def _flush(name: str, folder: int) -> None:
         os.close(handle)
 
 
-def _flush_all(handle: int) -> bool:
+def flush_all(handle: int) -> bool:
     """Have all of a file system on the disk; false where the system has no such call."""
     if _syncfs is None:
         return False

@@ -37,6 +37,8 @@ class Kept(NamedTuple):
     at: int = 0
     """Where it begins in a file that it shares with others; 0 if it has one for itself."""
     size: int = 0
+    staged: str = ""
+    """The name under which it waited to be put in place, where it shares a file."""
 
     @property
     def is_own(self) -> bool:
@@ -203,11 +205,11 @@ class Sharing:
         self._handle: int | None = None
         self._end = 0
 
-    def copy(self, content: bytes, path: str, digest: str, number: int) -> None:
+    def copy(self, content: bytes, path: str, digest: str, number: int, staged: str) -> None:
         """Put a copy aside of what the server is about to write at a path."""
         if self._handle is None:
             self._handle = os.open(self._file, _NEW, 0o600)
-        kept = Kept(number, digest, _mark(path), self._file, 0, len(content))
+        kept = Kept(number, digest, _mark(path), self._file, 0, len(content), staged)
         head = _head(kept)
         try:
             write_whole(self._handle, head + content)
@@ -225,7 +227,8 @@ class Sharing:
 
 def _head(kept: Kept) -> bytes:
     """What stands before a content in a shared file."""
-    return f"{_THERE}{kept.mark} {kept.number} {kept.hash} {kept.size}\n".encode()
+    about = kept.mark, kept.number, kept.hash, kept.size, kept.staged
+    return f"{_THERE}{' '.join(map(str, about))}\n".encode()
 
 
 def _parts(file: str) -> Iterator[Kept]:
@@ -233,8 +236,8 @@ def _parts(file: str) -> Iterator[Kept]:
     with open(file, "rb") as opened:
         end = os.fstat(opened.fileno()).st_size
         while (head := opened.readline().decode("ascii")).endswith("\n"):
-            mark, number, digest, size = head[1:].split()
-            kept = Kept(int(number), digest, mark, file, opened.tell(), int(size))
+            mark, number, digest, size, staged = head[1:].split()
+            kept = Kept(int(number), digest, mark, file, opened.tell(), int(size), staged)
             if kept.at + kept.size > end:
                 return
             if head.startswith(_THERE):

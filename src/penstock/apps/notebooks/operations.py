@@ -17,9 +17,9 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One change of a notebook.
 
     `exists` says what has to be at the path: something, nothing, or None for whatever is there. The
-    content waits in the state folder. `fields` are what is to change of the metadata; where a file
-    is made, `initial` stands below them. With `reset`, metadata of a file that was there is
-    forgotten. `version` is the one that the change is based on.
+    content waits in the state folder, or in a table. `fields` are what is to change of the
+    metadata; where a file is made, `initial` stands below them. With `reset`, metadata of a file
+    that was there is forgotten. `version` is the one that the change is based on.
     """
 
     notebook: int

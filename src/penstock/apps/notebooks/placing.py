@@ -1,14 +1,18 @@
-"""Puts staged contents in place, many at once.
+"""Puts contents in place, many at once.
 
 Each folder is opened and flushed once, however many contents go into it, and the copies that are
 put aside for history share a file: what takes longest is to make files, and to ask the system. What
 a rename displaces is looked at afterwards, so that an edit which nobody has heard of is put aside
 for history instead of being lost.
+
+A content waits in the state folder under a name of its own. Nothing is at that name once it is in
+place; what it has displaced is beside it then, until that is looked at.
 """
 
 import hashlib
 import os
 import stat
+from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from types import TracebackType
 from typing import NamedTuple, Self
@@ -22,14 +26,16 @@ from penstock.apps.notebooks.errors import (
     Permanent,
     sorting,
 )
-from penstock.apps.notebooks.files import STAGED, Facts, Staged, Tree, facts_of, hash_of
+from penstock.apps.notebooks.files import SMALL, STAGED, Facts, Staged, Tree, facts_of, hash_of
+from penstock.apps.notebooks.flushing import FEW, flush, flush_all, write_whole
 from penstock.apps.notebooks.keeping import Sharing
 from penstock.apps.notebooks.renaming import rename_new, swap
 
-_SMALL = 64 * 1024
-"""Bytes up to which a copy shares a file with others."""
 _TRIES = 20
 """Between a look and a rename others may add or remove the file; so often is unheard of."""
+_SPARE = ".displaced"
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+_AGAIN = os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC
 
 
 class _Spot(NamedTuple):
@@ -38,6 +44,13 @@ class _Spot(NamedTuple):
     folder: int
     name: str
     path: str
+
+
+class _Source(NamedTuple):
+    """A content that is ready to be put in place; `data` if it is in memory."""
+
+    about: os.stat_result
+    data: bytes | None
 
 
 class Placer:
@@ -52,6 +65,9 @@ class Placer:
         self._folders: dict[str, int] = {}
         self._filled: set[str] = set()
         self._sharing: Sharing | None = None
+        self._ready: dict[str, _Source] = {}
+        self._waited: set[str] = set()
+        self._spares: set[str] | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -62,7 +78,30 @@ class Placer:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._opened.close()
+        with self._opened:
+            for name in self._ready:
+                self._tree.discard(name)
+
+    def prepare(self, contents: Mapping[str, bytes]) -> None:
+        """Have contents that were stored with their operations in the state folder, durably.
+
+        Those that are not put in place go with the end of the block.
+        """
+        with sorting(STAGED):
+            staging = self._folder(STAGED)
+            is_few = len(contents) <= FEW
+            for name, content in contents.items():
+                handle = self._open(name, staging)
+                try:
+                    write_whole(handle, content)
+                    if is_few:
+                        os.fsync(handle)
+                    self._ready[name] = _Source(os.fstat(handle), content)
+                finally:
+                    os.close(handle)
+            if not is_few and not flush_all(staging):
+                for name in contents:
+                    flush(name, staging)
 
     def look(self, path: str) -> os.stat_result | None:
         """What stands at a path, links as themselves; None if nothing does."""
@@ -73,8 +112,16 @@ class Placer:
         except Missing:
             return None
 
+    def was_placed(self, staged: Staged, path: str) -> bool:
+        """Whether an earlier run has put a content in place, whatever is there now."""
+        if not staged.is_stored:
+            return not os.path.lexists(self._tree.place_of(staged.name))
+        return staged.name not in self._waited and any(
+            one.staged == staged.name for one in self._keeper.of(path)
+        )
+
     def place(self, staged: Staged, path: str, *, known: str | None = None) -> Facts:
-        """Put a staged content at a path, whether there is a file or not; durable after `flush`.
+        """Put a content at a path, whether there is a file or not; durable after `flush`.
 
         `known` is the hash of the file as the caller knows it: what else is found is put aside for
         history. Once it is done, doing it again changes nothing.
@@ -83,11 +130,16 @@ class Placer:
         with sorting(path):
             spot = _Spot(self._folder(above, make=True), name, path)
             self._filled.add(above)
+            self._take_up(staged)
             found = status(name, spot.folder)
             if found is not None and self._has(spot, staged, found):
-                self._settle(staged, path, known, self._keeper.next_number(path))
+                self._settle(staged, path, known, self._number(staged, path))
+                self._ready.pop(staged.name, None)
+                self._tree.discard(staged.name)
                 with os.fdopen(open_file(name, spot.folder, path), "rb") as file:
                     return facts_of(file, path)
+            if self.was_placed(staged, path):  # and since then somebody else has edited it
+                return self._placed_before(staged, path, known)
             return self._put(staged, spot, known, found)
 
     def flush(self) -> None:
@@ -104,6 +156,30 @@ class Placer:
             self._folders[path] = self._opened.enter_context(opening)
         return self._folders[path]
 
+    def _open(self, name: str, staging: int) -> int:
+        """A file for a content; what an earlier run has left there may be half of it."""
+        try:
+            return os.open(name, _NEW, 0o666, dir_fd=staging)
+        except FileExistsError:
+            self._waited.add(name)
+            return os.open(name, _AGAIN, dir_fd=staging)
+
+    def _take_up(self, staged: Staged) -> None:
+        """Have a content where it waits that an earlier run was just about to put in place."""
+        if self._spares is None:
+            self._spares = {name for name in self._tree.staged() if name.endswith(_SPARE)}
+        if staged.name + _SPARE not in self._spares:
+            return
+        spare = self._tree.place_of(staged.name + _SPARE)
+        with suppress(FileNotFoundError):
+            if hash_of(spare) != staged.hash:
+                return
+            self._waited.add(staged.name)
+            if staged.name in self._ready:
+                os.unlink(spare)
+            else:
+                os.replace(spare, self._tree.place_of(staged.name))
+
     def _has(self, spot: _Spot, staged: Staged, found: os.stat_result) -> bool:
         """Whether a file has the staged content already; refuses what cannot be replaced."""
         _refuse_unless_file(found, spot.path)
@@ -116,18 +192,22 @@ class Placer:
         self, staged: Staged, spot: _Spot, known: str | None, found: os.stat_result | None
     ) -> Facts:
         number = self._keeper.next_number(spot.path)
+        source = self._ready.pop(staged.name, None) or self._source(staged)
+        if self._keep:
+            self._copy(source.data, staged, spot.path, number + 1)
+        if self._exchange(staged.name, spot, found):
+            self._settle(staged, spot.path, known, number)
+        about = source.about
+        return Facts(about.st_size, about.st_mtime_ns, about.st_ino, staged.hash)
+
+    def _source(self, staged: Staged) -> _Source:
         try:
             handle = open_file(staged.name, self._folder(STAGED), staged.name)
         except FileNotFoundError:
-            return self._placed_before(staged, spot.path)
+            raise Missing("the content is gone") from None
         with os.fdopen(handle, "rb", 0) as file:
-            ours = os.fstat(handle)
-            if self._keep:
-                content = file.read() if ours.st_size <= _SMALL else None
-                self._copy(content, staged, spot.path, number + 1)
-        if self._exchange(staged.name, spot, found):
-            self._settle(staged, spot.path, known, number)
-        return Facts(ours.st_size, ours.st_mtime_ns, ours.st_ino, staged.hash)
+            about = os.fstat(handle)
+            return _Source(about, file.read() if about.st_size <= SMALL else None)
 
     def _copy(self, content: bytes | None, staged: Staged, path: str, number: int) -> None:
         """Put a copy aside of what is about to be written."""
@@ -137,47 +217,60 @@ class Placer:
             return
         if self._sharing is None:
             self._sharing = self._opened.enter_context(self._keeper.sharing())
-        self._sharing.copy(content, path, staged.hash, number)
+        self._sharing.copy(content, path, staged.hash, number, staged.name)
 
-    def _exchange(self, source: str, spot: _Spot, found: os.stat_result | None) -> bool:
-        """Put a staged file in place; whether what was there is now where it was staged."""
+    def _exchange(self, name: str, spot: _Spot, found: os.stat_result | None) -> bool:
+        """Put a content in place; whether it has displaced something."""
         staging = self._folder(STAGED)
+        spare = name + _SPARE
         for _ in range(_TRIES):
             try:
                 if found is None:
-                    rename_new(source, staging, spot.name, spot.folder)
+                    rename_new(name, staging, spot.name, spot.folder)
                     return False
                 _refuse_unless_file(found, spot.path)
-                os.chmod(source, stat.S_IMODE(found.st_mode), dir_fd=staging)
-                swap(source, staging, spot.name, spot.folder)
+                os.chmod(name, stat.S_IMODE(found.st_mode), dir_fd=staging)
+                os.rename(name, spare, src_dir_fd=staging, dst_dir_fd=staging)
+                try:
+                    swap(spare, staging, spot.name, spot.folder)
+                except BaseException:
+                    os.rename(spare, name, src_dir_fd=staging, dst_dir_fd=staging)
+                    raise
             except (FileExistsError, FileNotFoundError):  # it came or went after the look
                 found = status(spot.name, spot.folder)
                 continue
-            displaced = status(source, staging)
+            displaced = status(spare, staging)
             if displaced is not None and not stat.S_ISREG(displaced.st_mode):
-                swap(source, staging, spot.name, spot.folder)
+                swap(spare, staging, spot.name, spot.folder)
+                os.rename(spare, name, src_dir_fd=staging, dst_dir_fd=staging)
                 _refuse_unless_file(displaced, spot.path)
             return True
         raise Passing(f"{spot.path!r} comes and goes too quickly")
 
-    def _placed_before(self, staged: Staged, path: str) -> Facts:
-        """An earlier attempt put it in place, and since then somebody else has edited it."""
+    def _placed_before(self, staged: Staged, path: str, known: str | None) -> Facts:
+        if not any(one.hash == staged.hash for one in self._keeper.of(path)):
+            raise Missing("the content is gone")
+        self._settle(staged, path, known, self._number(staged, path))
+        return Facts(staged.size, 0, 0, staged.hash)
+
+    def _number(self, staged: Staged, path: str) -> int:
+        """The place of what a content has displaced: before the copy of the content."""
         for one in self._keeper.of(path):
             if one.hash == staged.hash:
-                return Facts(staged.size, 0, 0, staged.hash)
-        raise Missing(f"the content for {path!r} is gone")
+                return one.number - 1
+        return self._keeper.next_number(path)
 
     def _settle(self, staged: Staged, path: str, known: str | None, number: int) -> None:
-        """Deal with what lies where the content was staged: nothing, itself, or the displaced."""
-        place = self._tree.place_of(staged.name)
+        """Deal with what a content has displaced, if anything."""
+        spare = self._tree.place_of(staged.name + _SPARE)
         with suppress(FileNotFoundError):
-            digest = hash_of(place)
+            digest = hash_of(spare)
             if digest in {staged.hash, known} or not self._keep:
-                os.unlink(place)
+                os.unlink(spare)
                 if digest != staged.hash:
                     self._keeper.forget(path, digest)
             else:
-                self._keeper.take(place, path, digest, number)
+                self._keeper.take(spare, path, digest, number)
 
 
 def _refuse_unless_file(found: os.stat_result, path: str) -> None:

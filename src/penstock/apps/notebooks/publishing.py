@@ -4,9 +4,10 @@ Everything here is decided in the transaction that stores the jobs, so that two 
 see each other.
 """
 
-from collections.abc import Iterator, Sequence
-from datetime import timedelta
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from functools import partial
+from types import MappingProxyType
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -14,6 +15,7 @@ from msgspec.structs import replace
 from penstock import Job, JobId, NewJob, OnFailure, Penstock, Scope, Transaction
 from penstock.apps.notebooks import tables, touches
 from penstock.apps.notebooks.errors import Exists, Missing, Permanent
+from penstock.apps.notebooks.files import Staged
 from penstock.apps.notebooks.operations import Operation, merged
 from penstock.apps.notebooks.paths import Abreast, is_within, parents
 
@@ -23,6 +25,9 @@ _TOGETHER = 100
 _SOONER = 8
 """Commits and other settings do not wait behind a backlog of operations."""
 Change = tuple[str, str | None]
+Contents = Mapping[str, bytes]
+"""What operations write, by name, as far as it is stored with them."""
+NONE: Contents = MappingProxyType({})
 
 
 class Conflict(Permanent):
@@ -44,8 +49,8 @@ class Published(NamedTuple):
     job: Job
     operation: Operation
     file_count: int = 1
-    discarded: str | None = None
-    """A staged content that nobody needs any more."""
+    discarded: Staged | None = None
+    """A content that nobody needs any more."""
 
 
 class Publisher:
@@ -54,18 +59,26 @@ class Publisher:
     def __init__(self, penstock: Penstock) -> None:
         self._penstock = penstock
 
-    async def publish(self, asked: Operation, correlation: str | None = None) -> Published:
+    async def publish(
+        self,
+        asked: Operation,
+        correlation: str | None = None,
+        contents: Contents = NONE,
+    ) -> Published:
         """Store one operation; where the rules allow it, in the place of the one before."""
+        work = partial(self.single, asked=asked, correlation=correlation, contents=contents)
         try:
-            return await self._penstock.transact(lambda tx: self.single(tx, asked, correlation))
+            return await self._penstock.transact(work)
         except Overtaken:
-            return await self._penstock.transact(
-                lambda tx: self.single(tx, asked, correlation, merges=False)
-            )
+            return await self._penstock.transact(partial(work, merges=False))
 
-    async def publish_batch(self, asked: Sequence[Operation], correlation: str) -> list[Published]:
+    async def publish_batch(
+        self, asked: Sequence[Operation], correlation: str, contents: Contents
+    ) -> list[Published]:
         """Store operations that run one after the other until one fails; all or none."""
-        return await self._penstock.transact(lambda tx: self.batch(tx, asked, correlation))
+        return await self._penstock.transact(
+            lambda tx: self.batch(tx, asked, correlation, contents)
+        )
 
     async def publish_look(self, notebook: int) -> None:
         """Store that the settings of a notebook, and then all of its files, are to be looked at."""
@@ -85,6 +98,7 @@ class Publisher:
         tx: Transaction,
         asked: Operation,
         correlation: str | None = None,
+        contents: Contents = NONE,
         *,
         merges: bool = True,
     ) -> Published:
@@ -95,9 +109,10 @@ class Publisher:
         together = merged(before[1], wanted) if before else None
         discarded = None
         if before and together:
-            touches.end_touches(tx, before[0])
+            touches.end_touches(tx, [before[0]])
             if before[1].content and before[1].content != together.content:
-                discarded = before[1].content.name
+                discarded = before[1].content
+                touches.drop_contents(tx, [discarded.name])
             wanted = together
         after = _waits_for(tx, wanted)
         if not after and not together:
@@ -108,10 +123,11 @@ class Publisher:
         if before and together and not tx.supersede(before[0], by=job.id):
             raise Overtaken
         touches.add_touches(tx, job.id, wanted)
+        touches.put_contents(tx, contents, datetime.now(UTC))
         return Published(job, wanted, _file_count(tx, wanted), discarded)
 
     def batch(
-        self, tx: Transaction, asked: Sequence[Operation], correlation: str
+        self, tx: Transaction, asked: Sequence[Operation], correlation: str, contents: Contents
     ) -> list[Published]:
         """Store a batch in this transaction."""
         reserved = tables.number(tx, "file", len(asked))
@@ -133,6 +149,7 @@ class Publisher:
         )
         for job, one in zip(jobs, wanted, strict=True):
             touches.add_touches(tx, job.id, one)
+        touches.put_contents(tx, contents, datetime.now(UTC))
         return [
             Published(job, one, _file_count(tx, one)) for job, one in zip(jobs, wanted, strict=True)
         ]

@@ -77,7 +77,8 @@ class FileRoutes:
         """Store that a file is to be made. Its id is reserved already."""
         found = await self._find(notebook)
         path = parse(body.path)
-        content = await self._notebooks.stage(found, body.data or b"")
+        data = body.data or b""
+        content = await self._notebooks.stage(found, data)
         operation = Operation(
             notebook=found.id,
             kind="create",
@@ -86,7 +87,7 @@ class FileRoutes:
             content=content,
             fields=body.fields,
         )
-        return await self._published(operation, query)
+        return await self._published(operation, query, data)
 
     @route(
         "GET",
@@ -138,7 +139,7 @@ class FileRoutes:
             fields=body.fields,
             version=version,
         )
-        return await self._published(operation, query)
+        return await self._published(operation, query, data)
 
     @route(
         "DELETE",
@@ -259,8 +260,7 @@ class FileRoutes:
         When one fails, those after it are cancelled.
         """
         found = await self._find(notebook)
-        operations = await self._notebooks.batch_of(found, body.operations)
-        stored = await self._notebooks.publish_batch(operations, body.correlation_id)
+        stored = await self._notebooks.publish_batch(found, body.operations, body.correlation_id)
         answer = shapes.BatchAccepted(
             correlation_id=stored[0].job.correlation or "",
             status="pending",
@@ -322,9 +322,14 @@ class FileRoutes:
         return await self._published(operation, query)
 
     async def _published(
-        self, operation: Operation, query: requests.How, *, together: bool = False
+        self,
+        operation: Operation,
+        query: requests.How,
+        content: bytes | None = None,
+        *,
+        together: bool = False,
     ) -> Answer:
-        published = await self._notebooks.publish(operation, together=together)
+        published = await self._notebooks.publish(operation, content, together=together)
         if not query.sync:
             return Answer(202, shapes.accepted(published))
         return await self._done(published, query.timeout)

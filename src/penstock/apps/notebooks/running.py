@@ -185,7 +185,7 @@ class Runner:
                 await handler(operation)
             except (Permanent, Cancel):
                 job_id = context().job.id
-                await self._penstock.transact(lambda tx: touches.end_touches(tx, job_id))
+                await self._penstock.transact(lambda tx: touches.end_touches(tx, [job_id]))
                 raise
 
         return run
@@ -227,7 +227,7 @@ class Runner:
 
         def work(tx: Transaction) -> None:
             result = note(tx)
-            touches.end_touches(tx, run.job.id)
+            touches.end_touches(tx, [run.job.id])
             run.finish(result, connection=tx)
 
         await self._penstock.transact(work)

@@ -31,6 +31,12 @@ CREATE TABLE notebooks_number (name TEXT PRIMARY KEY, last INTEGER NOT NULL);
 INSERT INTO notebooks_number VALUES ('notebook', 0), ('file', 0), ('change', 0);
 """
 
+_CONTENT = """
+CREATE TABLE notebooks_content (
+    name TEXT PRIMARY KEY, content BLOB NOT NULL, stored INTEGER NOT NULL
+);
+"""
+
 # Text is compared by its bytes, as paths are: a folder's files stand in one range.
 _POSTGRES = (
     _SQLITE.replace("INTEGER PRIMARY KEY", "BIGINT PRIMARY KEY")
@@ -39,4 +45,7 @@ _POSTGRES = (
     .replace("folded TEXT NOT NULL", 'folded TEXT COLLATE "C" NOT NULL')
 )
 
-TABLES = Tables(sqlite=(_SQLITE,), postgres=(_POSTGRES,))
+TABLES = Tables(
+    sqlite=(_SQLITE, _CONTENT),
+    postgres=(_POSTGRES, _CONTENT.replace("BLOB", "BYTEA").replace("INTEGER", "BIGINT")),
+)

@@ -13,11 +13,11 @@ from msgspec import UNSET
 from penstock import Job, JobFailed, JobNotFound, JobQuery, Penstock, State
 from penstock.apps.notebooks import requests, shapes, tables
 from penstock.apps.notebooks.errors import Missing
-from penstock.apps.notebooks.files import Staged, TooLarge, Tree
+from penstock.apps.notebooks.files import SMALL, Staged, TooLarge, Tree, stored
 from penstock.apps.notebooks.library import Library
 from penstock.apps.notebooks.operations import QUEUE, Operation
 from penstock.apps.notebooks.paths import parse
-from penstock.apps.notebooks.publishing import Published, Publisher
+from penstock.apps.notebooks.publishing import NONE, Published, Publisher
 from penstock.apps.notebooks.settings import Settings
 from penstock.apps.notebooks.tables import File, Notebook
 
@@ -70,47 +70,64 @@ class Notebooks:
 
     # Publishing
 
-    async def publish(self, operation: Operation, *, together: bool = False) -> Published:
-        """Store an operation; it is durable when this returns.
+    async def publish(
+        self, operation: Operation, content: bytes | None = None, *, together: bool = False
+    ) -> Published:
+        """Store an operation, and its content unless it is staged; both are durable then.
 
         With `together` it has a correlation, as a batch has.
         """
         await self._limit()
+        staged = operation.content
+        contents = (
+            {staged.name: content} if staged and staged.is_stored and content is not None else NONE
+        )
         try:
             published = await self._publisher.publish(
-                operation, uuid.uuid4().hex if together else None
+                operation, uuid.uuid4().hex if together else None, contents
             )
         except BaseException:
-            await self._discard(operation.notebook, [operation])
+            await self._discard(operation.notebook, [operation.content])
             raise
-        if published.discarded:
-            await self._discard_content(operation.notebook, published.discarded)
+        await self._discard(operation.notebook, [published.discarded])
         return published
 
     async def publish_batch(
-        self, operations: Sequence[Operation], correlation: str | None
+        self,
+        notebook: Notebook,
+        asked: Sequence[requests.BatchOperation],
+        correlation: str | None,
     ) -> list[Published]:
         """Store operations that run one after the other until one fails; all or none."""
+        operations, contents = await self._batch_of(notebook, asked)
         await self._limit()
         name = correlation or uuid.uuid4().hex
         try:
-            return await self._publisher.publish_batch(operations, name)
+            return await self._publisher.publish_batch(operations, name, contents)
         except BaseException:
-            await self._discard(operations[0].notebook, operations)
+            await self._discard(notebook.id, [one.content for one in operations])
             raise
 
-    async def batch_of(
+    async def _batch_of(
         self, notebook: Notebook, asked: Sequence[requests.BatchOperation]
-    ) -> list[Operation]:
-        """The operations that a batch asks for, with their contents staged."""
+    ) -> tuple[list[Operation], dict[str, bytes]]:
+        """The operations that a batch asks for, and their contents as far as none is staged."""
         parsed = [(one, parse(one.path), parse(one.to) if one.to else None) for one in asked]
         contents = [
             one.data or b"" if one.op == "create" and not one.folder else one.data for one in asked
         ]
         for content in contents:
             self.check_size(len(content or b""))
-        staged = await asyncio.to_thread(Tree(Path(notebook.path)).stage_all, contents)
-        return [
+        small = [
+            None if content is None or not _is_small(notebook, content) else stored(content)
+            for content in contents
+        ]
+        large = [None if one else content for one, content in zip(small, contents, strict=True)]
+        staged = small
+        if any(content is not None for content in large):
+            written = await asyncio.to_thread(Tree(Path(notebook.path)).stage_all, large)
+            staged = [one or other for one, other in zip(small, written, strict=True)]
+        operations = [
             Operation(
                 notebook=notebook.id,
                 kind=one.op,
@@ -124,10 +141,15 @@ class Notebooks:
             )
             for (one, path, to), content in zip(parsed, staged, strict=True)
         ]
+        return operations, {
+            one.name: content or b"" for one, content in zip(small, contents, strict=True) if one
+        }
 
     async def stage(self, notebook: Notebook, content: bytes) -> Staged:
-        """Put a content into the state folder, durably."""
+        """A content that is to be stored with its operation; or in the state folder, durably."""
         self.check_size(len(content))
+        if _is_small(notebook, content):
+            return stored(content)
         return await asyncio.to_thread(Tree(Path(notebook.path)).stage, content)
 
     async def stage_stream(self, notebook: Notebook, pieces: AsyncIterator[bytes]) -> Staged:
@@ -153,15 +175,13 @@ class Notebooks:
             await self._penstock.limit(QUEUE, self._settings.max_queue)
             self._is_limited = True
 
-    async def _discard(self, notebook_id: int, operations: Sequence[Operation]) -> None:
-        for operation in operations:
-            if operation.content:
-                await self._discard_content(notebook_id, operation.content.name)
-
-    async def _discard_content(self, notebook_id: int, name: str) -> None:
-        with suppress(Missing):
-            notebook = await self._library.find(notebook_id)
-            await asyncio.to_thread(Tree(Path(notebook.path)).discard, name)
+    async def _discard(self, notebook_id: int, contents: Sequence[Staged | None]) -> None:
+        """Let staged contents go."""
+        for one in contents:
+            if one is not None and not one.is_stored:
+                with suppress(Missing):
+                    notebook = await self._library.find(notebook_id)
+                    await asyncio.to_thread(Tree(Path(notebook.path)).discard, one.name)
 
     # Looking
 
@@ -253,3 +273,11 @@ class Notebooks:
             lambda tx: tables.file_at(tx, operation.notebook, operation.path)
         )
         return found.version if found else 0
+
+
+def _is_small(notebook: Notebook, content: bytes) -> bool:
+    """Whether a content is stored with its operation.
+
+    Without a history there is no copy that would tell whether it was put in place before a crash.
+    """
+    return notebook.git and len(content) <= SMALL

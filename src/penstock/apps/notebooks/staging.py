@@ -30,11 +30,12 @@ def entries(repository: Repository, root: Path, paths: Iterable[str], index: Pat
     tracked: list[bytes] | None = None
     prefix = repository.prefix.encode()
     for path in paths:
-        if why := disk.why_not(path):
+        mode = disk.mode(path)
+        if why := disk.why_not(path, mode):
             found.skipped[path] = why
             continue
         there = prefix + os.fsencode(path)
-        kind = disk.kind(path)
+        kind = _kind(mode)
         if kind == "file":
             found.there.add(there)
             continue
@@ -52,7 +53,7 @@ def acceptable(repository: Repository, root: Path, paths: Iterable[str], index: 
     """Of paths at which something was, those that git may have."""
     disk = _Disk(root, _submodules(repository, index))
     known = {repository.prefix.encode() + os.fsencode(path): path for path in paths}
-    mine = {full for full, path in known.items() if not disk.why_not(path)}
+    mine = {full for full, path in known.items() if not disk.why_not(path, disk.mode(path))}
     return {known[full] for full in mine - _ignored(repository, mine, index)}
 
 
@@ -68,24 +69,16 @@ class _Disk:
         self._submodules = submodules
         self._folders: dict[str, str] = {}
 
-    def why_not(self, path: str) -> str | None:
+    def why_not(self, path: str, mode: int) -> str | None:
         """Why git cannot have a path: it belongs to another repository, or cannot be read."""
         for folder in parents(path):
             if self._folder(folder) == "repository":
                 return f"{folder!r} is another repository"
-        mode = self._mode(path)
         if stat.S_ISDIR(mode) and self._folder(path) == "repository":
             return f"{path!r} is another repository"
         if stat.S_ISREG(mode) and not os.access(f"{self._root}/{path}", os.R_OK):
             return "it may not be read"
         return None
-
-    def kind(self, path: str) -> str:
-        """What a path is: a file (or a link), a folder, or nothing that git has."""
-        mode = self._mode(path)
-        if stat.S_ISDIR(mode):
-            return "folder"
-        return "file" if stat.S_ISREG(mode) or stat.S_ISLNK(mode) else "nothing"
 
     def below(self, folder: str) -> Iterator[str]:
         """All files below a folder that may be git's."""
@@ -102,7 +95,7 @@ class _Disk:
             elif entry.is_symlink() or (entry.is_file() and os.access(entry.path, os.R_OK)):
                 yield path
 
-    def _mode(self, path: str) -> int:
+    def mode(self, path: str) -> int:
         """What stands at a path; 0 for nothing, or a link or a file where its folder was."""
         if any(self._folder(above) != "folder" for above in parents(path)):
             return 0
@@ -125,6 +118,13 @@ class _Disk:
             return "no folder"
         is_foreign = path in self._submodules or os.path.lexists(f"{folder}/.git")
         return "repository" if is_foreign else "folder"
+
+
+def _kind(mode: int) -> str:
+    """What is at a path: a file (or a link), a folder, or nothing that git has."""
+    if stat.S_ISDIR(mode):
+        return "folder"
+    return "file" if stat.S_ISREG(mode) or stat.S_ISLNK(mode) else "nothing"
 
 
 def _submodules(repository: Repository, index: Path) -> set[str]:

@@ -2,10 +2,9 @@
 
 import asyncio
 import logging
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 
@@ -28,7 +27,7 @@ _log = logging.getLogger(__name__)
 _SWEEP = 60.0
 _UNFINISHED = frozenset({State.PENDING, State.RUNNING})
 _AT_ONCE = 1_000_000
-_FORGOTTEN = 3_600
+_FORGOTTEN = timedelta(hours=1)
 """Seconds after which a staged content that no operation names belongs to none to come either."""
 
 
@@ -122,16 +121,18 @@ class Tender:
         )
         ended = sorted(noted.difference(unfinished))
         if ended:
-            await self._penstock.transact(lambda tx: touches.end_all_touches(tx, ended))
+            await self._penstock.transact(lambda tx: touches.end_touches(tx, ended))
+        before = datetime.now(UTC) - _FORGOTTEN
+        if forgotten := await self._penstock.read(lambda tx: touches.forgotten(tx, before)):
+            await self._penstock.transact(lambda tx: touches.drop_contents(tx, forgotten))
         for book in self._library.open_books:
             names = await self._penstock.read(
                 lambda tx, book=book: touches.staged_names(tx, book.id)  # type: ignore[misc] # bound at once
             )
-            await asyncio.to_thread(_discard_forgotten, book.tree, names)
+            await asyncio.to_thread(_discard_forgotten, book.tree, names, before.timestamp())
 
 
-def _discard_forgotten(tree: Tree, names: set[str]) -> None:
-    before = time.time() - _FORGOTTEN
+def _discard_forgotten(tree: Tree, names: set[str], before: float) -> None:
     for name in tree.staged():
         with suppress(OSError, NotebookError):
             if name not in names and Path(tree.place_of(name)).stat().st_mtime < before:

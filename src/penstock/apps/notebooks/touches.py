@@ -1,6 +1,7 @@
-"""Which paths operations have to do with that have not ended, and all SQL on that."""
+"""Which paths operations touch that have not ended, what they write, and all SQL on that."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 
 import msgspec
 
@@ -11,6 +12,7 @@ from penstock.apps.notebooks.tables import (
     Writing,
     file_by_id,
     marks,
+    micros,
     portions,
     span,
 )
@@ -76,19 +78,43 @@ def add_touches(tx: Writing, job: int, operation: Operation) -> None:
     tx.executemany("INSERT INTO notebooks_touch VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
 
 
-def end_touches(tx: Statements, job: int) -> None:
-    """Nothing has to wait for this operation any more."""
-    tx.execute("DELETE FROM notebooks_touch WHERE job = ?", (job,))
-
-
-def end_all_touches(tx: Writing, jobs: Sequence[int]) -> None:
-    """The same for many."""
+def end_touches(tx: Writing, jobs: Sequence[int]) -> None:
+    """Nothing has to wait for these operations any more."""
     tx.executemany("DELETE FROM notebooks_touch WHERE job = ?", [(job,) for job in jobs])
 
 
 def touching_jobs(tx: Statements) -> set[int]:
     """The jobs of all operations that are noted as unfinished."""
     return {row[0] for row in tx.execute("SELECT DISTINCT job FROM notebooks_touch").fetchall()}
+
+
+def put_contents(tx: Writing, contents: Mapping[str, bytes], now: datetime) -> None:
+    """Store contents with the operations that write them."""
+    rows = [(name, content, micros(now)) for name, content in contents.items()]
+    tx.executemany("INSERT INTO notebooks_content VALUES (?, ?, ?)", rows)
+
+
+def contents(tx: Statements, names: Sequence[str]) -> dict[str, bytes]:
+    """The contents that are stored under these names."""
+    found: dict[str, bytes] = {}
+    for some in portions(names):
+        sql = f"SELECT name, content FROM notebooks_content WHERE name IN ({marks(some)})"  # noqa: S608 - marks
+        found.update((row[0], bytes(row[1])) for row in tx.execute(sql, some).fetchall())
+    return found
+
+
+def drop_contents(tx: Writing, names: Sequence[str]) -> None:
+    """Nobody writes these contents any more."""
+    tx.executemany("DELETE FROM notebooks_content WHERE name = ?", [(name,) for name in names])
+
+
+def forgotten(tx: Statements, before: datetime) -> list[str]:
+    """Some contents, stored before then, of operations that have ended without writing them."""
+    sql = (
+        "SELECT name FROM notebooks_content WHERE stored < ? AND name NOT IN "
+        "(SELECT staged FROM notebooks_touch WHERE staged IS NOT NULL) LIMIT 1000"
+    )
+    return [row[0] for row in tx.execute(sql, (micros(before),)).fetchall()]
 
 
 def staged_names(tx: Statements, notebook_id: int) -> set[str]:

@@ -55,11 +55,12 @@ class Stop(NamedTuple):
 
 
 class Known(NamedTuple):
-    """What is known of the paths of writes."""
+    """What is known of the paths of writes, and the contents that are stored with them."""
 
     files: Mapping[str, File]
     clashes: Mapping[str, str]
     """Paths that some systems take for another, and for which."""
+    contents: Mapping[str, bytes]
 
 
 class Writer:
@@ -141,7 +142,8 @@ class Writer:
             tables.put_file(tx, file)
         if changed := [write.operation.path for write, found in placed if found is not None]:
             self._changed(tx, book, changed)
-        touches.end_all_touches(tx, [write.job.id for write, _ in placed])
+        touches.end_touches(tx, [write.job.id for write, _ in placed])
+        touches.drop_contents(tx, _stored([write for write, _ in placed]))
         results = [as_result(file) for file in files]
         runs = [write.run for write, _ in placed]
         Context.finish_all(list(zip(runs, results, strict=True)), connection=tx)
@@ -154,6 +156,7 @@ class Writer:
         placed: list[tuple[Write, Placed]] = []
         failed: dict[int, Exception] = {}
         with Placer(book.tree, keep=book.git) as placer:
+            placer.prepare(known.contents)
             for write in group:
                 job = write.job
                 stop = None if write.operation.member is None else stops.get(job.correlation)
@@ -190,7 +193,13 @@ def _known(tx: tables.Statements, notebook: int, group: Sequence[Write]) -> Know
         for path in paths
         if path not in files and (clash := tables.collision(tx, notebook, path)) is not None
     }
-    return Known(files, clashes)
+    return Known(files, clashes, touches.contents(tx, _stored(group)))
+
+
+def _stored(writes: Sequence[Write]) -> list[str]:
+    """The names of the contents that are stored with these."""
+    contents = [write.operation.content for write in writes]
+    return [one.name for one in contents if one is not None and one.is_stored]
 
 
 def _place(book: Book, placer: Placer, write: Write, known: Known) -> Placed:
@@ -203,24 +212,20 @@ def _place(book: Book, placer: Placer, write: Write, known: Known) -> Placed:
     if operation.version is not None and file is not None and found is not None:
         check_unedited(tree, operation, file)
     is_there = file is not None or found is not None
-    if operation.exists is False and is_there and not _is_own(tree, operation, write.job.attempt):
+    staged = operation.content
+    is_own = staged is not None and placer.was_placed(staged, path)
+    if operation.exists is False and is_there and not is_own:
         raise Exists(f"there is something at {path!r} already")
     is_other = file is not None and operation.file not in (None, file.id)
     if operation.exists and (is_other or not is_there):
         raise Missing(f"there is no file at {path!r} any more")
-    if operation.content is None:
+    if staged is None:
         if not is_there:
             raise Missing(f"there is no file at {path!r}")
         return None
-    facts = placer.place(operation.content, path, known=file.hash if file else None)
+    facts = placer.place(staged, path, known=file.hash if file else None)
     book.wrote(path, facts)
     return facts, mime_of(tree, path)
-
-
-def _is_own(tree: Tree, operation: Operation, attempt: int) -> bool:
-    """Whether an earlier run of this job has put the content in place."""
-    staged = operation.content
-    return attempt > 1 and staged is not None and staged.name not in tree.staged()
 
 
 def check_unedited(tree: Tree, operation: Operation, known: File) -> None:

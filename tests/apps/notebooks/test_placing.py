@@ -1,0 +1,175 @@
+"""Contents are put in place, whenever the process dies meanwhile, and nothing is lost."""
+
+import errno
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.apps.notebooks import flushing, keeping, placing, renaming
+from penstock.apps.notebooks.errors import Missing, Passing
+from penstock.apps.notebooks.files import Staged, Tree, stored
+from penstock.apps.notebooks.placing import Placer
+
+OURS = b"of the server"
+REMOVED = b"-"
+"""An edit that removes the file."""
+CHANGES = {"open", "write", "rename", "replace", "unlink", "chmod", "pwrite", "fsync"}
+
+
+class Died(BaseException):
+    """The process is gone."""
+
+
+class Mortal:
+    """Lets so many changes of the disk happen, and none after them."""
+
+    def __init__(self, left: int) -> None:
+        self._left = left
+        self.is_dead = False
+
+    def __call__(self, change: Callable[..., Any]) -> Callable[..., Any]:
+        def changed(*args: Any, **options: Any) -> Any:
+            if self._left == 0:
+                self.is_dead = True
+            if self.is_dead:
+                raise Died
+            self._left -= 1
+            return change(*args, **options)
+
+        return changed
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(os, name)
+        return self(found) if name in CHANGES else found
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """What runs inside the block has this life."""
+        with pytest.MonkeyPatch.context() as patch:
+            for module in (placing, keeping, flushing):
+                patch.setattr(module, "os", self)
+            for name in ("swap", "rename_new"):
+                patch.setattr(placing, name, self(getattr(renaming, name)))
+            patch.setattr(Tree, "discard", self(Tree.discard))
+            with suppress(Died):
+                yield
+
+
+def place(tree: Tree, staged: Staged, known: bytes | None) -> None:
+    """What a run of the operation does."""
+    with Placer(tree) as placer:
+        placer.prepare({staged.name: OURS} if staged.is_stored else {})
+        digest = None if known is None else stored(known).hash
+        placer.place(staged, "a.md", known=digest)
+        placer.flush()
+
+
+@pytest.mark.parametrize("is_stored", [True, False])
+@pytest.mark.parametrize("edit", [None, b"an edit after the crash", REMOVED])
+@pytest.mark.parametrize("before", [None, b"an edit that nobody knows of", b"known"])
+def test_whenever_the_process_dies_nothing_is_lost(
+    tmp_path: Path, before: bytes | None, edit: bytes | None, *, is_stored: bool
+) -> None:
+    steps, life = 0, Mortal(0)
+    while life.is_dead or not steps:
+        root = tmp_path / str(steps)
+        root.mkdir()
+        life = Mortal(steps)
+        check_death(Tree(root).prepare(), life, before, edit, is_stored=is_stored)
+        steps += 1
+    assert steps > 4
+
+
+def check_death(
+    tree: Tree, life: Mortal, before: bytes | None, edit: bytes | None, *, is_stored: bool
+) -> None:
+    file = tree.root / "a.md"
+    if before is not None:
+        file.write_bytes(before)
+    staged = stored(OURS) if is_stored else tree.stage(OURS)
+    known = before if before == b"known" else None
+    with life.running():
+        place(tree, staged, known)
+    was_placed = file.exists() and file.read_bytes() == OURS
+    if edit == REMOVED:
+        file.unlink(missing_ok=True)
+    elif edit is not None:
+        file.write_bytes(edit)
+    for _ in range(2):  # once it is done, doing it again changes nothing
+        again = Tree(tree.root)
+        place(again, staged, known)
+        kept = [one.read() for one in again.keeper.of("a.md")]
+        if was_placed and edit is not None:
+            assert (file.read_bytes() if file.exists() else REMOVED) == edit
+            assert kept[-1:] == [OURS]
+        else:
+            assert file.read_bytes() == OURS
+            assert edit in (None, REMOVED, *kept[:-1])
+        if edit is None or was_placed:
+            assert (before in kept[:-1]) == (before not in (None, known))
+        assert again.staged() == []
+
+
+def test_file_that_goes_in_the_last_moment_is_made_again(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tree.root / "a.md").write_bytes(b"of a person")
+    swap = renaming.swap
+
+    def gone_first(source: str, staging: int, target: str, folder: int) -> None:
+        (tree.root / "a.md").unlink()
+        swap(source, staging, target, folder)
+
+    monkeypatch.setattr(placing, "swap", gone_first)
+    place(tree, stored(OURS), None)
+    assert (tree.root / "a.md").read_bytes() == OURS
+    assert tree.staged() == []
+
+
+def test_content_that_is_gone_is_permanent(tree: Tree) -> None:
+    with Placer(tree) as placer, pytest.raises(Missing, match="gone"):
+        placer.place(stored(OURS), "a.md")
+
+
+def test_content_that_is_not_put_in_place_leaves_nothing(tree: Tree) -> None:
+    with Placer(tree) as placer:
+        placer.prepare({stored(OURS).name: OURS})
+        assert len(tree.staged()) == 1
+    assert tree.staged() == []
+
+
+@pytest.mark.parametrize("has_call", [True, False])
+@pytest.mark.parametrize("n", [3, 20])
+def test_contents_are_on_the_disk_before_they_are_put_in_place(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch, n: int, *, has_call: bool
+) -> None:
+    flushed: list[int] = []
+
+    def flush(handle: int) -> int:
+        flushed.append(handle)
+        return 0
+
+    monkeypatch.setattr(flushing, "_syncfs", flush if has_call else None)
+    monkeypatch.setattr(os, "fsync", flush)
+    with Placer(tree) as placer:
+        placer.prepare({str(k): OURS for k in range(n)})
+    assert len(flushed) == (1 if has_call and n > flushing.FEW else n)
+
+
+def test_disk_that_is_full_is_said(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    staged = stored(OURS)
+    with Placer(tree) as placer:
+        with monkeypatch.context() as broken:
+            broken.setattr(os, "write", full)
+            with pytest.raises(Passing, match="No space"):
+                placer.prepare({staged.name: OURS})
+        placer.prepare({staged.name: OURS})
+        placer.place(staged, "a.md")
+    assert (tree.root / "a.md").read_bytes() == OURS
