@@ -77,6 +77,19 @@ class _Listener(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
         super().__init__(config)
         self._ready = ready
+        self._stopped = asyncio.Event()
+
+    def stop(self) -> None:
+        """Take no more requests, and finish those under way."""
+        self.should_exit = True
+        self._stopped.set()
+
+    async def main_loop(self) -> None:
+        """Keep the date of answers, until it is stopped: uvicorn's own looks ten times a second."""
+        while not await self.on_tick(0):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(1):
+                    await self._stopped.wait()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -150,7 +163,8 @@ class Serving:
                 gc.collect()
                 gc.freeze()
                 self._listener = _Listener(config, ready)
-                self._listener.should_exit = self._told
+                if self._told:
+                    self._listener.stop()
                 await self._listener.serve([listening])
 
     def stop(self) -> None:
@@ -158,7 +172,7 @@ class Serving:
         self._told = True
         self._service.let_go()
         if self._listener is not None:
-            self._listener.should_exit = True
+            self._listener.stop()
         for worker in self._workers:
             worker.stop()
 

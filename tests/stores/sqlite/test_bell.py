@@ -87,6 +87,70 @@ async def test_other_process_wakes_a_waiting_one_without_polling(
     assert len(await take(store)) == 1
 
 
+class Counter:
+    """A change counter: how often it was asked, and when it was asked so often."""
+
+    def __init__(self) -> None:
+        self.value = 0
+        self.asked = 0
+        self._more = threading.Condition()
+
+    def __call__(self) -> int:
+        with self._more:
+            self.asked += 1
+            self._more.notify_all()
+        return self.value
+
+    def wait_for(self, asked: int) -> None:
+        with self._more:
+            assert self._more.wait_for(lambda: self.asked >= asked, SOON)
+
+
+def written(log: Path, text: str, at: float) -> None:
+    """A log as it was left at a time."""
+    log.write_text(text)
+    os.utime(log, (at, at))
+
+
+LONG_AGO = 1_000_000_000.0
+
+
+@pytest.mark.parametrize(
+    ("text", "at"), [("longer than the first", LONG_AGO), ("first", LONG_AGO + 1)]
+)
+def test_commit_that_nobody_rings_for_is_found_by_the_log(
+    path: Path, monkeypatch: pytest.MonkeyPatch, text: str, at: float
+) -> None:
+    monkeypatch.setattr(bell_module, "_POLL", 0.005)
+    monkeypatch.setattr(bell_module, "_ASK", LONG)
+    log, counter = path.with_name("jobs.db-wal"), Counter()
+    written(log, "first", LONG_AGO)
+    bell = Bell(path, counter)
+    seen = bell.listen()
+    counter.wait_for(2)  # at its start, and once for the log as it is
+    assert drive(bell.wait(seen, 0.1)) == seen
+    assert counter.asked == 2
+    counter.value = 1
+    written(log, text, at)
+    assert drive(bell.wait(seen, SOON)) != seen
+    bell.close()
+
+
+def test_commit_is_found_although_the_log_looks_the_same(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bell_module, "_POLL", 0.005)
+    monkeypatch.setattr(bell_module, "_ASK", 0.05)
+    counter = Counter()
+    written(path.with_name("jobs.db-wal"), "first", LONG_AGO)
+    bell = Bell(path, counter)
+    seen = bell.listen()
+    counter.wait_for(2)
+    counter.value = 1
+    assert drive(bell.wait(seen, SOON)) != seen
+    bell.close()
+
+
 @pytest.mark.usefixtures("patient")
 def test_every_listener_is_rung(path: Path) -> None:
     bells = [Bell(path, lambda: 0) for _ in range(3)]

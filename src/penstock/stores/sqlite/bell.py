@@ -24,8 +24,11 @@ _log = logging.getLogger(__name__)
 # How often a listener looks at the change counter, in seconds; without pipes, more often.
 _POLL = 0.1
 _POLL_WITHOUT_PIPES = 0.02
-# A folder changed this recently may have changed again within one tick of its timestamp.
+# What changed this recently may have changed again within one tick of its timestamp.
 _FRESH_NS = 50_000_000
+# To ask SQLite takes longer than to see whether its log has changed. But that is not certain where
+# timestamps are coarse: so often it is asked in any case, in seconds.
+_ASK = 1.0
 
 
 class Bell:
@@ -50,6 +53,9 @@ class Bell:
         self._closed = False
         self._others: dict[str, int] = {}
         self._listed_at = -1
+        self._log = f"{path}-wal"
+        self._log_was: tuple[int, int] | None = None
+        self._asked_at = 0.0
 
     def ring(self, *, others: bool) -> None:
         """Wake who waits here and, if asked for, in other processes. Never raises, never blocks."""
@@ -129,6 +135,8 @@ class Bell:
     def _listen_forever(self, counter: int) -> None:
         while not self._closed:
             rung = self._hear()
+            if not rung and not self._may_have_changed():
+                continue
             try:
                 latest = self._change_counter()
                 tell = rung or (latest != counter and self._matters())
@@ -139,6 +147,20 @@ class Bell:
             if tell:
                 self._notify()
             counter = latest
+
+    def _may_have_changed(self) -> bool:
+        """Whether SQLite has to be asked if somebody has committed."""
+        try:
+            about = os.stat(self._log)  # noqa: PTH116 - many times a second
+        except OSError:  # there is none while nobody has written
+            return True
+        log = about.st_mtime_ns, about.st_size
+        is_fresh = time.time_ns() - about.st_mtime_ns < _FRESH_NS
+        if log == self._log_was and not is_fresh and time.monotonic() - self._asked_at < _ASK:
+            return False
+        self._log_was = log
+        self._asked_at = time.monotonic()
+        return True
 
     def _hear(self) -> bool:
         """Whether someone rang, within the time between two looks."""
