@@ -417,6 +417,7 @@ def test_folder_that_comes_in_the_last_moment_stays(
         place(tree, staged, "a.md", known=digest(b"old"))
     assert (tree.root / "a.md").is_dir()
     assert tree.staged() == [staged.name]
+    assert kept(tree, "a.md") == [b"old"]
 
 
 def test_kill_at_any_moment_leaves_the_old_or_the_new_content(tree: Tree) -> None:

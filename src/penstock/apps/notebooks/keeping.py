@@ -150,6 +150,10 @@ class Keeper:
         """Of writes of the server's own one after the other, history needs the last."""
         self.drop([one for one in self.of(path) if one.hash == digest])
 
+    def withdraw(self, path: str, number: int) -> None:
+        """Let a copy go of what was not written after all."""
+        self.drop([one for one in self.of(path) if one.number == number and one.is_own])
+
     def _let_go(self, file: str, parts: Sequence[Kept] = ()) -> None:
         """Let parts of a shared file go, or that it is written to; it goes with the last."""
         with self.busy:

@@ -114,6 +114,8 @@ class Placer:
 
     def was_placed(self, staged: Staged, path: str) -> bool:
         """Whether an earlier run has put a content in place, whatever is there now."""
+        with sorting(path):
+            self._take_up(staged)
         if not staged.is_stored:
             return not os.path.lexists(self._tree.place_of(staged.name))
         return staged.name not in self._waited and any(
@@ -130,7 +132,6 @@ class Placer:
         with sorting(path):
             spot = _Spot(self._folder(above, make=True), name, path)
             self._filled.add(above)
-            self._take_up(staged)
             found = status(name, spot.folder)
             if found is not None and self._has(spot, staged, found):
                 self._settle(staged, path, known, self._number(staged, path))
@@ -195,7 +196,12 @@ class Placer:
         source = self._ready.pop(staged.name, None) or self._source(staged)
         if self._keep:
             self._copy(source.data, staged, spot.path, number + 1)
-        if self._exchange(staged.name, spot, found):
+        try:
+            has_displaced = self._exchange(staged.name, spot, found)
+        except BaseException:
+            self._keeper.withdraw(spot.path, number + 1)
+            raise
+        if has_displaced:
             self._settle(staged, spot.path, known, number)
         about = source.about
         return Facts(about.st_size, about.st_mtime_ns, about.st_ino, staged.hash)
