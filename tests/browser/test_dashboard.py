@@ -369,6 +369,7 @@ def test_keys_that_are_held_or_waited_for(site: Site, page: Page) -> None:
     expect(row(page, "idle").locator("td[data-name=State]")).to_have_text("pending")
     expect(row(page, "idle").locator("td[data-name=Worker]")).to_have_text("")
     page.get_by_role("link", name="a/b").click()
+    expect(page.get_by_role("heading", name="Key a/b")).to_be_visible()
     expect(page.locator("tbody tr")).to_have_count(2)
     page.get_by_label("Key", exact=True).fill("nobody")
     page.keyboard.press("Enter")

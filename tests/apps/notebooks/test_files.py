@@ -156,6 +156,17 @@ def test_copy_that_a_crash_cut_off_is_not_there(tree: Tree) -> None:
         assert file.exists() == bool(found)
 
 
+def test_copies_before_a_damaged_one_are_found(tree: Tree) -> None:
+    written_together(tree, "a", "b", "c")
+    (file,) = shared(tree)
+    whole = file.read_bytes()
+    at = whole.index(b"+", 1)
+    file.write_bytes(whole[:at] + b"\xff" * 20 + whole[at + 20 :])
+    keeper = Tree(tree.root).keeper
+    assert [path for path in "abc" if keeper.of(path)] == ["a"]
+    assert keeper.next_number("b") == 0
+
+
 def test_copy_that_does_not_fit_on_the_disk_leaves_the_others(
     tree: Tree, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,6 +12,7 @@ from penstock.apps.notebooks.errors import Missing, Passing, Permanent
 from penstock.apps.notebooks.files import Tree
 from penstock.apps.notebooks.git import Git
 from penstock.apps.notebooks.history import History
+from penstock.apps.notebooks.keeping import Kept
 from penstock.apps.notebooks.messages import Change, Kind, message
 from penstock.apps.notebooks.repository import Repository
 from tests.apps.notebooks.support import Noted, git, place, write
@@ -716,6 +717,36 @@ def test_person_overwrites_what_the_server_wrote(tree: Tree, root: Path) -> None
     assert contents(root, "a") == ["server", "person"]
     assert is_clean(root)
     assert tree.keeper.of("a") == []
+
+
+def test_copy_of_an_unfinished_write_is_left(tree: Tree, root: Path) -> None:
+    """It tells, after a crash, that the content was put in place."""
+    noted = Noted()
+    staged = tree.stage(b"server")
+    place(tree, staged, "a")
+    noted.add("a")
+    committer = Committer(_found(root), root, patience=0)
+    assert Batcher(tree, committer, noted, unfinished=[staged.name]).flush() is not None
+    assert [one.staged for one in tree.keeper.of("a")] == [staged.name]
+    write(root, "a", "person")
+    noted.add("a")
+    batcher(tree, noted).flush()
+    assert contents(root, "a") == ["server", "person"]
+    assert tree.keeper.of("a") == []
+
+
+def test_copy_that_goes_while_it_is_committed_is_looked_at_again(
+    tree: Tree, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noted = Noted()
+    placed(tree, noted, "a", "server")
+    write(root, "a", "person")
+    monkeypatch.setattr(Kept, "read", lambda _: (root / "nowhere").read_bytes())
+    with pytest.raises(Passing):
+        batcher(tree, noted).flush()
+    monkeypatch.undo()
+    batcher(tree, noted).flush()
+    assert contents(root, "a") == ["server", "person"]
 
 
 def test_attributes_are_obeyed_by_what_was_overwritten(tree: Tree, root: Path) -> None:

@@ -59,34 +59,43 @@ class Mortal:
                 yield
 
 
-def place(tree: Tree, staged: Staged, known: bytes | None) -> None:
+def place(tree: Tree, staged: Staged, known: bytes | None, content: bytes = OURS) -> None:
     """What a run of the operation does."""
     with Placer(tree) as placer:
-        placer.prepare({staged.name: OURS} if staged.is_stored else {})
+        placer.prepare({staged.name: content} if staged.is_stored else {})
         digest = None if known is None else stored(known).hash
         placer.place(staged, "a.md", known=digest)
         placer.flush()
 
 
 @pytest.mark.parametrize("is_stored", [True, False])
+@pytest.mark.parametrize("is_put_off", [True, False])
 @pytest.mark.parametrize("edit", [None, b"an edit after the crash", REMOVED])
 @pytest.mark.parametrize("before", [None, b"an edit that nobody knows of", b"known"])
 def test_whenever_the_process_dies_nothing_is_lost(
-    tmp_path: Path, before: bytes | None, edit: bytes | None, *, is_stored: bool
+    tmp_path: Path, before: bytes | None, edit: bytes | None, *, is_stored: bool, is_put_off: bool
 ) -> None:
     steps, life = 0, Mortal(0)
     while life.is_dead or not steps:
         root = tmp_path / str(steps)
         root.mkdir()
         life = Mortal(steps)
-        check_death(Tree(root).prepare(), life, before, edit, is_stored=is_stored)
+        tree = Tree(root).prepare()
+        check_death(tree, life, before, edit, is_stored=is_stored, is_put_off=is_put_off)
         steps += 1
     assert steps > 4
 
 
 def check_death(
-    tree: Tree, life: Mortal, before: bytes | None, edit: bytes | None, *, is_stored: bool
+    tree: Tree,
+    life: Mortal,
+    before: bytes | None,
+    edit: bytes | None,
+    *,
+    is_stored: bool,
+    is_put_off: bool,
 ) -> None:
+    """`is_put_off` has a run between that gets ready and puts nothing in place."""
     file = tree.root / "a.md"
     if before is not None:
         file.write_bytes(before)
@@ -99,6 +108,9 @@ def check_death(
         file.unlink(missing_ok=True)
     elif edit is not None:
         file.write_bytes(edit)
+    if is_put_off and is_stored:
+        with Placer(Tree(tree.root)) as placer:
+            placer.prepare({staged.name: OURS})
     for _ in range(2):  # once it is done, doing it again changes nothing
         again = Tree(tree.root)
         place(again, staged, known)
@@ -112,6 +124,63 @@ def check_death(
         if edit is None or was_placed:
             assert (before in kept[:-1]) == (before not in (None, known))
         assert again.staged() == []
+
+
+def test_content_that_is_written_again_is_not_taken_for_its_copy(tree: Tree) -> None:
+    """What is displaced by the second has its place after all that came before."""
+    file = tree.root / "a.md"
+    file.write_bytes(OURS)
+    place(tree, stored(b"between"), None, b"between")  # puts the edit aside
+    file.write_bytes(b"an edit")
+    staged, life = stored(OURS), Mortal(0)
+    for steps in range(100):
+        life = Mortal(steps)
+        with life.running():
+            place(Tree(tree.root), staged, b"between")
+        if file.read_bytes() == OURS:
+            break
+    again = Tree(tree.root)
+    place(again, staged, b"between")
+    assert [one.read() for one in again.keeper.of("a.md")][-2:] == [b"an edit", OURS]
+
+
+def test_link_that_was_displaced_is_not_followed(tree: Tree, tmp_path: Path) -> None:
+    """The process died when it had put a content where somebody had just put a link."""
+    (tmp_path / "secret").write_bytes(b"secret")
+    staged = stored(OURS)
+    with Placer(tree) as placer:
+        placer.prepare({staged.name: OURS})
+        placer.place(staged, "a.md")
+    Path(tree.place_of(f"{staged.name}.displaced")).symlink_to(tmp_path / "secret")
+    place(Tree(tree.root), staged, None)
+    assert [one.read() for one in Tree(tree.root).keeper.of("a.md")] == [OURS]
+    assert tree.staged() == []
+
+
+def test_content_that_cannot_be_got_ready_fails_alone(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    contents = {stored(OURS).name: OURS for _ in range(3)}
+    bad = list(contents)[1]
+    opened = os.open
+
+    def refused(name: str, *args: Any, **options: Any) -> int:
+        if name == bad:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return opened(name, *args, **options)
+
+    with Placer(tree) as placer:
+        with monkeypatch.context() as broken:
+            broken.setattr(os, "open", refused)
+            placer.prepare(contents)
+        for name in contents:
+            staged = Staged(name, len(OURS), stored(OURS).hash, is_stored=True)
+            if name == bad:
+                with pytest.raises(Passing, match="No space"):
+                    placer.place(staged, name)
+            else:
+                placer.place(staged, name)
+    assert tree.staged() == []
 
 
 def test_file_that_goes_in_the_last_moment_is_made_again(
@@ -168,8 +237,8 @@ def test_disk_that_is_full_is_said(tree: Tree, monkeypatch: pytest.MonkeyPatch) 
     with Placer(tree) as placer:
         with monkeypatch.context() as broken:
             broken.setattr(os, "write", full)
-            with pytest.raises(Passing, match="No space"):
-                placer.prepare({staged.name: OURS})
-        placer.prepare({staged.name: OURS})
-        placer.place(staged, "a.md")
+            placer.prepare({staged.name: OURS})
+        with pytest.raises(Passing, match="No space"):
+            placer.place(staged, "a.md")
+    place(tree, staged, None)
     assert (tree.root / "a.md").read_bytes() == OURS

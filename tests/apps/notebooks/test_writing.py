@@ -126,6 +126,27 @@ async def test_contents_that_nobody_waits_for_go_after_a_while(
         await api.work()
         assert api.disk() == {"a.md": "one"}
         assert await waiting(api) == 0
+        displaced = api.root / ".penstock/staged/name.displaced"
+        displaced.write_text("it may be an edit of a person")
+    async with served(url, tmp_path / "data", git=git) as api:
+        assert displaced.exists()
+
+
+async def test_content_of_an_operation_that_has_just_failed_is_there_for_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    async with served(url, tmp_path / "data") as api:
+        accepted = await api.create("a.md", "one")
+        await api.app.transact(lambda tx: tx.execute("UPDATE notebooks_content SET stored = 0"))
+        (api.root / "a.md").write_text("in the way")
+        await api.work()
+        assert await api.status(accepted) == "failed"
+    async with served(url, tmp_path / "data") as api:
+        (api.root / "a.md").unlink()
+        await api.app.retry(accepted["event_id"])
+        await api.work()
+        assert api.disk() == {"a.md": "one"}
 
 
 async def test_disk_that_is_full_when_a_content_is_to_be_written_is_waited_for(

@@ -113,6 +113,7 @@ def written(log: Path, text: str, at: float) -> None:
 
 
 LONG_AGO = 1_000_000_000.0
+FAR_AHEAD = 9_000_000_000.0
 
 
 @pytest.mark.parametrize(
@@ -132,6 +133,21 @@ def test_commit_that_nobody_rings_for_is_found_by_the_log(
     assert counter.asked == 2
     counter.value = 1
     written(log, text, at)
+    assert drive(bell.wait(seen, SOON)) != seen
+    bell.close()
+
+
+def test_log_that_was_just_written_to_may_become_a_commit(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bell_module, "_POLL", 0.005)
+    monkeypatch.setattr(bell_module, "_ASK", LONG)
+    counter = Counter()
+    written(path.with_name("jobs.db-wal"), "first", FAR_AHEAD)
+    bell = Bell(path, counter)
+    seen = bell.listen()
+    counter.wait_for(3)
+    counter.value = 1
     assert drive(bell.wait(seen, SOON)) != seen
     bell.close()
 

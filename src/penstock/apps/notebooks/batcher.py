@@ -44,12 +44,17 @@ class Batcher:
         committer: Committer,
         pending: PendingPaths,
         own_hash: Callable[[str], str | None] = lambda _: None,
+        unfinished: Collection[str] = (),
     ) -> None:
-        """`own_hash` knows the hash of a file that is as the server wrote it, without reading."""
+        """`own_hash` knows the hash of a file that is as the server wrote it, without reading.
+
+        Copies of `unfinished` contents are left: they tell whether those were put in place.
+        """
         self._tree = tree
         self._committer = committer
         self._pending = pending
         self._own_hash = own_hash
+        self._unfinished = frozenset(unfinished)
 
     def flush(self, text: str | None = None) -> Commit | None:
         """Commit all that is pending; None if it came to nothing.
@@ -61,6 +66,10 @@ class Batcher:
         keeper = self._tree.keeper
         kept = {one.path: keeper.of(one.path) for one in pending}
         kept |= {path: found for path, found in keeper.displaced().items() if path not in kept}
+        kept = {
+            path: [one for one in found if one.staged not in self._unfinished]
+            for path, found in kept.items()
+        }
         if not kept:
             return None
         paths = list(kept)

@@ -51,14 +51,20 @@ class Book:
             self._lock.close()
             raise
 
-    def commit(self, paths: Sequence[str], author: str | None) -> Commit | None:
-        """Commit what is on the disk at these paths, and what was there before; in a thread."""
+    def commit(
+        self, paths: Sequence[str], author: str | None, unfinished: Collection[str]
+    ) -> Commit | None:
+        """Commit what is on the disk at these paths, and what was there before; in a thread.
+
+        `unfinished` are the names of contents that operations have still to do with.
+        """
         if self.repository is None:
             return None
         committer = Committer(self.repository, self.tree.root, author=author_of(author))
         now = datetime.now(UTC)
         pending = _Noted([Pending(one, now, 0) for one in paths])
-        return Batcher(self.tree, committer, pending, self.own_hash).flush()
+        batcher = Batcher(self.tree, committer, pending, self.own_hash, unfinished)
+        return batcher.flush()
 
     def wrote(self, path: str, facts: Facts) -> None:
         """Remember what the server itself has put at a path."""

@@ -166,7 +166,10 @@ class Committer:
             mode = b"100755 " if _is_executable(Path(kept.file), self._root / path) else b"100644 "
             full = self._repository.prefix + path
             where = ("--stdin",) if kept.is_shared else ("--", kept.file)
-            content = kept.read() if kept.is_shared else b""
+            try:
+                content = kept.read() if kept.is_shared else b""
+            except OSError as error:  # it was overwritten by the server meanwhile
+                raise Passing(f"an earlier content of {path!r} went while it was read") from error
             blob = self._git("hash-object", "-w", f"--path={full}", *where, stdin=content).strip()
             lines.append(mode + blob + b"\t" + os.fsencode(full) + b"\0")
         self._git(

@@ -146,6 +146,12 @@ class Keeper:
                 if known := [one for one in some if self._forget(one)]:
                     self._let_go(file, known)
 
+    def copies_of(self, staged: str) -> list[Kept]:
+        """The copies of a content that waited under this name."""
+        with self.busy:
+            kept = self._shelves().values()
+            return [one for shelf in kept for one in shelf if one.staged == staged]
+
     def forget(self, path: str, digest: str) -> None:
         """Of writes of the server's own one after the other, history needs the last."""
         self.drop([one for one in self.of(path) if one.hash == digest])
@@ -173,8 +179,9 @@ class Keeper:
 
     def _shelves(self) -> dict[str, list[Kept]]:
         if self._read is None:
+            names = os.listdir(self._folder)
             self._read = {}
-            for name in os.listdir(self._folder):
+            for name in names:
                 file = f"{self._folder}/{name}"
                 is_shared = name.endswith(_SHARED)
                 found = list(_parts(file) if is_shared else _named(file))
@@ -236,8 +243,8 @@ def _head(kept: Kept) -> bytes:
 
 
 def _parts(file: str) -> Iterator[Kept]:
-    """The contents of a shared file; the last one may be cut off."""
-    with open(file, "rb") as opened:
+    """The contents of a shared file; the last one may be cut off, or damaged after a power loss."""
+    with open(file, "rb") as opened, suppress(ValueError):
         end = os.fstat(opened.fileno()).st_size
         while (head := opened.readline().decode("ascii")).endswith("\n"):
             mark, number, digest, size, staged = head[1:].split()

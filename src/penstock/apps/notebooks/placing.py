@@ -35,7 +35,6 @@ _TRIES = 20
 """Between a look and a rename others may add or remove the file; so often is unheard of."""
 _SPARE = ".displaced"
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-_AGAIN = os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC
 
 
 class _Spot(NamedTuple):
@@ -66,7 +65,7 @@ class Placer:
         self._filled: set[str] = set()
         self._sharing: Sharing | None = None
         self._ready: dict[str, _Source] = {}
-        self._waited: set[str] = set()
+        self._unready: dict[str, OSError] = {}
         self._spares: set[str] | None = None
 
     def __enter__(self) -> Self:
@@ -91,16 +90,13 @@ class Placer:
             staging = self._folder(STAGED)
             is_few = len(contents) <= FEW
             for name, content in contents.items():
-                handle = self._open(name, staging)
                 try:
-                    write_whole(handle, content)
-                    if is_few:
-                        os.fsync(handle)
-                    self._ready[name] = _Source(os.fstat(handle), content)
-                finally:
-                    os.close(handle)
+                    self._ready[name] = self._written(name, content, staging, is_flushed=is_few)
+                except OSError as error:
+                    self._unready[name] = error
+                    self._tree.discard(name)
             if not is_few and not flush_all(staging):
-                for name in contents:
+                for name in self._ready:
                     flush(name, staging)
 
     def look(self, path: str) -> os.stat_result | None:
@@ -118,9 +114,7 @@ class Placer:
             self._take_up(staged)
         if not staged.is_stored:
             return not os.path.lexists(self._tree.place_of(staged.name))
-        return staged.name not in self._waited and any(
-            one.staged == staged.name for one in self._keeper.of(path)
-        )
+        return any(one.staged == staged.name for one in self._keeper.of(path))
 
     def place(self, staged: Staged, path: str, *, known: str | None = None) -> Facts:
         """Put a content at a path, whether there is a file or not; durable after `flush`.
@@ -157,13 +151,24 @@ class Placer:
             self._folders[path] = self._opened.enter_context(opening)
         return self._folders[path]
 
+    def _written(self, name: str, content: bytes, staging: int, *, is_flushed: bool) -> _Source:
+        handle = self._open(name, staging)
+        try:
+            write_whole(handle, content)
+            if is_flushed:
+                os.fsync(handle)
+            return _Source(os.fstat(handle), content)
+        finally:
+            os.close(handle)
+
     def _open(self, name: str, staging: int) -> int:
         """A file for a content; what an earlier run has left there may be half of it."""
         try:
             return os.open(name, _NEW, 0o666, dir_fd=staging)
         except FileExistsError:
-            self._waited.add(name)
-            return os.open(name, _AGAIN, dir_fd=staging)
+            self._keeper.drop(self._keeper.copies_of(name))  # it was not put in place
+            os.unlink(name, dir_fd=staging)
+            return os.open(name, _NEW, 0o666, dir_fd=staging)
 
     def _take_up(self, staged: Staged) -> None:
         """Have a content where it waits that an earlier run was just about to put in place."""
@@ -173,9 +178,9 @@ class Placer:
             return
         spare = self._tree.place_of(staged.name + _SPARE)
         with suppress(FileNotFoundError):
-            if hash_of(spare) != staged.hash:
+            if self._digest(spare) != staged.hash:
                 return
-            self._waited.add(staged.name)
+            self._keeper.drop(self._keeper.copies_of(staged.name))
             if staged.name in self._ready:
                 os.unlink(spare)
             else:
@@ -192,8 +197,10 @@ class Placer:
     def _put(
         self, staged: Staged, spot: _Spot, known: str | None, found: os.stat_result | None
     ) -> Facts:
+        if staged.name in self._unready:
+            raise self._unready[staged.name]
         number = self._keeper.next_number(spot.path)
-        source = self._ready.pop(staged.name, None) or self._source(staged)
+        source = self._ready.get(staged.name) or self._source(staged)
         if self._keep:
             self._copy(source.data, staged, spot.path, number + 1)
         try:
@@ -201,6 +208,7 @@ class Placer:
         except BaseException:
             self._keeper.withdraw(spot.path, number + 1)
             raise
+        self._ready.pop(staged.name, None)
         if has_displaced:
             self._settle(staged, spot.path, known, number)
         about = source.about
@@ -261,8 +269,8 @@ class Placer:
 
     def _number(self, staged: Staged, path: str) -> int:
         """The place of what a content has displaced: before the copy of the content."""
-        for one in self._keeper.of(path):
-            if one.hash == staged.hash:
+        for one in reversed(self._keeper.of(path)):
+            if one.is_own and one.hash == staged.hash:
                 return one.number - 1
         return self._keeper.next_number(path)
 
@@ -270,13 +278,22 @@ class Placer:
         """Deal with what a content has displaced, if anything."""
         spare = self._tree.place_of(staged.name + _SPARE)
         with suppress(FileNotFoundError):
-            digest = hash_of(spare)
+            digest = self._digest(spare)
+            if digest is None:
+                return
             if digest in {staged.hash, known} or not self._keep:
                 os.unlink(spare)
                 if digest != staged.hash:
                     self._keeper.forget(path, digest)
             else:
                 self._keeper.take(spare, path, digest, number)
+
+    def _digest(self, spare: str) -> str | None:
+        """The hash of what was displaced; links and the like have no content to be kept."""
+        if not stat.S_ISREG(os.lstat(spare).st_mode):
+            os.unlink(spare)
+            return None
+        return hash_of(spare)
 
 
 def _refuse_unless_file(found: os.stat_result, path: str) -> None:

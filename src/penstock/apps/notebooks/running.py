@@ -169,10 +169,12 @@ class Runner:
             await self._penstock.transact(lambda tx: tables.forget_uncommitted(tx, book.id, change))
 
     async def _commit(self, book: Book) -> tuple[Commit | None, int]:
-        paths, change = await self._penstock.read(lambda tx: tables.uncommitted(tx, book.id))
+        (paths, change), unfinished = await self._penstock.read(
+            lambda tx: (tables.uncommitted(tx, book.id), touches.staged_names(tx, book.id))
+        )
         author = book.settings.get("author") or self._author
         book.taken = max(change, book.taken)
-        return await asyncio.to_thread(book.commit, paths, author), change
+        return await asyncio.to_thread(book.commit, paths, author, unfinished), change
 
     # How
 
@@ -185,7 +187,9 @@ class Runner:
                 await handler(operation)
             except (Permanent, Cancel):
                 job_id = context().job.id
-                await self._penstock.transact(lambda tx: touches.end_touches(tx, [job_id]))
+                await self._penstock.transact(
+                    lambda tx: touches.give_up(tx, [job_id], datetime.now(UTC))
+                )
                 raise
 
         return run

@@ -121,7 +121,8 @@ class Tender:
         )
         ended = sorted(noted.difference(unfinished))
         if ended:
-            await self._penstock.transact(lambda tx: touches.end_touches(tx, ended))
+            now = datetime.now(UTC)
+            await self._penstock.transact(lambda tx: touches.give_up(tx, ended, now))
         before = datetime.now(UTC) - _FORGOTTEN
         if forgotten := await self._penstock.read(lambda tx: touches.forgotten(tx, before)):
             await self._penstock.transact(lambda tx: touches.drop_contents(tx, forgotten))
@@ -134,6 +135,8 @@ class Tender:
 
 def _discard_forgotten(tree: Tree, names: set[str], before: float) -> None:
     for name in tree.staged():
+        if "." in name:
+            continue  # what a content has displaced; it may be an edit of a person
         with suppress(OSError, NotebookError):
             if name not in names and Path(tree.place_of(name)).stat().st_mtime < before:
                 tree.discard(name)

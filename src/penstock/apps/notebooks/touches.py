@@ -88,6 +88,16 @@ def touching_jobs(tx: Statements) -> set[int]:
     return {row[0] for row in tx.execute("SELECT DISTINCT job FROM notebooks_touch").fetchall()}
 
 
+def give_up(tx: Writing, jobs: Sequence[int], now: datetime) -> None:
+    """The same for operations that have not written; they may be run again, for a while."""
+    sql = (
+        "UPDATE notebooks_content SET stored = ? WHERE name IN "
+        "(SELECT staged FROM notebooks_touch WHERE job = ?)"
+    )
+    tx.executemany(sql, [(micros(now), job) for job in jobs])
+    end_touches(tx, jobs)
+
+
 def put_contents(tx: Writing, contents: Mapping[str, bytes], now: datetime) -> None:
     """Store contents with the operations that write them."""
     rows = [(name, content, micros(now)) for name, content in contents.items()]

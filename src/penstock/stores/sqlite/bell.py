@@ -24,8 +24,9 @@ _log = logging.getLogger(__name__)
 # How often a listener looks at the change counter, in seconds; without pipes, more often.
 _POLL = 0.1
 _POLL_WITHOUT_PIPES = 0.02
-# What changed this recently may have changed again within one tick of its timestamp.
-_FRESH_NS = 50_000_000
+# What changed this recently may have changed again within one tick of its timestamp; and a log that
+# was written to need not be a commit yet.
+_FRESH_NS = 250_000_000
 # To ask SQLite takes longer than to see whether its log has changed. But that is not certain where
 # timestamps are coarse: so often it is asked in any case, in seconds.
 _ASK = 1.0
@@ -142,6 +143,7 @@ class Bell:
                 tell = rung or (latest != counter and self._matters())
             except StoreError as error:
                 _log.warning("the store does not answer: %s", error)
+                self._log_was = None
                 time.sleep(_POLL)
                 continue
             if tell:
@@ -155,10 +157,9 @@ class Bell:
         except OSError:  # there is none while nobody has written
             return True
         log = about.st_mtime_ns, about.st_size
-        is_fresh = time.time_ns() - about.st_mtime_ns < _FRESH_NS
-        if log == self._log_was and not is_fresh and time.monotonic() - self._asked_at < _ASK:
+        if log == self._log_was and time.monotonic() - self._asked_at < _ASK:
             return False
-        self._log_was = log
+        self._log_was = None if time.time_ns() - about.st_mtime_ns < _FRESH_NS else log
         self._asked_at = time.monotonic()
         return True
 
