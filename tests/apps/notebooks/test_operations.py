@@ -16,6 +16,7 @@ import pytest
 
 from penstock import ConfigurationError, Penstock, Transaction
 from penstock.apps.notebooks import Settings, install, tables
+from penstock.apps.notebooks.files import Tree
 from penstock.apps.notebooks.placing import Placer
 from penstock.core.lifecycle import Failed, Snoozed
 from penstock.server.app import Service
@@ -245,13 +246,42 @@ async def test_move_that_was_killed_before_it_was_noted_is_recognised(
     place = "/folders/old" if folder else f"/files/{created['file_id']}/move"
     moved = await api.on("PATCH", place, {"path": target})
     (killed,) = await api.app.claim(worker="killed", queues=["notebooks"])
-    (api.root / source).rename(api.root / target)
+    with Tree(api.root).beginning(killed.id):
+        (api.root / source).rename(api.root / target)
     await api.app.settle([(killed, Failed("killed"))])
     await api.work()
     assert await api.status(moved) == "completed"
     file = await api.on("GET", f"/files/{created['file_id']}")
     assert file["path"] == ("new/a.md" if folder else "new.md")
     await api.check_agreement()
+
+
+async def test_folder_that_was_never_there_is_not_taken_for_moved_or_deleted_after_a_kill(
+    api: Api,
+) -> None:
+    await api.create("new/a.md", "one")
+    await api.work()
+    moved = await api.on("PATCH", "/folders/old", {"path": "new"})
+    deleted = await api.on("DELETE", "/folders/gone")
+    for killed in await api.app.claim(worker="killed", queues=["notebooks"], limit=2):
+        await api.app.settle([(killed, Failed("killed"))])
+    await api.work()
+    for accepted in (moved, deleted):
+        assert await api.status(accepted) == "failed"
+    assert list((api.root / ".penstock/staged").iterdir()) == []
+
+
+async def test_folder_whose_deletion_was_killed_before_it_was_noted_is_deleted(api: Api) -> None:
+    await api.on("POST", "/folders", {"path": "old"})
+    await api.work()
+    deleted = await api.on("DELETE", "/folders/old")
+    (killed,) = await api.app.claim(worker="killed", queues=["notebooks"])
+    with Tree(api.root).beginning(killed.id):
+        (api.root / "old").rmdir()
+    await api.app.settle([(killed, Failed("killed"))])
+    await api.work()
+    assert await api.status(deleted) == "completed"
+    assert list((api.root / ".penstock/staged").iterdir()) == []
 
 
 async def test_operation_by_path_is_on_the_file_that_is_there_then(api: Api) -> None:

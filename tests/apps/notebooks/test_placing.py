@@ -69,11 +69,16 @@ def place(tree: Tree, staged: Staged, known: bytes | None, content: bytes = OURS
 
 
 @pytest.mark.parametrize("is_stored", [True, False])
-@pytest.mark.parametrize("is_put_off", [True, False])
+@pytest.mark.parametrize("second", [None, 1, 2, 3, 4, 5, 6, 8])
 @pytest.mark.parametrize("edit", [None, b"an edit after the crash", REMOVED])
 @pytest.mark.parametrize("before", [None, b"an edit that nobody knows of", b"known"])
 def test_whenever_the_process_dies_nothing_is_lost(
-    tmp_path: Path, before: bytes | None, edit: bytes | None, *, is_stored: bool, is_put_off: bool
+    tmp_path: Path,
+    before: bytes | None,
+    edit: bytes | None,
+    second: int | None,
+    *,
+    is_stored: bool,
 ) -> None:
     steps, life = 0, Mortal(0)
     while life.is_dead or not steps:
@@ -81,7 +86,7 @@ def test_whenever_the_process_dies_nothing_is_lost(
         root.mkdir()
         life = Mortal(steps)
         tree = Tree(root).prepare()
-        check_death(tree, life, before, edit, is_stored=is_stored, is_put_off=is_put_off)
+        check_death(tree, life, before, edit, second, is_stored=is_stored)
         steps += 1
     assert steps > 4
 
@@ -91,11 +96,11 @@ def check_death(
     life: Mortal,
     before: bytes | None,
     edit: bytes | None,
+    second: int | None,
     *,
     is_stored: bool,
-    is_put_off: bool,
 ) -> None:
-    """`is_put_off` has a run between that gets ready and puts nothing in place."""
+    """After `second` steps the next run dies, too; without it, it gets ready and does no more."""
     file = tree.root / "a.md"
     if before is not None:
         file.write_bytes(before)
@@ -108,7 +113,10 @@ def check_death(
         file.unlink(missing_ok=True)
     elif edit is not None:
         file.write_bytes(edit)
-    if is_put_off and is_stored:
+    if second is not None:
+        with Mortal(second).running():
+            place(Tree(tree.root), staged, known)
+    elif is_stored:
         with Placer(Tree(tree.root)) as placer:
             placer.prepare({staged.name: OURS})
     for _ in range(2):  # once it is done, doing it again changes nothing

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple, Self
 
 from penstock.apps.notebooks.descent import folder_at, open_file, split, status
-from penstock.apps.notebooks.errors import Missing, Passing, Permanent, sorting
+from penstock.apps.notebooks.errors import Missing, NotebookError, Passing, Permanent, sorting
 from penstock.apps.notebooks.flushing import flush_files, flush_folder, write_whole
 from penstock.apps.notebooks.keeping import Keeper
 from penstock.apps.notebooks.paths import STATE
@@ -27,6 +27,7 @@ SMALL = 16 * 1024
 """Bytes up to which a content needs no file of its own while it waits: to make one, and to have it
 on the disk, takes longer than to store it."""
 _KEPT = f"{STATE}/kept"
+_BEGUN = "begun-"
 _TRASH = f"{STATE}/trash"
 
 
@@ -195,6 +196,30 @@ class Tree:
         """Let a staged content go."""
         with sorting(STAGED):
             Path(self.place_of(name)).unlink(missing_ok=True)
+
+    @contextmanager
+    def beginning(self, job: int) -> Iterator[None]:
+        """Note that a job is about to do inside the block what it can do once; unless it fails.
+
+        After a crash in it, `has_begun` tells what is done already from what never could be.
+        """
+        mark = self.place_of(f"{_BEGUN}{job}")
+        with sorting(STAGED):
+            Path(mark).touch()
+            flush_folder(self._staged)
+        try:
+            yield
+        except NotebookError:
+            self.end(job)
+            raise
+
+    def has_begun(self, job: int) -> bool:
+        """Whether a run of a job has noted that it begins."""
+        return os.path.lexists(self.place_of(f"{_BEGUN}{job}"))
+
+    def end(self, job: int) -> None:
+        """What a job has begun is noted elsewhere, or did not happen."""
+        self.discard(f"{_BEGUN}{job}")
 
     def move(self, source: str, target: str) -> None:
         """Move a file or a folder with all that is in it, by one rename; made durable.

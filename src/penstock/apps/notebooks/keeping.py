@@ -146,6 +146,11 @@ class Keeper:
                 if known := [one for one in some if self._forget(one)]:
                     self._let_go(file, known)
 
+    def staged(self) -> set[str]:
+        """The names under which contents waited that have a copy."""
+        with self.busy:
+            return {one.staged for shelf in self._shelves().values() for one in shelf}
+
     def copies_of(self, staged: str) -> list[Kept]:
         """The copies of a content that waited under this name."""
         with self.busy:

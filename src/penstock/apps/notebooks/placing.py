@@ -84,12 +84,16 @@ class Placer:
     def prepare(self, contents: Mapping[str, bytes]) -> None:
         """Have contents that were stored with their operations in the state folder, durably.
 
-        Those that are not put in place go with the end of the block.
+        Those that are not put in place go with the end of the block. What an earlier run has put
+        in place does not come back.
         """
         with sorting(STAGED):
             staging = self._folder(STAGED)
             is_few = len(contents) <= FEW
+            copied = self._keeper.staged()
             for name, content in contents.items():
+                if name in copied and self._is_placed(name):
+                    continue
                 try:
                     self._ready[name] = self._written(name, content, staging, is_flushed=is_few)
                 except OSError as error:
@@ -110,11 +114,11 @@ class Placer:
 
     def was_placed(self, staged: Staged, path: str) -> bool:
         """Whether an earlier run has put a content in place, whatever is there now."""
+        if staged.is_stored:
+            return any(one.staged == staged.name for one in self._keeper.of(path))
         with sorting(path):
             self._take_up(staged)
-        if not staged.is_stored:
-            return not os.path.lexists(self._tree.place_of(staged.name))
-        return any(one.staged == staged.name for one in self._keeper.of(path))
+        return not os.path.lexists(self._tree.place_of(staged.name))
 
     def place(self, staged: Staged, path: str, *, known: str | None = None) -> Facts:
         """Put a content at a path, whether there is a file or not; durable after `flush`.
@@ -166,9 +170,20 @@ class Placer:
         try:
             return os.open(name, _NEW, 0o666, dir_fd=staging)
         except FileExistsError:
-            self._keeper.drop(self._keeper.copies_of(name))  # it was not put in place
             os.unlink(name, dir_fd=staging)
             return os.open(name, _NEW, 0o666, dir_fd=staging)
+
+    def _is_placed(self, name: str) -> bool:
+        """Whether a content with a copy is in place: it is neither where it waits nor beside it."""
+        copies = self._keeper.copies_of(name)
+        spare = self._tree.place_of(name + _SPARE)
+        with suppress(FileNotFoundError):
+            if self._digest(spare) == copies[0].hash:
+                os.replace(spare, self._tree.place_of(name))
+        if not os.path.lexists(self._tree.place_of(name)):
+            return True
+        self._keeper.drop(copies)
+        return False
 
     def _take_up(self, staged: Staged) -> None:
         """Have a content where it waits that an earlier run was just about to put in place."""
@@ -178,12 +193,8 @@ class Placer:
             return
         spare = self._tree.place_of(staged.name + _SPARE)
         with suppress(FileNotFoundError):
-            if self._digest(spare) != staged.hash:
-                return
-            self._keeper.drop(self._keeper.copies_of(staged.name))
-            if staged.name in self._ready:
-                os.unlink(spare)
-            else:
+            if self._digest(spare) == staged.hash:
+                self._keeper.drop(self._keeper.copies_of(staged.name))
                 os.replace(spare, self._tree.place_of(staged.name))
 
     def _has(self, spot: _Spot, staged: Staged, found: os.stat_result) -> bool:

@@ -74,10 +74,11 @@ class Runner:
         async with _steady(book, operation):
             if operation.folder:
                 hashes = await self._hashes(operation)
-                await asyncio.to_thread(_delete_folder, book, operation, hashes, run.job.attempt)
+                await asyncio.to_thread(_delete_folder, book, operation, hashes, run.job.id)
             else:
                 await asyncio.to_thread(_delete, book, operation, known)
             await self._finish(run, note)
+            await asyncio.to_thread(book.tree.end, run.job.id)
 
     async def move(self, operation: Operation) -> None:
         """Move a file or a folder. A second run finds it at its new place."""
@@ -102,8 +103,9 @@ class Runner:
             return as_result(file)
 
         async with _steady(book, operation):
-            mime = await asyncio.to_thread(_move, book, operation, known, run.job.attempt)
+            mime = await asyncio.to_thread(_move, book, operation, known, run.job.id)
             await self._finish(run, lambda tx: note(tx, mime))
+            await asyncio.to_thread(book.tree.end, run.job.id)
 
     async def make_folder(self, operation: Operation) -> None:
         """Make a folder. A second run finds it."""
@@ -273,13 +275,16 @@ def _delete(book: Book, operation: Operation, known: File | None) -> None:
         raise Missing(f"there is no file at {operation.path!r}")
 
 
-def _delete_folder(book: Book, operation: Operation, hashes: dict[str, str], attempt: int) -> None:
-    removed = book.tree.remove_folder(operation.path, known=hashes.get, keep=book.git)
-    if not removed and not hashes and attempt == 1:
+def _delete_folder(book: Book, operation: Operation, hashes: dict[str, str], job: int) -> None:
+    tree = book.tree
+    if tree.look(operation.path) is not None:
+        with tree.beginning(job):
+            tree.remove_folder(operation.path, known=hashes.get, keep=book.git)
+    elif not hashes and not tree.has_begun(job):
         raise Missing(f"there is no folder {operation.path!r}")
 
 
-def _move(book: Book, operation: Operation, known: File | None, attempt: int) -> str:
+def _move(book: Book, operation: Operation, known: File | None, job: int) -> str:
     """Move it; the MIME type that it has at its new place."""
     tree, target = book.tree, str(operation.to)
     found = tree.look(operation.path)
@@ -288,19 +293,20 @@ def _move(book: Book, operation: Operation, known: File | None, attempt: int) ->
     if known is not None and operation.file not in (None, known.id):
         raise Missing(f"there is no file {operation.file} at {operation.path!r} any more")
     if found is not None:
-        tree.move(operation.path, target)
-    elif not _was_moved(tree, operation, known, attempt):
+        with tree.beginning(job):
+            tree.move(operation.path, target)
+    elif not _was_moved(tree, operation, known, job):
         raise Missing(f"there is nothing at {operation.path!r} to move")
     return "" if operation.folder else mime_of(tree, target)
 
 
-def _was_moved(tree: Tree, operation: Operation, known: File | None, attempt: int) -> bool:
+def _was_moved(tree: Tree, operation: Operation, known: File | None, job: int) -> bool:
     """Whether an earlier run has moved it: what is at the target is what was at the source."""
     target = str(operation.to)
     if tree.look(target) is None:
         return False
     if operation.folder or known is None:
-        return attempt > 1
+        return tree.has_begun(job)
     return tree.facts(target).hash == known.hash
 
 
