@@ -266,7 +266,10 @@ async def test_folder_that_was_never_there_is_not_taken_for_moved_or_deleted_aft
     for killed in await api.app.claim(worker="killed", queues=["notebooks"], limit=2):
         await api.app.settle([(killed, Failed("killed"))])
     await api.work()
-    for accepted in (moved, deleted):
+    (api.root / "taken").mkdir()
+    refused = await api.on("PATCH", "/folders/new", {"path": "taken"})
+    await api.work()
+    for accepted in (moved, deleted, refused):
         assert await api.status(accepted) == "failed"
     assert list((api.root / ".penstock/staged").iterdir()) == []
 
