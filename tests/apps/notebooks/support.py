@@ -4,6 +4,9 @@ from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pytest
+
+from penstock.apps.notebooks import flushing
 from penstock.apps.notebooks.batcher import Pending
 from penstock.apps.notebooks.files import Facts, Staged, Tree
 from penstock.apps.notebooks.placing import Placer
@@ -70,3 +73,16 @@ def place(
         facts = placer.place(staged, path, known=known)
         placer.flush()
     return facts
+
+
+def flushes(monkeypatch: pytest.MonkeyPatch, *, has_call: bool) -> list[int]:
+    """What is flushed from now on, on a system that has a call for all, or has not."""
+    flushed: list[int] = []
+
+    def flush(handle: int) -> int:
+        flushed.append(handle)
+        return 0
+
+    monkeypatch.setattr(flushing, "_syncfs", flush if has_call else None)
+    monkeypatch.setattr(os, "fsync", flush)
+    return flushed

@@ -13,6 +13,7 @@ from penstock.apps.notebooks import flushing, keeping, placing, renaming
 from penstock.apps.notebooks.errors import Missing, Passing
 from penstock.apps.notebooks.files import Staged, Tree, stored
 from penstock.apps.notebooks.placing import Placer
+from tests.apps.notebooks.support import flushes
 
 OURS = b"of the server"
 REMOVED = b"-"
@@ -224,14 +225,7 @@ def test_content_that_is_not_put_in_place_leaves_nothing(tree: Tree) -> None:
 def test_contents_are_on_the_disk_before_they_are_put_in_place(
     tree: Tree, monkeypatch: pytest.MonkeyPatch, n: int, *, has_call: bool
 ) -> None:
-    flushed: list[int] = []
-
-    def flush(handle: int) -> int:
-        flushed.append(handle)
-        return 0
-
-    monkeypatch.setattr(flushing, "_syncfs", flush if has_call else None)
-    monkeypatch.setattr(os, "fsync", flush)
+    flushed = flushes(monkeypatch, has_call=has_call)
     with Placer(tree) as placer:
         placer.prepare({str(k): OURS for k in range(n)})
     assert len(flushed) == (1 if has_call and n > flushing.FEW else n)

@@ -22,7 +22,7 @@ from penstock.apps.notebooks.watching import Watcher
 from tests.apps.notebooks.disk import files_of
 from tests.apps.notebooks.serving import Api, served
 from tests.apps.notebooks.shelf import DEADLINE, Shelf
-from tests.apps.notebooks.support import git, place
+from tests.apps.notebooks.support import flushes, git, place
 from tests.apps.notebooks.test_crashes import SOON, _quiet, serving
 
 
@@ -130,6 +130,25 @@ async def test_contents_that_nobody_waits_for_go_after_a_while(
         displaced.write_text("it may be an edit of a person")
     async with served(url, tmp_path / "data", git=git) as api:
         assert displaced.exists()
+
+
+async def test_mark_of_a_move_that_was_killed_is_there_after_any_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    monkeypatch.setattr(tending, "_FORGOTTEN", timedelta(0))
+    async with served(url, tmp_path / "data") as api:
+        await api.create("old/a.md", "one")
+        await api.work()
+        moved = await api.on("PATCH", "/folders/old", {"path": "new"})
+        with Tree(api.root).beginning(moved["event_id"]):
+            (api.root / "old").rename(api.root / "new")
+        (api.root / ".penstock/staged/begun-77").touch()  # of a job that has ended
+    async with served(url, tmp_path / "data") as api:
+        assert not (api.root / ".penstock/staged/begun-77").exists()
+        await api.work()
+        assert await api.status(moved) == "completed"
+        assert list((api.root / ".penstock/staged").iterdir()) == []
 
 
 async def test_content_of_an_operation_that_has_just_failed_is_there_for_a_while(
@@ -250,14 +269,7 @@ def test_paths_that_touch_each_other_are_not_written_side_by_side() -> None:
 def test_many_contents_are_staged_with_and_without_the_call_of_the_system(
     tree: Tree, monkeypatch: pytest.MonkeyPatch, *, has_call: bool
 ) -> None:
-    flushed: list[int] = []
-
-    def flush(handle: int) -> int:
-        flushed.append(handle)
-        return 0
-
-    monkeypatch.setattr(flushing, "_syncfs", flush if has_call else None)
-    monkeypatch.setattr(os, "fsync", flush)
+    flushed = flushes(monkeypatch, has_call=has_call)
     staged = tree.stage_all([*(str(n).encode() for n in range(20)), None])
     assert [one.size if one else None for one in staged] == [1] * 10 + [2] * 10 + [None]
     assert len(flushed) == (1 if has_call else 21)

@@ -137,31 +137,18 @@ def test_commit_that_nobody_rings_for_is_found_by_the_log(
     bell.close()
 
 
-def test_log_that_was_just_written_to_may_become_a_commit(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(bell_module, "_POLL", 0.005)
-    monkeypatch.setattr(bell_module, "_ASK", LONG)
-    counter = Counter()
-    written(path.with_name("jobs.db-wal"), "first", FAR_AHEAD)
-    bell = Bell(path, counter)
-    seen = bell.listen()
-    counter.wait_for(3)
-    counter.value = 1
-    assert drive(bell.wait(seen, SOON)) != seen
-    bell.close()
-
-
+@pytest.mark.parametrize(("ask", "at", "asked"), [(LONG, FAR_AHEAD, 3), (0.05, LONG_AGO, 2)])
 def test_commit_is_found_although_the_log_looks_the_same(
-    path: Path, monkeypatch: pytest.MonkeyPatch
+    path: Path, monkeypatch: pytest.MonkeyPatch, ask: float, at: float, asked: int
 ) -> None:
+    """What was just written to may become a commit; and what was not is asked for now and then."""
     monkeypatch.setattr(bell_module, "_POLL", 0.005)
-    monkeypatch.setattr(bell_module, "_ASK", 0.05)
+    monkeypatch.setattr(bell_module, "_ASK", ask)
     counter = Counter()
-    written(path.with_name("jobs.db-wal"), "first", LONG_AGO)
+    written(path.with_name("jobs.db-wal"), "first", at)
     bell = Bell(path, counter)
     seen = bell.listen()
-    counter.wait_for(2)
+    counter.wait_for(asked)
     counter.value = 1
     assert drive(bell.wait(seen, SOON)) != seen
     bell.close()

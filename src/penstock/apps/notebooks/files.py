@@ -27,7 +27,6 @@ SMALL = 16 * 1024
 """Bytes up to which a content needs no file of its own while it waits: to make one, and to have it
 on the disk, takes longer than to store it."""
 _KEPT = f"{STATE}/kept"
-_BEGUN = "begun-"
 _TRASH = f"{STATE}/trash"
 
 
@@ -52,6 +51,11 @@ class Staged(NamedTuple):
 
 class TooLarge(Permanent):
     """A content has more bytes than are allowed."""
+
+
+def mark_of(job: int) -> str:
+    """The name in the state folder that tells that a job has begun."""
+    return f"begun-{job}"
 
 
 def stored(content: bytes) -> Staged:
@@ -203,7 +207,7 @@ class Tree:
 
         After a crash in it, `has_begun` tells what is done already from what never could be.
         """
-        mark = self.place_of(f"{_BEGUN}{job}")
+        mark = self.place_of(mark_of(job))
         with sorting(STAGED):
             Path(mark).touch()
             flush_folder(self._staged)
@@ -215,11 +219,11 @@ class Tree:
 
     def has_begun(self, job: int) -> bool:
         """Whether a run of a job has noted that it begins."""
-        return os.path.lexists(self.place_of(f"{_BEGUN}{job}"))
+        return os.path.lexists(self.place_of(mark_of(job)))
 
     def end(self, job: int) -> None:
         """What a job has begun is noted elsewhere, or did not happen."""
-        self.discard(f"{_BEGUN}{job}")
+        self.discard(mark_of(job))
 
     def move(self, source: str, target: str) -> None:
         """Move a file or a folder with all that is in it, by one rename; made durable.

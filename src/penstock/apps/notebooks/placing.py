@@ -66,7 +66,6 @@ class Placer:
         self._sharing: Sharing | None = None
         self._ready: dict[str, _Source] = {}
         self._unready: dict[str, OSError] = {}
-        self._spares: set[str] | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -117,7 +116,7 @@ class Placer:
         if staged.is_stored:
             return any(one.staged == staged.name for one in self._keeper.of(path))
         with sorting(path):
-            self._take_up(staged)
+            self._take_up(staged.name, staged.hash)
         return not os.path.lexists(self._tree.place_of(staged.name))
 
     def place(self, staged: Staged, path: str, *, known: str | None = None) -> Facts:
@@ -176,26 +175,19 @@ class Placer:
     def _is_placed(self, name: str) -> bool:
         """Whether a content with a copy is in place: it is neither where it waits nor beside it."""
         copies = self._keeper.copies_of(name)
-        spare = self._tree.place_of(name + _SPARE)
-        with suppress(FileNotFoundError):
-            if self._digest(spare) == copies[0].hash:
-                os.replace(spare, self._tree.place_of(name))
+        self._take_up(name, copies[0].hash)
         if not os.path.lexists(self._tree.place_of(name)):
             return True
         self._keeper.drop(copies)
         return False
 
-    def _take_up(self, staged: Staged) -> None:
+    def _take_up(self, name: str, digest: str) -> None:
         """Have a content where it waits that an earlier run was just about to put in place."""
-        if self._spares is None:
-            self._spares = {name for name in self._tree.staged() if name.endswith(_SPARE)}
-        if staged.name + _SPARE not in self._spares:
-            return
-        spare = self._tree.place_of(staged.name + _SPARE)
+        spare = self._tree.place_of(name + _SPARE)
         with suppress(FileNotFoundError):
-            if self._digest(spare) == staged.hash:
-                self._keeper.drop(self._keeper.copies_of(staged.name))
-                os.replace(spare, self._tree.place_of(staged.name))
+            if self._digest(spare) == digest:
+                os.replace(spare, self._tree.place_of(name))
+                self._keeper.drop(self._keeper.copies_of(name))
 
     def _has(self, spot: _Spot, staged: Staged, found: os.stat_result) -> bool:
         """Whether a file has the staged content already; refuses what cannot be replaced."""

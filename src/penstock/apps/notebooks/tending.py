@@ -12,7 +12,7 @@ from penstock import JobQuery, Penstock, PenstockError, State
 from penstock.apps.notebooks import tables, touches
 from penstock.apps.notebooks.books import Book
 from penstock.apps.notebooks.errors import NotebookError
-from penstock.apps.notebooks.files import Tree
+from penstock.apps.notebooks.files import Tree, mark_of
 from penstock.apps.notebooks.library import Library
 from penstock.apps.notebooks.operations import QUEUE
 from penstock.apps.notebooks.publishing import Publisher
@@ -28,7 +28,7 @@ _SWEEP = 60.0
 _UNFINISHED = frozenset({State.PENDING, State.RUNNING})
 _AT_ONCE = 1_000_000
 _FORGOTTEN = timedelta(hours=1)
-"""Seconds after which a staged content that no operation names belongs to none to come either."""
+"""After that, a content or a mark that no operation names belongs to none to come either."""
 
 
 class Tender:
@@ -120,6 +120,7 @@ class Tender:
             JobQuery(queue=QUEUE, states=_UNFINISHED, limit=_AT_ONCE)
         )
         ended = sorted(noted.difference(unfinished))
+        marks = {mark_of(job) for job in noted.intersection(unfinished)}
         if ended:
             now = datetime.now(UTC)
             await self._penstock.transact(lambda tx: touches.give_up(tx, ended, now))
@@ -130,7 +131,9 @@ class Tender:
             names = await self._penstock.read(
                 lambda tx, book=book: touches.staged_names(tx, book.id)  # type: ignore[misc] # bound at once
             )
-            await asyncio.to_thread(_discard_forgotten, book.tree, names, before.timestamp())
+            await asyncio.to_thread(
+                _discard_forgotten, book.tree, names | marks, before.timestamp()
+            )
 
 
 def _discard_forgotten(tree: Tree, names: set[str], before: float) -> None:
