@@ -2,7 +2,7 @@ from datetime import timedelta
 
 import pytest
 
-from penstock import Done, Penstock, run_sync
+from penstock import Done, Penstock, TooManyQueues, run_sync
 from tests.cli.support import Shell, run_one
 
 MINUTE = timedelta(minutes=1)
@@ -213,3 +213,20 @@ def test_drain_of_a_paused_queue_ends_at_once(app: Penstock, shell: Shell) -> No
     result = shell("drain", code=6)
     assert "1 job left" in result.stdout
     assert "in paused queues; to see which: penstock status" in result.stdout
+
+
+def test_queue_is_removed_when_asked(app: Penstock, shell: Shell) -> None:
+    run_sync(app.limit("mail", 5))
+    assert shell("remove", "mail").stdout == "Queue mail is removed.\n"
+    assert run_sync(app.queues()) == []
+    assert "there is no queue" in shell.error("remove", "mail", code=3)
+
+
+def test_number_of_queues_is_limited(app: Penstock, shell: Shell) -> None:
+    assert shell("limit-queues", "1").stdout == "The store takes at most 1 queues.\n"
+    run_sync(app.tasks["greet"].enqueue("Ada"))
+    with pytest.raises(TooManyQueues, match="limit of 1"):
+        run_sync(app.tasks["greet"].using(queue="other").enqueue("Ada"))
+    assert "at most 1 queues" in shell("status").stdout
+    assert shell.json("limit-queues", "none") == {"queues": 100_000}
+    run_sync(app.tasks["greet"].using(queue="other").enqueue("Ada"))
