@@ -410,7 +410,7 @@ async def test_name_that_cannot_exist_fails_at_once(one: Api) -> None:
     await one.work()
     for accepted in (below, moved):
         event = await one.event(accepted)
-        assert (event["status"], event["retry_count"]) == ("failed", 0)
+        assert (event["status"], event["retry_count"]) == ("failed", 1)
 
 
 async def test_names_that_other_systems_take_for_the_same_are_refused(one: Api) -> None:
