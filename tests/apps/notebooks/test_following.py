@@ -237,3 +237,61 @@ async def test_files_that_are_edited_and_moved_while_nobody_watched_keep_their_i
             (f"sub/{n}.md", n + 1, str(n)) for n in range(5)
         ]
         await api.check_agreement()
+
+
+# What commits say of files that were never committed before
+
+
+async def subjects(api: Api) -> list[str]:
+    """The subjects of all commits, the oldest first."""
+    await api("POST", "/events/commit", status=202)
+    await api.work()
+    return git(api.root, "log", "--reverse", "--format=%s").splitlines()
+
+
+async def test_first_commit_of_a_file_that_was_overwritten_by_a_person_adds_it(one: Api) -> None:
+    await one.create("a.md", "server")
+    await one.work()
+    (one.root / "a.md").write_text("person")
+    assert await subjects(one) == ["Add a.md", "Update a.md"]
+
+
+async def test_first_commit_of_a_file_that_was_overwritten_by_the_server_adds_it(one: Api) -> None:
+    created = await one.create("a.md", "server")
+    await one.work()
+    (one.root / "a.md").write_text("person")
+    await one.on("PUT", f"/files/{created['file_id']}", {"content": "server again"})
+    await one.work()
+    assert await subjects(one) == ["Add a.md", "Update a.md", "Update a.md"]
+    assert git(one.root, "show", "HEAD~:a.md") == "person"
+
+
+async def test_file_that_was_deleted_before_its_first_commit_is_added_and_deleted(one: Api) -> None:
+    await one.create("a.md", "server")
+    await one.work()
+    (one.root / "a.md").unlink()
+    assert await subjects(one) == ["Add a.md", "Delete a.md"]
+
+
+async def test_file_that_was_moved_before_its_first_commit_is_added_where_it_is(one: Api) -> None:
+    created = await one.create("a.md", "server")
+    await one.work()
+    await one.on("PATCH", f"/files/{created['file_id']}/move", {"path": "b.md"})
+    await one.work()
+    assert await subjects(one) == ["Add b.md"]
+
+
+async def test_commit_of_several_overwritten_files_says_what_git_sees(one: Api) -> None:
+    await one.create("a.md", "server")
+    await one.work()
+    assert await subjects(one) == ["Add a.md"]
+    await one.on("PUT", "/files/1", {"content": "server again"})
+    await one.create("b.md", "server")
+    await one.work()
+    for name in ("a.md", "b.md"):
+        (one.root / name).write_text("person")
+    assert await subjects(one) == [
+        "Add a.md",
+        "Change 2 files: 1 added, 1 updated",
+        "Update 2 files",
+    ]
