@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.apps.notebooks.serving import Api, served, working
-from tests.apps.notebooks.support import git
+from tests.apps.notebooks.support import SAVES, Save, git
 
 
 @pytest.fixture
@@ -181,25 +181,13 @@ async def test_file_that_moved_and_left_a_link_keeps_its_id(api: Api) -> None:
 # Files that are edited and moved at once
 
 
-def save_in_place(file: Path, text: str) -> None:
-    file.write_text(text)
-
-
-def save_as_another(file: Path, text: str) -> None:
-    """What editors do that never want to have half a file."""
-    draft = file.with_name(f"{file.name}.tmp")
-    draft.write_text(text)
-    draft.replace(file)
-
-
-SAVES = [save_in_place, save_as_another]
 META = {"title": "A", "description": "about", "properties": {"colour": "red"}}
 
 
 @pytest.mark.parametrize("save", SAVES)
 @pytest.mark.parametrize("target", ["b.md", "sub/a.md"])
 async def test_file_that_is_edited_and_moved_at_once_keeps_what_is_said_of_it(
-    api: Api, target: str, save: Callable[[Path, str], None]
+    api: Api, target: str, save: Save
 ) -> None:
     body = {"path": "a.md", "content": "one", **META}
     file = await api.on("POST", "/files?sync=true", body, status=200)
@@ -219,7 +207,7 @@ async def test_file_that_is_edited_and_moved_at_once_keeps_what_is_said_of_it(
 
 @pytest.mark.parametrize("save", SAVES)
 async def test_files_that_are_edited_and_moved_while_nobody_watched_keep_their_ids(
-    tmp_path: Path, save: Callable[[Path, str], None]
+    tmp_path: Path, save: Save
 ) -> None:
     url = f"sqlite:///{tmp_path}/jobs.db"
     async with served(url, tmp_path / "data") as api:

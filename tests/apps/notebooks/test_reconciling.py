@@ -2,7 +2,6 @@ import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from penstock.apps.notebooks.errors import Passing
 from penstock.apps.notebooks.files import Tree
 from penstock.apps.notebooks.reconciling import SETTLE, Happened, reconcile
 from tests.apps.notebooks.shelf import Shelf
-from tests.apps.notebooks.support import place, write
+from tests.apps.notebooks.support import SAVES, Save, place, save_as_another, save_in_place, write
 
 
 @pytest.fixture
@@ -79,29 +78,6 @@ def test_moved_folder_keeps_ids_also_of_equal_and_empty_files(shelf: Shelf, root
     (root / "old").rename(root / "new")
     assert {what for what, _ in shelf.told("old", "new")} == {"moved"}
     assert shelf.ids() == {path.replace("old", "new"): one for path, one in before.items()}
-
-
-def save_in_place(file: Path, text: str) -> None:
-    file.write_text(text)
-
-
-def save_as_another(file: Path, text: str) -> None:
-    """What editors do that never want to have half a file."""
-    draft = file.with_name(f"{file.name}.tmp")
-    draft.write_text(text)
-    draft.replace(file)
-
-
-def save_with_a_copy(file: Path, text: str) -> None:
-    """What vim does."""
-    copy = file.with_name(f"{file.name}~")
-    file.rename(copy)
-    file.write_text(text)
-    copy.unlink()
-
-
-SAVES = [save_in_place, save_as_another, save_with_a_copy]
-Save = Callable[[Path, str], None]
 
 
 @pytest.mark.parametrize("save", SAVES)
