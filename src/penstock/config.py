@@ -21,6 +21,8 @@ _OF_CLIENTS = ("PENSTOCK_TOKEN", "PENSTOCK_URL")
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=10_000)]
 Port = Annotated[int, msgspec.Meta(ge=0, le=65_535)]
+Keeping = Annotated[float, msgspec.Meta(ge=60, le=315_360_000)]
+"""Seconds; at least a minute, so that whoever waits for a job can still look at it."""
 
 
 class Server(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -40,6 +42,10 @@ class Server(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """The applications; by default all that are installed."""
     grace: Annotated[float, msgspec.Meta(ge=0, le=3_600)] = 30
     """Seconds that running jobs and requests get to end when the server stops."""
+    keep_finished: Keeping = 86_400
+    """Seconds after their end when jobs are removed; those that failed are kept longer."""
+    keep_failed: Keeping = 604_800
+    """Seconds after their end when failed jobs are removed."""
     log_format: Literal["text", "json"] = "text"
     """How the log is written: lines for people, or one JSON object each."""
     request_log: bool = False

@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from pathlib import Path
 from urllib.parse import quote
 from urllib.request import urlopen
@@ -15,9 +16,11 @@ from urllib.request import urlopen
 import httpx
 import pytest
 
-from penstock import Event, Penstock, State, run_sync
+from penstock import Event, Penstock, Retention, State, run_sync
 from penstock.apps.notebooks import Settings
 from penstock.apps.notebooks.library import Library
+from penstock.config import Server, Sources
+from penstock.server.serve import Serving
 from tests.cli.support import COMMAND, SOON, started
 from tests.server.commands import PROBE_SERVE, SERVE, served
 
@@ -84,6 +87,14 @@ def _long_poll(url: str, asked: threading.Event) -> httpx.Response:
             return client.get(f"{url}/events/subscribe", params=query)
         except httpx.TransportError:  # it came when the server listened no more
             return httpx.Response(204)
+
+
+def test_workers_of_a_server_keep_finished_jobs_as_long_as_it_says(tmp_path: Path) -> None:
+    settings = Server(data=str(tmp_path), keep_finished=100, keep_failed=200)
+    for worker in Serving(settings, Sources({}))._made_workers():
+        assert worker._retention == Retention(
+            finished=timedelta(seconds=100), failed=timedelta(seconds=200)
+        )
 
 
 def test_jobs_get_their_grace_and_are_released(tmp_path: Path) -> None:

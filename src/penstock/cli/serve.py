@@ -32,6 +32,8 @@ _SETTINGS = (
     click.option("--processes", type=int, metavar="N", help="Serve with so many processes."),
     click.option("--apps", metavar="A,B", help="The applications.  [default: all installed]"),
     click.option("--grace", type=float, metavar="SECONDS", help="Time to end when stopping."),
+    click.option("--keep-finished", type=float, metavar="SECONDS", help="Remove jobs after that."),
+    click.option("--keep-failed", type=float, metavar="SECONDS", help="The same for failed ones."),
     click.option("--log-format", metavar="text|json", help="How the log is written."),
     click.option("--request-log/--no-request-log", default=None, help="Log every request."),
 )

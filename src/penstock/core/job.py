@@ -153,6 +153,13 @@ class Job(_HandedOut, msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return None if self.result_json is None else msgspec.json.decode(self.result_json)
 
     @property
+    def failed_attempts(self) -> int:
+        """How many attempts have failed; one that runs, has succeeded or was cancelled has not."""
+        is_open = self.state in (State.RUNNING, State.DONE)
+        was_stopped = self.state is State.CANCELLED and self.started_at is not None
+        return max(0, self.attempt - (is_open or was_stopped))
+
+    @property
     def lease(self) -> Lease:
         """The hold of the worker that claimed it last."""
         return Lease(self.id, self.token, self.worker or "")

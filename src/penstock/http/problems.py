@@ -75,8 +75,9 @@ def wrong_shape(text: str, *, where: str = "") -> Problem:
     """The answer to what does not have the shape that a route asks for; names the field."""
     message, _, place = text.partition(" - at `$")
     field = place.rstrip("`").lstrip(".")
-    if not field and message.startswith("Object "):  # a missing or an unknown field: `name`
-        field = message.rpartition("field `")[2].rstrip("`")
-    name = ".".join(part for part in (where, field) if part)
+    missing = ""
+    if message.startswith("Object "):  # a missing or an unknown field: `name`
+        missing = message.rpartition("field `")[2].rstrip("`")
+    name = ".".join(part for part in (where, field, missing) if part)
     detail = f"{name}: {message}" if name else message
     return Problem(422, detail, field=name or None)

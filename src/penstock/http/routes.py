@@ -31,6 +31,7 @@ GONE = 499
 """No status: the caller went away before it was answered. As nginx calls it."""
 
 _QUERY_LIMIT = 8_000
+_SEND_JSON = "send the body as application/json"
 _JSON = b"application/json"
 _encode = msgspec.json.Encoder().encode
 _log = logging.getLogger(__name__)
@@ -63,6 +64,10 @@ class Call(NamedTuple):
     check: Callable[[], object]
 
 
+class NoParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The query of a route that takes no parameters."""
+
+
 class Declared(NamedTuple):
     """What a route is declared as."""
 
@@ -74,6 +79,7 @@ class Declared(NamedTuple):
     body_limit: int
     examples: Mapping[str, Any]
     streams: bool
+    any_query: bool
 
 
 def route(
@@ -86,17 +92,19 @@ def route(
     body_limit: int = BODY_LIMIT,
     examples: Mapping[str, Any] | None = None,
     streams: bool = False,
+    any_query: bool = False,
 ) -> Callable[[F], F]:
     """Declare a method as the handler of a route.
 
     `access` is the scope that a token needs for it, None where none is needed. `answers` maps
     each status to the type of its body, None where there is none. `examples` are a `body` and
-    answers by status.
+    answers by status. With `any_query`, query parameters are ignored; otherwise those that the
+    handler does not take are refused.
     """
 
     def declare(handler: F) -> F:
         declared = Declared(
-            method, path, access, summary, answers, body_limit, examples or {}, streams
+            method, path, access, summary, answers, body_limit, examples or {}, streams, any_query
         )
         handlers: list[Declared] = handler.__dict__.setdefault("routes", [])
         handlers.insert(0, declared)
@@ -124,7 +132,10 @@ class Route:
         self.query_type = hints["query"].annotation if "query" in hints else None
         self.body_type = hints["body"].annotation if "body" in hints else None
         self._decoder = msgspec.json.Decoder(self.body_type) if self.body_type else None
+        self.needs_body = self.body_type is not None and not _has_defaults(self.body_type)
         self._takes_call = "call" in hints
+        if self.query_type is not None and not _is_strict(self.query_type):
+            raise TypeError(f"{self!r}: {self.query_type.__name__} must forbid unknown fields")
 
     def __repr__(self) -> str:
         return f"<Route {self.declared.method} {self.declared.path}>"
@@ -164,6 +175,8 @@ class Route:
             given[name] = _parameter(scope["path_params"][name], kind, name)
         if self.query_type is not None:
             given["query"] = _query(scope["query_string"], self.query_type)
+        elif scope["query_string"] and not self.declared.any_query:
+            _query(scope["query_string"], NoParameters)
         if self._decoder is not None:
             given["body"] = await self._body(scope, receive)
         if self._takes_call:
@@ -183,9 +196,16 @@ class Route:
     async def _body(self, scope: Scope, receive: Receive) -> Any:
         assert self._decoder is not None  # noqa: S101 - checked by the caller
         kind = header(scope, b"content-type")
-        if kind is not None and not _is_json(kind):
-            raise Problem(415, "send the body as application/json")
+        is_json = kind is None or _is_json(kind)
+        if self.needs_body and not is_json:  # before a body is read in vain
+            raise Problem(415, _SEND_JSON)
         body = await read_body(scope, receive, self.declared.body_limit)
+        if not body:
+            if self.needs_body:
+                raise Problem(400, "the body is empty; send a JSON object")
+            body = b"{}"  # some clients announce a type of content even without any
+        elif not is_json:
+            raise Problem(415, _SEND_JSON)
         try:
             return self._decoder.decode(body)
         except msgspec.ValidationError as error:
@@ -220,6 +240,20 @@ async def respond(send: Send, answer: Answer) -> None:
             start.append((b"content-type", _JSON))
     await send({"type": "http.response.start", "status": status, "headers": start})
     await send({"type": "http.response.body", "body": body})
+
+
+def _is_strict(kind: Any) -> bool:
+    """Whether a type refuses fields that it does not have."""
+    return issubclass(kind, msgspec.Struct) and kind.__struct_config__.forbid_unknown_fields
+
+
+def _has_defaults(kind: Any) -> bool:
+    """Whether all fields of a body may be left out."""
+    try:
+        msgspec.convert({}, kind)
+    except msgspec.ValidationError:
+        return False
+    return True
 
 
 def _is_json(kind: bytes) -> bool:

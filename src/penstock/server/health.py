@@ -56,7 +56,10 @@ class HealthRoutes:
         self._found = Readiness(status="not ready", detail="the store was not looked at yet")
         self._look: asyncio.Task[Any] | None = None
 
-    @route("GET", "/health", None, "Whether the server lives", answers={200: Health})
+    # A probe that adds a parameter, say against caches, must not take a server out of service.
+    @route(
+        "GET", "/health", None, "Whether the server lives", answers={200: Health}, any_query=True
+    )
     async def health(self) -> Answer:
         """Answers while the server lives, whatever becomes of the store."""
         return Answer(200, _HEALTHY)
@@ -68,6 +71,7 @@ class HealthRoutes:
         "Whether the server can do its work",
         answers={200: Readiness, 503: Readiness},
         examples={"200": {"status": "ready", "detail": None, "store_seconds": 0.001}},
+        any_query=True,
     )
     async def ready(self) -> Answer:
         """Ready while the store answers within 2 seconds and the server does not stop."""

@@ -5,6 +5,7 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
@@ -14,6 +15,7 @@ import msgspec
 from penstock.apps import Application
 from penstock.config import Found, Server, Sources, without_password
 from penstock.core.errors import ConfigurationError
+from penstock.core.job import Retention
 from penstock.engine import Penstock
 from penstock.isolation import Origin
 from penstock.stores import is_private
@@ -56,7 +58,10 @@ def store_url(settings: Server) -> str:
 def sections(settings: Server, sources: Sources) -> list[Found[Any]]:
     """The settings of each application that would be installed; others are refused."""
     sources.refuse_sections(APPS)
-    return [sources.section(name, module.Settings) for name, module in _modules(settings)]
+    found = [sources.section(name, module.Settings) for name, module in _modules(settings)]
+    for one in found:
+        _check_retention(settings, one)
+    return found
 
 
 def strangers(settings: Server, sources: Sources) -> list[str]:
@@ -77,6 +82,28 @@ def install(penstock: Penstock, settings: Server, sources: Sources) -> list[Appl
         )
         for found in sections(settings, sources)
     ]
+
+
+def retention_of(settings: Server) -> Retention:
+    """How long a server keeps finished jobs."""
+    return Retention(
+        finished=timedelta(seconds=settings.keep_finished),
+        failed=timedelta(seconds=settings.keep_failed),
+    )
+
+
+def _check_retention(settings: Server, found: Found[Any]) -> None:
+    """Refuse an application that keeps its jobs longer than the server does, which removes them."""
+    own: Retention | None = getattr(found.settings, "retention", None)
+    for name in () if own is None else ("finished", "failed"):
+        wanted, kept = getattr(own, name), getattr(retention_of(settings), name)
+        if wanted > kept:
+            problem = ConfigurationError(
+                f"{found.section} keeps {name} jobs for {wanted.total_seconds():,.0f} seconds, but "
+                f"the server removes them after {kept.total_seconds():,.0f}"
+            )
+            problem.add_note(f"--keep-{name} {wanted.total_seconds():.0f}")
+            raise problem
 
 
 def obeying(settings: Server, own: S) -> S:

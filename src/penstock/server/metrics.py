@@ -49,6 +49,7 @@ class Metrics:
         Access.READ,
         "Metrics for Prometheus",
         answers={200: "text/plain"},
+        any_query=True,  # scrapers add parameters such as `format` or `collect[]`
     )
     async def metrics(self) -> Answer:
         """Depths, ages, counters, durations, workers, store calls and requests, as text."""

@@ -20,7 +20,7 @@ from penstock.engine import Penstock
 from penstock.http.routes import routes_of
 from penstock.server.app import Service
 from penstock.server.gate import Gatekeeper
-from penstock.server.installed import install, origin_of, store_url
+from penstock.server.installed import install, origin_of, retention_of, store_url
 from penstock.server.meter import Meter
 from penstock.server.metrics import Metrics
 from penstock.server.site import Site, is_loopback
@@ -108,6 +108,7 @@ class Serving:
         self._settings = settings
         self._works = process == 0
         self._grace = timedelta(seconds=settings.grace)
+        self._retention = retention_of(settings)
         timings: dict[str, Timing] = {}
         self._penstock = Penstock(
             store_url(settings),
@@ -203,7 +204,7 @@ class Serving:
             yield
             return
         if self._settings.workers == 0 or not self._penstock.tasks:
-            async with _kept_up(self._penstock):
+            async with _kept_up(self._penstock, self._retention):
                 yield
             return
         self._workers = self._made_workers()
@@ -230,7 +231,14 @@ class Serving:
         made = [(sorted(others), self._settings.workers)] if others else []
         made += [([queue], concurrency) for queue, concurrency in slots.items()]
         return [
-            Worker(self._penstock, queues=queues, concurrency=n, grace=self._grace, sweep=sweep)
+            Worker(
+                self._penstock,
+                queues=queues,
+                concurrency=n,
+                grace=self._grace,
+                sweep=sweep,
+                retention=self._retention,
+            )
             for (queues, n), sweep in zip(made, (_SWEEP, *[_SELDOM] * len(slots)), strict=False)
         ]
 
@@ -238,11 +246,11 @@ class Serving:
         """Run jobs; a server whose worker was drained goes on without one."""
         await worker.run()
         if worker.draining and not self._told:
-            await Upkeep(self._penstock, None, _SWEEP, Retention()).run()
+            await Upkeep(self._penstock, None, _SWEEP, self._retention).run()
 
 
 @asynccontextmanager
-async def _kept_up(penstock: Penstock) -> AsyncIterator[None]:
+async def _kept_up(penstock: Penstock, retention: Retention) -> AsyncIterator[None]:
     """Take back leases that ran out, sum up the log and prune, where no worker does it."""
-    async with beside(Upkeep(penstock, None, _SWEEP, Retention()).run()):
+    async with beside(Upkeep(penstock, None, _SWEEP, retention).run()):
         yield

@@ -156,7 +156,7 @@ def test_job_that_kills_its_server_each_time_fails_at_its_limit(
         server.kill()
         server.start()
         failed = server.finished(job)
-        assert (failed["status"], failed["retry_count"]) == ("failed", 1)
+        assert (failed["status"], failed["retry_count"]) == ("failed", 2)
         assert "lease" in failed["error"]
 
 
@@ -195,7 +195,7 @@ def test_timeout_kills_the_process_and_the_next_job_runs_then(
     embeddings.hold("stone")
     with serving(project, embeddings, AGENT_BRAIN_JOB_TIMEOUT="0.5") as server:
         failed = server.finished(server.index("many"))
-        assert (failed["status"], failed["retry_count"]) == ("failed", 0)
+        assert (failed["status"], failed["retry_count"]) == ("failed", 1)
         assert failed["error"] == "TimeoutError: it ran longer than 0.5 s"
     with serving(project, embeddings) as server:  # with time enough
         assert server.finished(server.index("docs"))["status"] == "done"
@@ -207,7 +207,7 @@ def test_jobs_that_come_to_nothing_fail_at_once(project: Path, embeddings: Embed
     with serving(project, embeddings) as server:
         for folder, said in (("empty", "nothing to index"), ("blank", "gave no chunks")):
             job = server.finished(server.index(folder))
-            assert (job["status"], job["retry_count"]) == ("failed", 0)
+            assert (job["status"], job["retry_count"]) == ("failed", 1)
             assert said in job["error"]
 
 
@@ -224,7 +224,7 @@ def test_folder_that_became_a_link_is_not_followed(
         (project / "docs").symlink_to(tmp_path / "outside")
         embeddings.release()
         failed = server.finished(job)
-        assert (failed["status"], failed["retry_count"]) == ("failed", 0)
+        assert (failed["status"], failed["retry_count"]) == ("failed", 1)
         assert "there is no folder" in failed["error"]
 
 

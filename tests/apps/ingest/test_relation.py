@@ -116,7 +116,7 @@ class Both:
             job = self.job(queue_id)
             assert status == STATUS.get(job.state, "failed"), queue_id
             assert (worker, priority) == (job.worker, job.priority), queue_id
-            assert retries == max(0, job.attempt - (job.state is not State.PENDING)), queue_id
+            assert retries == job.failed_attempts, queue_id
             log = run_sync(self.app.log(job.id))
             assert log[-1].state is job.state
             assert log[-1].id == job.version

@@ -1,6 +1,6 @@
 import os
 import subprocess
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -41,6 +41,31 @@ def write(root: Path, path: str, content: str) -> None:
     file = root / path
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(content)
+
+
+def save_in_place(file: Path, text: str) -> None:
+    """What simple editors do, and shells."""
+    file.write_text(text)
+
+
+def save_as_another(file: Path, text: str) -> None:
+    """What editors do that never want to have half a file."""
+    draft = file.with_name(f"{file.name}.tmp")
+    draft.write_text(text)
+    draft.replace(file)
+
+
+def save_with_a_copy(file: Path, text: str) -> None:
+    """What vim does."""
+    copy = file.with_name(f"{file.name}~")
+    file.rename(copy)
+    file.write_text(text)
+    copy.unlink()
+
+
+Save = Callable[[Path, str], None]
+SAVES: Sequence[Save] = (save_in_place, save_as_another, save_with_a_copy)
+"""The ways in which people save a file."""
 
 
 class Noted:

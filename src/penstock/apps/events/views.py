@@ -60,11 +60,6 @@ def retry_stamp(instant: datetime) -> str:
     return stamp(instant + timedelta(microseconds=999_999))
 
 
-def retries(job: Job) -> int:
-    """How many attempts have failed; one that runs or has succeeded is none of them."""
-    return job.attempt - (job.state in (State.RUNNING, State.DONE))
-
-
 def next_retry(job: Job) -> str | None:
     """When a failed attempt is followed by the next, until that is picked."""
     waits = job.state is State.PENDING and job.attempt > 0
@@ -81,7 +76,7 @@ def published(job: Job, updated_at: datetime, logs: list[LogLine] | UnsetType = 
         tags=",".join(job.tags),
         status=STATUSES[job.state],
         payload=said.payload,
-        retry_count=retries(job),
+        retry_count=job.failed_attempts,
         max_retries=job.retry.attempts,
         next_retry_at=next_retry(job),
         created_at=stamp(job.enqueued_at),
@@ -124,7 +119,7 @@ def picked(job: Job) -> Picked:
         tags=",".join(job.tags),
         status="PROCESSING",
         payload=said.payload,
-        retry_count=retries(job),
+        retry_count=job.failed_attempts,
         max_retries=job.retry.attempts,
         created_at=stamp(job.enqueued_at),
         token=job.token,
@@ -139,7 +134,7 @@ def listed(record: Record) -> Listed:
         title=content_of(job).title,
         status=STATUSES[job.state],
         tags=",".join(job.tags),
-        retry_count=retries(job),
+        retry_count=job.failed_attempts,
         next_retry_at=next_retry(job) or UNSET,
         created_at=stamp(job.enqueued_at),
         updated_at=stamp(record.log[-1].at),

@@ -304,7 +304,7 @@ def summary(job: Job, progress: Progress | None) -> dict[str, Any]:
         "finished_at": job.finished_at,
         "error": error_of(job),
         "cancel_requested": job.cancel_requested,
-        "retry_count": max(0, job.attempt - 1),
+        "retry_count": job.failed_attempts,
     }
 
 

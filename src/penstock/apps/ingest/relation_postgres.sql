@@ -489,7 +489,11 @@ CROSS JOIN LATERAL (
             THEN unified_queue_stamp(NEW.run_at)
         END AS lease_until,
         NEW.worker AS worker_id,
-        greatest(0, NEW.attempt - (NEW.stage >= 3)::integer) AS retry_count,
+        greatest(
+            0,
+            NEW.attempt
+            - (NEW.stage IN (3, 4) OR NEW.stage = 6 AND NEW.started_at IS NOT NULL)::integer
+        ) AS retry_count,
         NEW.priority::integer AS priority,
         coalesce(
             NEW.error, o.error_message,

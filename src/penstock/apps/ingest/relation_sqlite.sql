@@ -510,7 +510,9 @@ UPDATE unified_queue SET
         WHEN NEW.stage = 1 THEN {stamp(NEW.run_at)}
     END,
     worker_id = NEW.worker,
-    retry_count = max(0, NEW.attempt - (NEW.stage >= 3)),
+    retry_count = max(
+        0, NEW.attempt - (NEW.stage IN (3, 4) OR NEW.stage = 6 AND NEW.started_at IS NOT NULL)
+    ),
     priority = NEW.priority,
     error_message = coalesce(
         NEW.error, error_message,

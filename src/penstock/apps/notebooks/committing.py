@@ -18,7 +18,7 @@ from typing import NamedTuple
 from penstock.apps.notebooks.errors import Passing
 from penstock.apps.notebooks.git import failed
 from penstock.apps.notebooks.keeping import Kept
-from penstock.apps.notebooks.messages import Change, Kind, message, parsed
+from penstock.apps.notebooks.messages import Change, message, parsed
 from penstock.apps.notebooks.paths import STATE
 from penstock.apps.notebooks.repository import Repository
 from penstock.apps.notebooks.staging import Entries, acceptable, entries
@@ -119,7 +119,7 @@ class Committer:
             self._put(contents, index)
             tree = self._tree(index)
             if tree != before:
-                last = self._commit_tree(tree, last, _earlier(list(contents)))
+                last = self._commit_tree(tree, last, message(self._changes(before, tree)))
                 before = tree
         found = entries(self._repository, self._root, paths, index)
         self._stage(found, index)
@@ -253,10 +253,6 @@ class Committer:
 
 def _is_executable(*files: Path) -> bool:
     return any(file.is_file() and file.stat().st_mode & stat.S_IXUSR for file in files)
-
-
-def _earlier(paths: Sequence[str]) -> str:
-    return message([Change(Kind.UPDATED, path) for path in paths])
 
 
 def _note(file: Path, text: str) -> None:

@@ -15,13 +15,19 @@ from penstock.apps.notebooks import requests, shapes, tables
 from penstock.apps.notebooks.errors import Missing
 from penstock.apps.notebooks.files import SMALL, Staged, TooLarge, Tree, stored
 from penstock.apps.notebooks.library import Library
-from penstock.apps.notebooks.operations import QUEUE, Operation
+from penstock.apps.notebooks.operations import QUEUE, Kind, Operation
 from penstock.apps.notebooks.paths import parse
 from penstock.apps.notebooks.publishing import NONE, Published, Publisher
 from penstock.apps.notebooks.settings import Settings
 from penstock.apps.notebooks.tables import File, Notebook
 
 _DAY = timedelta(days=1)
+_KINDS: dict[type[requests.BatchOperation], Kind] = {
+    requests.CreateOperation: "create",
+    requests.UpdateOperation: "update",
+    requests.MoveOperation: "move",
+    requests.DeleteOperation: "delete",
+}
 _BATCH = 1_000
 
 
@@ -113,9 +119,7 @@ class Notebooks:
     ) -> tuple[list[Operation], dict[str, bytes]]:
         """The operations that a batch asks for, and their contents as far as none is staged."""
         parsed = [(one, parse(one.path), parse(one.to) if one.to else None) for one in asked]
-        contents = [
-            one.data or b"" if one.op == "create" and not one.folder else one.data for one in asked
-        ]
+        contents = [_content(one) for one in asked]
         for content in contents:
             self.check_size(len(content or b""))
         small = [
@@ -130,13 +134,13 @@ class Notebooks:
         operations = [
             Operation(
                 notebook=notebook.id,
-                kind=one.op,
+                kind=_KINDS[type(one)],
                 path=path,
                 to=to,
                 folder=one.folder,
-                exists=None if one.folder else one.op != "create",
+                exists=None if one.folder else not isinstance(one, requests.CreateOperation),
                 content=content,
-                fields=one.fields,
+                fields=one.fields if isinstance(one, requests.Content) else {},
                 version=one.version,
             )
             for (one, path, to), content in zip(parsed, staged, strict=True)
@@ -273,6 +277,14 @@ class Notebooks:
             lambda tx: tables.file_at(tx, operation.notebook, operation.path)
         )
         return found.version if found else 0
+
+
+def _content(one: requests.BatchOperation) -> bytes | None:
+    """What an operation of a batch writes; a new file is empty by default."""
+    if not isinstance(one, requests.Content):
+        return None
+    is_new = isinstance(one, requests.CreateOperation) and not one.folder
+    return one.data or b"" if is_new else one.data
 
 
 def _is_small(notebook: Notebook, content: bytes) -> bool:

@@ -247,7 +247,7 @@ def event_shape(job: Job) -> EventShape:
         file_id=operation.file,
         correlation_id=job.correlation,
         sequence=operation.member or 0,
-        retry_count=max(job.attempt - 1, 0) if not retries else job.attempt,
+        retry_count=job.failed_attempts,
         created_at=job.enqueued_at,
         processed_at=job.finished_at,
         next_retry_at=job.run_at if retries else None,

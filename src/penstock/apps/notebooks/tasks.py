@@ -26,7 +26,7 @@ def register(penstock: Penstock, settings: Settings, runner: Runner) -> None:
             queue=QUEUE,
             lease=timedelta(seconds=settings.lease),
             retry=RetryPolicy(
-                attempts=settings.max_retries + 1, delay=timedelta(seconds=settings.retry_delay)
+                attempts=settings.max_retries, delay=timedelta(seconds=settings.retry_delay)
             ),
             permanent=(Permanent,),
         )

@@ -44,6 +44,7 @@ class Tender:
     ) -> None:
         self._penstock = penstock
         self._settings = settings
+        self._retention = settings.retention
         self._library = library
         self._publisher = publisher
         self._runner = runner
@@ -54,6 +55,7 @@ class Tender:
         self._library.on_change.append(self._follow)
         async with self._library.working():
             await self._sweep()
+            await self._prune()
             for book in self._library.open_books:
                 await self._begin(book)
             tending = asyncio.create_task(self._tend())
@@ -110,8 +112,17 @@ class Tender:
             await asyncio.sleep(_SWEEP)
             try:
                 await self._sweep()
+                await self._prune()
             except (NotebookError, PenstockError) as error:
                 _log.warning("notebooks could not be looked after: %s", error)
+
+    async def _prune(self) -> None:
+        """Remove operations that have ended longer ago than they are to be kept."""
+        now = tables.instant(self._penstock.clock())
+        for state in State:
+            if state.final and (kept := self._retention.keeps(state)):
+                query = JobQuery(queue=QUEUE, states=frozenset({state}), before=now - kept)
+                await self._penstock.delete_all(query)
 
     async def _sweep(self) -> None:
         """Forget operations that ended without saying so, and contents that nobody waits for."""
