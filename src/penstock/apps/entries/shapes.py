@@ -1,6 +1,7 @@
 """What goes over the wire, in the words of the contract: entities, categories and their codes."""
 
 import re
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
@@ -36,7 +37,8 @@ class EntryUpdate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Changes of an entry: fields with their new values, null removes one.
 
     `category_code` among the updates moves the entry; beside them it says where the entry is. With
-    a `version`, the entry has to be at that one.
+    a `version`, the entry has to be at that one. `force_contextual` is accepted because clients
+    always send it, and has no effect: every section may be set here.
     """
 
     entry_id: EntryId
@@ -44,14 +46,24 @@ class EntryUpdate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     entity_type: Name | None = None
     category_code: Name | None = None
     version: Annotated[int, Meta(ge=1)] | None = None
+    force_contextual: bool | None = None
 
 
 class EntryRead(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Entries by their ids."""
+    """Entries by their ids, those nearest to a `query`, or the newest of a category.
 
-    ids: Ids
+    `limit` bounds a query or a list. `fields`, `snippet_len` and `session_id` are accepted because
+    clients send them, and have no effect: entries are always shown whole.
+    """
+
+    ids: Ids | None = None
     entity_type: Name | None = None
     category_code: Name | None = None
+    query: Annotated[str, Meta(min_length=1, max_length=100_000)] | None = None
+    limit: Annotated[int, Meta(ge=1, le=1_000)] | None = None
+    fields: list[str] | None = None
+    snippet_len: int | None = None
+    session_id: str | None = None
 
 
 class EntryDelete(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -140,9 +152,16 @@ class EntryAnswer(msgspec.Struct, frozen=True, kw_only=True):
     entry: EntryShape
 
 
-class EntriesAnswer(EntryAnswer, frozen=True, kw_only=True):
-    """The first of several entries, all of them, and the ids that there are not."""
+class EntriesAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """The first of several entries, all of them, and the ids that there are not.
 
+    A query or a list that finds nothing has no first entry.
+    """
+
+    success: bool
+    entry_id: str | None
+    embedding_status: Status | None
+    entry: EntryShape | None
     entries: list[EntryShape]
     count: int
     missing: list[str]
@@ -298,6 +317,21 @@ def answer(one: Entry) -> EntryAnswer:
     shown = entry(one)
     return EntryAnswer(
         success=True, entry_id=one.id, embedding_status=shown.embedding_status, entry=shown
+    )
+
+
+def answers(found: Sequence[Entry], missing: list[str]) -> EntriesAnswer:
+    """The answer to a request for several entries."""
+    shown = [entry(one) for one in found]
+    first = shown[0] if shown else None
+    return EntriesAnswer(
+        success=True,
+        entry_id=None if first is None else first.id,
+        embedding_status=None if first is None else first.embedding_status,
+        entry=first,
+        entries=shown,
+        count=len(shown),
+        missing=missing,
     )
 
 
