@@ -28,6 +28,8 @@ from penstock import (
 
 QUEUE = "ingest"
 TASK = "ingest.item"
+FAILED = "penstock.apps.ingest.handlers.ItemFailed"
+"""What handlers raise for an item that may be tried again; its name is not shown in rows."""
 LEASE = timedelta(minutes=5)
 """How long a silent worker keeps an item, where nothing else is said."""
 
@@ -163,19 +165,34 @@ def stamp(instant: datetime) -> str:
     return text.removesuffix("+00:00") + "Z"
 
 
-def _read(dialect: str, macros: Mapping[str, str]) -> tuple[str, str]:
-    """The tables and the mirror of one database."""
-    text = Path(__file__).with_name(f"relation_{dialect}.sql").read_text("utf-8")
-    for name, meaning in macros.items():
-        text = re.sub(rf"\{{{name}\(([\w.]+)\)\}}", lambda m, w=meaning: w.format(m[1]), text)  # type: ignore[misc] # bound at once
-    tables, _, mirror = text.partition("-- mirror\n")
-    return tables, mirror
+def _read(name: str, macros: Mapping[str, str]) -> str:
+    """The SQL of a file, its macros replaced."""
+    text = Path(__file__).with_name(f"relation_{name}.sql").read_text("utf-8")
+    for macro, meaning in macros.items():
+        text = re.sub(rf"\{{{macro}\(([\w.]+)\)\}}", lambda m, w=meaning: w.format(m[1]), text)  # type: ignore[misc] # bound at once
+    return text
 
 
-_SQLITE, _SQLITE_MIRROR = _read("sqlite", {"millis": _MILLIS, "stamp": _STAMP})
-_POSTGRES, _POSTGRES_MIRROR = _read("postgres", {})
+def _without_names(line: str) -> str:
+    """SQL for a line without the names of the classes that our handlers raise."""
+    for name in ("penstock.apps.ingest.writing.Rejected", FAILED, "UnknownTask"):
+        line = f"replace({line}, '{name}: ', '')"
+    return line
 
-TABLES = Tables(sqlite=(_SQLITE,), postgres=(_POSTGRES,))
+
+_SQLITE_MACROS = {
+    "millis": _MILLIS,
+    "stamp": _STAMP,
+    "sentence": _without_names("substr({0}, 1, instr({0} || char(10), char(10)) - 1)"),
+}
+_POSTGRES_MACROS = {"sentence": _without_names("split_part({0}, chr(10), 1)")}
+_SQLITE, _, _SQLITE_MIRROR = _read("sqlite", _SQLITE_MACROS).partition("-- mirror\n")
+_POSTGRES, _, _POSTGRES_MIRROR = _read("postgres", _POSTGRES_MACROS).partition("-- mirror\n")
+
+TABLES = Tables(
+    sqlite=(_SQLITE, _read("sqlite_errors", _SQLITE_MACROS)),
+    postgres=(_POSTGRES, _read("postgres_errors", _POSTGRES_MACROS)),
+)
 MIRROR = Mirror(
     name="unified_queue",
     queue=QUEUE,
