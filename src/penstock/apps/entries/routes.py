@@ -8,7 +8,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from penstock import Access, ConfigurationError, JobNotFound, State, WorkerInfo
+from penstock import Access, ConfigurationError, JobNotFound, State
 from penstock.apps.entries import shapes
 from penstock.apps.entries.control import Control
 from penstock.apps.entries.entries import (
@@ -25,7 +25,7 @@ from penstock.apps.entries.operations import (
     OperationRunning,
     start,
 )
-from penstock.apps.entries.rows import Chosen
+from penstock.apps.entries.rows import Chosen, Tally
 from penstock.apps.entries.shelves import INSTALL, missing_packages
 from penstock.http.problems import Problem, wrong_shape
 from penstock.http.routes import Answer, route
@@ -251,9 +251,14 @@ class EntriesRoutes:
             counted = await self._control.counts()
             workers = await self._control.workers()
             ended = await self._control.ended()
+            tallies = await self._control.tallies()
+        shown = [
+            shapes.worker(one, tallies.get(one.name, Tally()), datetime.now(UTC), paused=paused)
+            for one in workers
+        ]
         return shapes.EntriesStatus(
             queue=shapes.EntriesQueue(paused=paused, **counted),
-            workers=_workers(self._entries, workers, ended, paused=paused),
+            workers=_workers(self._entries, shown, ended, paused=paused),
         )
 
     @route(
@@ -359,10 +364,12 @@ class EntriesRoutes:
 
 
 def _workers(
-    entries: Entries, workers: Sequence[WorkerInfo], ended: Mapping[State, int], *, paused: bool
+    entries: Entries,
+    shown: list[shapes.EntriesWorker],
+    ended: Mapping[State, int],
+    *,
+    paused: bool,
 ) -> shapes.EntriesWorkers:
-    now = datetime.now(UTC)
-    shown = [shapes.worker(one, now, paused=paused) for one in workers]
     running, here = sum(one.running for one in shown), entries.settings.workers
     done, failed = ended[State.DONE], ended[State.FAILED]
     return shapes.EntriesWorkers(
