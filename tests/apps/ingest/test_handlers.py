@@ -1,5 +1,6 @@
 import asyncio
 import json
+import os
 import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
@@ -148,6 +149,7 @@ async def test_a_folder_becomes_items_with_patterns_depth_and_ignore_rules(table
         table.write(f"p/{name}", f"text of {name}")
     table.write("p/.gitignore", "out.py\n")
     table.write("p/g.py", b"\0\1")
+    table.write(os.fsdecode(b"p/caf\xe9.py"), "x")
     job = await table.run(
         "folder",
         "ingest",
@@ -161,7 +163,7 @@ async def test_a_folder_becomes_items_with_patterns_depth_and_ignore_rules(table
     names = {str(Path(path).relative_to(table.folder / "p")) for path in table.chunks()}
     assert names == {"a.py", "b.rs", "sub/d.py"}
     assert job.returned["files"] == 3
-    assert job.returned["passed_by"] == {"binary": 1}
+    assert job.returned["passed_by"] == {"binary": 1, "name is not UTF-8": 1}
     assert await table.app.children(job.id) == {State.DONE: 3}
 
 
