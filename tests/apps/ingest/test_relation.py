@@ -25,6 +25,7 @@ from penstock import (
     run_sync,
 )
 from penstock.apps.ingest import relation
+from penstock.apps.ingest.order import key_of
 from penstock.stores.postgres.connection import address
 
 STATUS = {"pending": "pending", "running": "in_progress", "done": "done"}
@@ -184,7 +185,7 @@ def test_an_inserted_row_is_a_job(both: Both) -> None:
     assert (job.task, job.queue, job.tenant, job.priority) == ("ingest.item", "ingest", "t", 7)
     assert job.retry == RetryPolicy(attempts=2)
     assert job.lease_time == timedelta(minutes=5)
-    assert job.key == "t\x1fc\x1fmain\x1f/src/ä.py"
+    assert job.key == "ingest:t/c/main:/src/ä.py"
     assert both.events(item) == ["enqueued"]
 
 
@@ -323,6 +324,62 @@ def test_row_shows_the_first_line_of_our_errors_and_all_that_a_program_says(both
     both.program.change(other, f"{RETRY}, lease_until = NULL".replace("oh", "one\ntwo"))
     linked(both)
     assert both.program.row(other)["error_message"] == "one\ntwo"
+
+
+NAMES = {"tenant_id": "a/b:c%", "collection": "ü", "branch": "feature/x"}
+KEYS = {
+    "/p": "ingest:a%2Fb%3Ac%25/ü/feature%2Fx:/p",
+    "/" + "long" * 250: "ingest:" + ("long" * 250)[-993:],
+}
+
+
+@pytest.mark.parametrize("path", KEYS)
+def test_key_of_an_item_is_the_same_in_sql_and_in_python_and_can_be_read(
+    both: Both, path: str
+) -> None:
+    item = both.program.insert(path, **NAMES)
+    linked(both)
+    assert both.job(item).key == key_of(*NAMES.values(), path) == KEYS[path]
+
+
+def test_key_tells_apart_what_is_not_the_same_place() -> None:
+    places = [
+        ("a", "b", "c", "d"),
+        ("a/b", "c", "d", ""),
+        ("a", "b/c", "d", ""),
+        ("a", "b", "c:d", ""),
+    ]
+    places += [("a%2Fb", "c", "d", ""), ("a", "b", "c", ":d")]
+    assert len({key_of(*one) for one in places}) == len(places)
+
+
+@pytest.mark.parametrize("path", KEYS)
+def test_items_of_the_first_tables_keep_their_order(
+    postgres_url: str, tmp_path: Path, path: str
+) -> None:
+    tables = relation.TABLES
+    first = Tables(sqlite=tables.sqlite[:2], postgres=tables.postgres[:2])
+    for url in (f"sqlite:///{tmp_path}/before.db", postgres_url):
+        app = Penstock(url)
+        run_sync(app.tables("unified_queue", first))
+        program = Program(url)
+        items = [program.insert(path, **NAMES) for _ in range(2)]
+        (held,) = run_sync(app.claim(worker="w", queues=["ingest"], limit=9))
+        assert "\x1f" in str(held.key) or len(path) > 900
+        run_sync(app.close())
+        run_sync(relation.prepare(app := Penstock(url)))
+        items.append(program.insert(path, **NAMES))
+        assert run_sync(app.claim(worker="w", queues=["ingest"], limit=9)) == []
+        run_sync(app.reset(held.id, "its worker was stopped for the upgrade"))
+        ended = []
+        while jobs := run_sync(app.claim(worker="w", queues=["ingest"], limit=9)):
+            (job,) = jobs  # one at a time
+            run_sync(app.settle([(job, Done())]))
+            ended.append(job)
+        assert [json.loads(job.payload)["queue_id"] for job in ended] == items
+        assert {run_sync(app.get(job.id)).key for job in ended} == {KEYS[path]}
+        program.connection.close()
+        run_sync(app.close())
 
 
 def test_rows_of_the_first_tables_lose_their_tracebacks(postgres_url: str, tmp_path: Path) -> None:
@@ -545,7 +602,7 @@ def own(number: int, *, after: Sequence[int]) -> relation.Row:
         priority=5,
         idempotency_key=f"own {number}",
         payload_json=json.dumps({"file_path": f"/own/{number}"}),
-        key=f"t\x1fc\x1fmain\x1f/own/{number}",
+        key=f"ingest:t/c/main:/own/{number}",
         after=tuple(after),
     )
 

@@ -34,6 +34,8 @@ LEASE = timedelta(minutes=5)
 """How long a silent worker keeps an item, where nothing else is said."""
 
 _MILLIS = "CAST(round((julianday({0}) - 2440587.5) * 86400000) AS INTEGER)"
+# As `order.key_of` does it.
+_ESCAPED = "replace(replace(replace({0}, '%', '%25'), '/', '%2F'), ':', '%3A')"
 _STAMP = "strftime('%Y-%m-%dT%H:%M:%fZ', {0} / 1000000.0, 'unixepoch')"
 
 
@@ -184,14 +186,19 @@ _SQLITE_MACROS = {
     "millis": _MILLIS,
     "stamp": _STAMP,
     "sentence": _without_names("substr({0}, 1, instr({0} || char(10), char(10)) - 1)"),
+    "escaped": _ESCAPED,
 }
-_POSTGRES_MACROS = {"sentence": _without_names("split_part({0}, chr(10), 1)")}
+_POSTGRES_MACROS = {
+    "sentence": _without_names("split_part({0}, chr(10), 1)"),
+    "escaped": _ESCAPED,
+}
 _SQLITE, _, _SQLITE_MIRROR = _read("sqlite", _SQLITE_MACROS).partition("-- mirror\n")
 _POSTGRES, _, _POSTGRES_MIRROR = _read("postgres", _POSTGRES_MACROS).partition("-- mirror\n")
 
+_STEPS = ("errors", "keys")
 TABLES = Tables(
-    sqlite=(_SQLITE, _read("sqlite_errors", _SQLITE_MACROS)),
-    postgres=(_POSTGRES, _read("postgres_errors", _POSTGRES_MACROS)),
+    sqlite=(_SQLITE, *(_read(f"sqlite_{step}", _SQLITE_MACROS) for step in _STEPS)),
+    postgres=(_POSTGRES, *(_read(f"postgres_{step}", _POSTGRES_MACROS) for step in _STEPS)),
 )
 MIRROR = Mirror(
     name="unified_queue",
