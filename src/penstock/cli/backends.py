@@ -74,8 +74,7 @@ class Local:
         from penstock.apps.indexing.requests import index_parameters
 
         request = msgspec.convert(body, shapes.IndexRequest)
-        asked = shapes.HowAsked(allow_external=True)  # who has a shell here may read it anyway
-        parameters = index_parameters(request, asked, self._parts.places)
+        parameters = index_parameters(request, shapes.HowAsked(), self._parts.places)
         job = await self._parts.indexing.enqueue(parameters)
         return _plain(await self._parts.indexing.accepted(job))
 
@@ -131,6 +130,7 @@ async def _local(store: str | None, data: str | None, *, working: bool) -> Async
     settings = sources.section("indexing", Settings).settings
     origin = origin_of(server, sources)
     async with Penstock(store_url(server), origin=origin) as app:
+        # Whoever has a shell here may read those folders anyway.
         allowing = msgspec.structs.replace(settings, allow_external_paths=True)
         parts = assemble(app, allowing, Path(server.data))
         try:

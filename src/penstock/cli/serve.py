@@ -12,13 +12,13 @@ from typing import Any
 
 import click
 
-from penstock.cli.logs import set_up_logging
 from penstock.cli.output import Column, emit, show_table, shown
 from penstock.cli.processes import Processes, Told
 from penstock.cli.stopping import LAST_BREATH, Stopper, Watchdog
 from penstock.cli.store import json_option
 from penstock.config import Server, Setting, Sources, without_password
 from penstock.core.errors import ConfigurationError
+from penstock.logs import set_up_logging
 
 _log = logging.getLogger(__name__)
 
@@ -109,7 +109,8 @@ def _serve(
 
     async def run() -> None:
         watchdog = Watchdog()
-        serving = Serving(settings, sources, process=0 if told is None else told.number)
+        number, replaces = (0, None) if told is None else (told.number, told.replaces)
+        serving = Serving(settings, sources, process=number, replaces=replaces)
         grace = timedelta(seconds=settings.grace)
         Stopper(serving.stop, grace, watchdog, as_json=as_json).install()
         if told is not None:

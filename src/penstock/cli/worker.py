@@ -13,7 +13,6 @@ from typing import Any
 
 import click
 
-from penstock.cli.logs import set_up_logging
 from penstock.cli.output import emit, shown
 from penstock.cli.stopping import LAST_BREATH, Stopper, Watchdog
 from penstock.cli.store import json_option, parse_seconds
@@ -21,6 +20,7 @@ from penstock.config import without_password
 from penstock.core.errors import ConfigurationError
 from penstock.core.job import Retention
 from penstock.engine import Penstock
+from penstock.logs import set_up_logging
 from penstock.worker.worker import Worker
 
 _log = logging.getLogger("penstock.worker")

@@ -103,9 +103,20 @@ class _Listener(uvicorn.Server):
 class Serving:
     """One process of a server: serves requests and, unless others do, runs jobs; until `stop`."""
 
-    def __init__(self, settings: Server, sources: Sources, *, process: int = 0) -> None:
-        """Of several processes, the one with the number 0 runs the jobs."""
+    def __init__(
+        self,
+        settings: Server,
+        sources: Sources,
+        *,
+        process: int = 0,
+        replaces: int | None = None,
+    ) -> None:
+        """Of several processes, the one with the number 0 runs the jobs.
+
+        `replaces` is the process whose place this one takes, because it has died.
+        """
         self._settings = settings
+        self._replaces = replaces
         self._works = process == 0
         self._grace = timedelta(seconds=settings.grace)
         self._retention = retention_of(settings)
@@ -156,7 +167,7 @@ class Serving:
         async with self._service.running(), self._announced(address), self._gate.running():
             # A store that may not be written is refused now, not with the first job: this changes
             # nothing, but has to be allowed to.
-            await self._penstock.store.dismiss(())
+            await self._penstock.store.dismiss(await self._gone())
             await self._refuse_strangers()
             async with self._working():
                 # What is here now stays: a collector that walks all of it stops every request
@@ -167,6 +178,13 @@ class Serving:
                 if self._told:
                     self._listener.stop()
                 await self._listener.serve([listening])
+
+    async def _gone(self) -> list[str]:
+        """The workers of the process whose place this one takes."""
+        if self._replaces is None:
+            return []
+        dead = (socket.gethostname(), self._replaces)
+        return [one.name for one in await self._penstock.workers() if (one.host, one.pid) == dead]
 
     def stop(self) -> None:
         """Answer those who wait, finish the requests and jobs under way, within the grace."""

@@ -177,6 +177,24 @@ def test_line_of_json_may_have_its_data_beside_the_rest() -> None:
 
 @pytest.mark.parametrize("kind", ["csv", "xlsx"])
 @pytest.mark.parametrize(
+    "header",
+    [["ID", "Type", "TITLE", "Embedding_Status"], ["Entry_Id", "ENTITY_TYPE", "tiTle", "Version"]],
+)
+def test_headings_are_understood_in_any_case(kind: str, header: list[str]) -> None:
+    row = ["1", "note", "hello", "7"]
+    content = "\n".join(map(",".join, (header, row))).encode()
+    assert records(kind, content if kind == "csv" else workbook(header, row)) == [
+        Record(2, "1", "note", None, {"title": "hello"})
+    ]
+
+
+def test_heading_that_is_spelled_twice_is_told() -> None:
+    with pytest.raises(UnreadableFile, match="two columns 'title'"):
+        records("csv", "title,Title\n", entity_type="note")
+
+
+@pytest.mark.parametrize("kind", ["csv", "xlsx"])
+@pytest.mark.parametrize(
     ("header", "why"),
     [
         (["title", "titel"], "line 1: there is no column 'titel'; known are id, entity_type"),

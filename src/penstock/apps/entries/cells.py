@@ -95,8 +95,15 @@ def row_of(entry: Exported, header: Sequence[str], fields: Mapping[str, Field]) 
 
 
 def _name(cell: Any, fields: Mapping[str, Any]) -> str:
+    """The column that a heading means, in whatever case it is written."""
     name = "" if cell is None else str(cell).strip()
-    return name if name in fields else _ALSO_CALLED.get(name, name)
+    if name in fields:
+        return name
+    alike = [one for one in fields if one.casefold() == name.casefold()]
+    if len(alike) == 1:
+        return alike[0]
+    own = _ALSO_CALLED.get(name.casefold(), name.casefold())
+    return own if own in OWN or own in TOLD else name
 
 
 def _is_given(cell: Any) -> bool:

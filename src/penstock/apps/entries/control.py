@@ -96,6 +96,10 @@ class Control:
         """Who embeds."""
         return [one for one in await self._penstock.workers() if QUEUE in (one.queues or ())]
 
+    async def tallies(self) -> dict[str, rows.Tally]:
+        """How many jobs each worker has ended since it was started."""
+        return await self._penstock.read(rows.tallies)
+
     async def ended(self) -> dict[State, int]:
         """How many jobs have come to each end; retention forgets them after a while."""
         counted: dict[State, int] = dict.fromkeys(State, 0)

@@ -23,8 +23,14 @@ _BEFORE_ROWS = 10
 """The same workers embed rows: however many wait, an operation begins soon."""
 
 
-class Nothing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The payload of an operation that takes none."""
+class Sync(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Whether entries that failed are embedded again, too.
+
+    `max_count` is accepted because clients send it, and has no effect: all entries are compared.
+    """
+
+    retry_failed: bool = False
+    max_count: int | None = None
 
 
 class Operation(NamedTuple):
@@ -49,10 +55,11 @@ class OperationRunning(Exception):
         super().__init__(f"operation {name} is {job.state} as job {job.id}")
 
 
-async def sync(entries: Entries, payload: Nothing, run: Context) -> Mapping[str, Any]:  # noqa: ARG001 - as all
+async def sync(entries: Entries, payload: Sync, run: Context) -> Mapping[str, Any]:  # noqa: ARG001 - as all
     """Compare the index with the rows, and repair what differs."""
     checked = await Checker(entries).check() or Checked()
-    return {"vectors_removed": checked.forgotten, "entries_requeued": checked.requeued}
+    retried = sum((await entries.retry_failed()).values()) if payload.retry_failed else 0
+    return {"vectors_removed": checked.forgotten, "entries_requeued": checked.requeued + retried}
 
 
 class Reembed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -137,12 +144,16 @@ _WRONG = (ImportRefused, UnreadableFile, InvalidEntry, ConfigurationError)
 OPERATIONS = {
     one.name: one
     for one in (
-        Operation("sync", Nothing, sync),
+        Operation("sync", Sync, sync),
         Operation("reembed", Reembed, reembed),
         Operation("import", Import, import_, attempts=5, permanent=_WRONG),
         Operation("rebuild", Rebuild, rebuild, attempts=5, permanent=_WRONG),
     )
 }
+
+
+ALSO_CALLED = {"sync-embeddings": "sync", "rebuild-index": "reembed"}
+"""What clients call some of them."""
 
 
 async def start(entries: Entries, operation: Operation, payload: Mapping[str, Any]) -> Job:

@@ -133,7 +133,9 @@ class Indexing:
         """A job in full."""
         job = await self.get(shown)
         message = shapes.error_of(job) or (await self._penstock.explain(job.id)).text
-        return shapes.detail(job, await self._penstock.progress(job.id), message)
+        progress = await self._penstock.progress(job.id)
+        kept = None if job.state is State.DONE else await self._penstock.checkpoint(job.id)
+        return shapes.detail(job, progress, message, kept if isinstance(kept, dict) else None)
 
     async def page(self, limit: int, offset: int) -> shapes.IndexJobs:
         """Jobs, newest first."""

@@ -31,6 +31,8 @@ _FILE = "CASE WHEN json_valid(q.payload_json) THEN json_extract(q.payload_json, 
 _MOST = 1_000
 """Conflicts that are looked for: who waits for so many looks again when they have ended."""
 _KEY_LIMIT = 1_000
+_PREFIX = "ingest:"
+_SEPARATORS = str.maketrans({"%": "%25", "/": "%2F", ":": "%3A"})
 NEWEST = 2**62
 """Behind every job that there is."""
 
@@ -84,8 +86,14 @@ def reach_of(
 
 
 def key_of(tenant_id: str, collection: str, branch: str, place: str) -> str:
-    """The key of items that touch one place: they run one at a time, in their order."""
-    return f"{tenant_id}\x1f{collection}\x1f{branch}\x1f{place}"[-_KEY_LIMIT:]
+    """The key of items that touch one place: they run one at a time, in their order.
+
+    `ingest:TENANT/COLLECTION/BRANCH:PLACE`, the names without these separators: no two places have
+    the same key, but for those whose keys are longer than a key may be.
+    """
+    names = (tenant_id, collection, branch)
+    where = "/".join(name.translate(_SEPARATORS) for name in names)
+    return _PREFIX + f"{where}:{place}"[-(_KEY_LIMIT - len(_PREFIX)) :]
 
 
 def before(tx: Statements, reaches: Sequence[tuple[int, Reach]]) -> list[list[int]]:

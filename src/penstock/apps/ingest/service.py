@@ -88,12 +88,8 @@ class Service:
         *,
         parent: int | None = None,
         run_at: datetime | None = None,
-        retries: int = 0,
     ) -> list[Added]:
-        """As `add`, inside a transaction; `ids` are those of new items.
-
-        `retries` were used up elsewhere.
-        """
+        """As `add`, inside a transaction; `ids` are those of new items."""
         waits = before(tx, [(NEWEST, _reach(item)) for item in items])
         rows = [
             self._row(
@@ -102,7 +98,6 @@ class Service:
                 () if _purges(item) else after,
                 parent=parent,
                 run_at=run_at,
-                retries=retries,
             )
             for item, queue_id, after in zip(items, ids, waits, strict=True)
         ]
@@ -116,7 +111,6 @@ class Service:
         *,
         parent: int | None = None,
         run_at: datetime | None = None,
-        retries: int = 0,
     ) -> relation.Row:
         lease = self._leases.get(item.item_type.value, self._settings.lease)
         delay = timedelta(seconds=self._settings.retry_delay)
@@ -137,7 +131,7 @@ class Service:
             parent=parent,
             run_at=run_at,
             lease=timedelta(seconds=lease),
-            retry=RetryPolicy(attempts=max(1, item.max_retries + 1 - retries), delay=delay),
+            retry=RetryPolicy(attempts=item.max_retries + 1, delay=delay),
         )
 
     async def before(self, asked: Sequence[tuple[int, Reach]]) -> list[list[int]]:
