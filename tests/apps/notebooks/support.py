@@ -8,8 +8,10 @@ import pytest
 
 from penstock.apps.notebooks import flushing
 from penstock.apps.notebooks.batcher import Pending
+from penstock.apps.notebooks.configuration import Protection
 from penstock.apps.notebooks.files import Facts, Staged, Tree
 from penstock.apps.notebooks.placing import Placer
+from penstock.apps.notebooks.repository import Location, Repository
 
 ENVIRONMENT = {
     **{name: value for name, value in os.environ.items() if not name.startswith("GIT_")},
@@ -41,6 +43,18 @@ def write(root: Path, path: str, content: str) -> None:
     file = root / path
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(content)
+
+
+def protection_for(root: Path, *trusted: str) -> Protection:
+    """What a server decides about git, for a notebook that has none."""
+    return Protection(root.parent / f"{root.name}-private", frozenset(trusted))
+
+
+def opened(root: Path, *trusted: str) -> Repository:
+    """The repository that a folder is, or lies in, with these filters trusted."""
+    location = Location.enclosing(root)
+    assert location is not None
+    return Repository.open(root, location, protection_for(root, *trusted))
 
 
 class Noted:
