@@ -195,6 +195,19 @@ def test_trap_works_for_who_runs_git_without_care(root: Path, trap: Trap, settin
     assert trap.is_sprung
 
 
+def test_filter_of_a_repository_does_not_run_when_its_history_is_read(
+    tree: Tree, root: Path, trap: Trap
+) -> None:
+    write(root, "a", "as it was")
+    made = Committer(opened(root), root).commit(["a"])
+    assert made is not None
+    for way in ("clean", "smudge", "process"):
+        planted(trap, root / ".git", f"filter.*.{way}")
+    write(root, ".gitattributes", "* filter=evil\n")
+    assert History(opened(root)).content(made.id, "a", limit=99) == (b"as it was", True)
+    assert not trap.is_sprung
+
+
 def test_hooks_of_a_repository_never_run(tree: Tree, root: Path, trap: Trap) -> None:
     trap.hooks(root / ".git/hooks")
     everything(tree)

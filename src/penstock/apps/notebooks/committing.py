@@ -41,6 +41,10 @@ _MANY = 50
 _INTO_A_PACK = ("-c", "core.bigFileThreshold=0", "-c", "core.fsyncMethod=fsync")
 
 
+_IGNORING = "Ignoring path"
+"""What git says of names that it refuses, such as `.GIT`; it goes on without them."""
+
+
 class Author(NamedTuple):
     """Who a commit is by."""
 
@@ -166,14 +170,25 @@ class Committer:
         if not found.there:
             return
 
+        ignored = []
+
         def add(paths: Collection[bytes]) -> None:
             settings = _INTO_A_PACK if len(paths) > _MANY else ()
             words = ("update-index", "--add", "--remove", "--replace", "-z", "--stdin")
-            lines = [path + b"\0" for path in sorted(paths)]
-            self._git(*settings, *words, stdin=b"".join(lines), index=index, timeout=_TIMEOUT)
+            lines = b"".join(path + b"\0" for path in sorted(paths))
+            answer = self._git.ask(*settings, *words, stdin=lines, index=index, timeout=_TIMEOUT)
+            if answer.code:
+                raise failed("update-index", answer.told)
+            if _IGNORING in answer.told:
+                ignored.append(paths)
 
         prefix = os.fsencode(self._repository.prefix)
-        for full, why in each(add, found.there, self._refuse_if_unsound).items():
+        left_out = each(add, found.there, self._refuse_if_unsound)
+        if ignored:
+            tracked = set(self._git("ls-files", "-z", index=index).split(b"\0"))
+            names = found.there.keys() - tracked - left_out.keys()
+            left_out |= dict.fromkeys(names, "git refuses such a name")
+        for full, why in left_out.items():
             leave_out(found, prefix, full, why)
 
     def _refuse_if_unsound(self) -> None:

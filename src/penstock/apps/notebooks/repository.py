@@ -9,6 +9,7 @@ import os
 import re
 import stat
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -88,20 +89,20 @@ class Location(NamedTuple):
         found = self.top / _GIT
         if stat.S_ISDIR(found.lstat().st_mode):
             return
-        knows = False
-        if not found.is_symlink():
-            knows = _text(self.directory / "gitdir") == str(found)
-            tree = Git(None).ask(
-                *("config", "--no-includes", "--file", str(self.directory / "config")),
-                *("--get", "core.worktree"),
-            )
-            given = os.fsdecode(tree.out).strip("\n")
-            knows = knows or bool(given and (self.directory / given).resolve() == self.top)
-        if not knows:
+        if found.is_symlink() or self.top not in self._known_trees():
             raise Permanent(
                 f"{str(found)!r} leads to {str(self.directory)!r}, which does not name "
                 f"{str(self.top)!r} as its work tree: it cannot be joined"
             )
+
+    def _known_trees(self) -> Iterator[Path]:
+        """The work trees that the repository names: of `git worktree`, and of a submodule."""
+        if pointer := _text(self.directory / "gitdir"):
+            yield (self.directory / pointer).parent.resolve()
+        config = ("config", "--no-includes", "--file", str(self.directory / "config"))
+        tree = os.fsdecode(Git(None).ask(*config, "--get", "core.worktree").out).rstrip("\n")
+        if tree:
+            yield (self.directory / tree).resolve()
 
 
 class Repository(NamedTuple):
