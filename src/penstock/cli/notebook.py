@@ -342,7 +342,10 @@ def _print_notebooks(found: list[Body]) -> None:
     show_table(columns, rows)
     for one in found:
         if one.get("git_problem") or one.get("held_count"):
-            problem = one.get("git_problem") or f"{one['held_count']:,} paths are left out"
+            left_out = one["held_count"]
+            problem = one.get("git_problem") or (
+                f"{left_out:,} path{'' if left_out == 1 else 's'} left out of commits"
+            )
             click.echo(shown(f"{one['name']}: {problem} (penstock notebook show {one['name']})"))
 
 
@@ -367,7 +370,7 @@ def _print_problems(found: list[Body], limit: int) -> None:
         for held in told:
             click.echo(shown(f"{one['name']}: {held['path']} is not committed: {held['reason']}"))
         if (more := one.get("held_count", 0) - len(told)) > 0:
-            click.echo(shown(f"{one['name']}: {more:,} more paths are not committed"))
+            click.echo(shown(f"{one['name']}: {more:,} more not committed"))
 
 
 def _print_files(found: list[Body]) -> None:

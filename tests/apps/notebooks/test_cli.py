@@ -112,7 +112,7 @@ def test_repository_that_is_joined_and_paths_that_are_not_committed_are_shown(
     server: Server,
 ) -> None:
     top = server.data / "notebooks"
-    git(top, "init", "-q")
+    git(server.data, "init", "-q", "notebooks")
     try:
         (top / "within").mkdir()
         assert f"in the repository {top}" in server("add", "within", "--join")
@@ -124,7 +124,7 @@ def test_repository_that_is_joined_and_paths_that_are_not_committed_are_shown(
         server("write", "apart", "a.bin", stdin="large")
         told = server("commit", "apart")
         assert "apart: a.bin is not committed: attributes name the filter 'lfs'" in told
-        assert "apart: 1 paths are left out" in server("list")
+        assert "apart: 1 path left out of commits" in server("list")
         shown = server("show", "apart")
         assert "a.bin is not committed" in shown
         assert str(top / "apart") in shown

@@ -329,7 +329,7 @@ async def commit(api: Api) -> None:
     await api.work()
 
 
-@pytest.mark.parametrize("kind", ["file", "link"])
+@pytest.mark.parametrize("kind", ["file", "link", "common directory"])
 async def test_own_repository_that_is_replaced_by_another_is_not_used(
     tmp_path: Path, trap: Trap, kind: str
 ) -> None:
@@ -344,8 +344,11 @@ async def test_own_repository_that_is_replaced_by_another_is_not_used(
     async with served(f"sqlite:///{tmp_path}/jobs.db", tmp_path / "data") as api:
         made = await api.create("a.md", "of a client")
         await commit(api)
-        (api.root / ".git").rename(tmp_path / "taken away")
-        if kind == "file":
+        if kind != "common directory":
+            (api.root / ".git").rename(tmp_path / "taken away")
+        if kind == "common directory":
+            write(api.root, ".git/commondir", f"{other}/.git\n")
+        elif kind == "file":
             write(api.root, ".git", f"gitdir: {other}/.git\n")
         else:
             (api.root / ".git").symlink_to(other / ".git")

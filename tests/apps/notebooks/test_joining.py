@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
-from penstock import Penstock
+from penstock import Penstock, Tables, Transaction
+from penstock.apps.notebooks.schema import TABLES
 from tests.apps.notebooks.serving import Api, served
 from tests.apps.notebooks.support import git, write
+from tests.contract.support import STORES
 
 
 @pytest.fixture(autouse=True)
@@ -180,7 +182,7 @@ async def test_joined_repository_that_goes_away_is_said_and_waited_for(
     assert subjects(outer) == ["Add notes/a.md", "code"]
 
 
-@pytest.mark.parametrize("kind", ["file", "link"])
+@pytest.mark.parametrize("kind", ["file", "link", "common directory"])
 async def test_repository_that_does_not_know_the_folder_cannot_be_joined(
     tmp_path: Path, outer: Path, kind: str
 ) -> None:
@@ -188,11 +190,14 @@ async def test_repository_that_does_not_know_the_folder_cannot_be_joined(
     folder.mkdir()
     if kind == "file":
         write(folder, ".git", f"gitdir: {outer}/.git\n")
-    else:
+    elif kind == "link":
         (folder / ".git").symlink_to(outer / ".git")
+    else:
+        write(folder, ".git/HEAD", "ref: refs/heads/main\n")
+        write(folder, ".git/commondir", f"{outer}/.git\n")
     async with serving(tmp_path) as api:
         refused = await add(api, folder, repository="join", status=422)
-        assert str(outer) in refused["detail"]
+        assert "join" in refused["detail"]
 
 
 @pytest.mark.parametrize("kind", ["worktree", "submodule", "another format"])
@@ -370,36 +375,54 @@ async def test_filter_that_fails_holds_its_paths(tmp_path: Path, outer: Path, ho
 # Notebooks of earlier versions
 
 
-async def forget_repositories(tmp_path: Path) -> None:
-    """Have the registry as earlier versions left it."""
-    app = Penstock(f"sqlite:///{tmp_path}/jobs.db")
-    sql = "UPDATE notebooks_notebook SET work_tree = NULL, git_directory = NULL, joined = 0"
-    await app.transact(lambda tx: tx.execute(sql).rowcount)
+FORMER = Tables(sqlite=TABLES.sqlite[:2], postgres=TABLES.postgres[:2])
+
+
+async def registered(url: str, **folders: Path) -> None:
+    """Have notebooks that an earlier version has added, with a path that is not committed yet."""
+    app = Penstock(url)
+    await app.tables("notebooks", FORMER)
+
+    def work(tx: Transaction) -> None:
+        for n, (name, folder) in enumerate(folders.items(), start=1):
+            folder.mkdir(parents=True, exist_ok=True)
+            row = (n, name, str(folder), 1, "{}", 0)
+            tx.execute("INSERT INTO notebooks_notebook VALUES (?, ?, ?, ?, ?, ?)", row)
+            tx.execute("INSERT INTO notebooks_uncommitted VALUES (?, ?, ?)", (n, "old.md", 0))
+            write(folder, "old.md", "not committed yet")
+        sql = "UPDATE notebooks_number SET last = ? WHERE name = 'notebook'"
+        tx.execute(sql, (len(folders),))
+
+    await app.transact(work)
     await app.close()
 
 
+@pytest.mark.parametrize("store", ["sqlite", "postgres"])
 async def test_notebook_that_commits_into_an_outer_repository_is_recorded_as_joined(
-    tmp_path: Path, outer: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, outer: Path, caplog: pytest.LogCaptureFixture, store: str
 ) -> None:
-    async with serving(tmp_path) as api:
-        await add(api, outer / "notes", repository="join")
-    await forget_repositories(tmp_path)
+    url = STORES[store](tmp_path)
+    garden = tmp_path / "data/notebooks/garden"
+    git(tmp_path, "init", "-q", "-b", "main", str(garden))
+    await registered(url, notes=outer / "notes", garden=garden)
     caplog.clear()
-    async with serving(tmp_path) as api:
+    async with served(url, tmp_path / "data") as api:
         kinds = {
             one["name"]: one["repository"]["kind"]
             for one in (await api("GET", "/notebooks"))["notebooks"]
         }
         assert kinds == {"garden": "own", "notes": "joined"}
+        await api.work()
         await create(api, "a.md", "1")
         await commit(api)
-    assert subjects(outer) == ["Add notes/a.md", "code"]
+    assert subjects(outer) == ["Add notes/a.md", "Add notes/old.md", "code"]
+    assert subjects(garden) == ["Add old.md"]
     said = [one.getMessage() for one in caplog.records if one.levelno == logging.WARNING]
     assert [one for one in said if "joined" in one] == [
         f"notebook notes commits into the repository {outer}, as before: it is recorded as joined"
     ]
     caplog.clear()
-    async with serving(tmp_path):
+    async with served(url, tmp_path / "data"):
         assert "joined" not in caplog.text
 
 
@@ -408,16 +431,14 @@ async def test_notebook_that_an_outer_repository_ignores_gets_its_own(
 ) -> None:
     """It had no history: every path was ignored."""
     write(outer, ".gitignore", "notes/\n")
-    async with serving(tmp_path) as api:
-        await add(api, outer / "notes")
-    (outer / "notes/.git").rename(tmp_path / "taken away")
-    await forget_repositories(tmp_path)
+    await registered(f"sqlite:///{tmp_path}/jobs.db", notes=outer / "notes")
     async with serving(tmp_path) as api:
         assert (await shown(api))["repository"]["kind"] == "own"
         assert "which ignores it" in caplog.text
+        await api.work()
         await create(api, "a.md", "1")
         await commit(api)
-    assert subjects(outer / "notes") == ["Add a.md"]
+    assert subjects(outer / "notes") == ["Add a.md", "Add old.md"]
     assert subjects(outer) == ["code"]
 
 

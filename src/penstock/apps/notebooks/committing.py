@@ -11,7 +11,7 @@ import stat
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -33,6 +33,7 @@ from penstock.apps.notebooks.staging import (
 
 _TIMEOUT = 600.0
 _TRIES = 5
+_PROBE = 65_536
 _LOOK_AGAIN = 0.05
 _MANY = 50
 # git writes what is larger than this into a pack, and all else as a file of its own: 10,000 small
@@ -193,7 +194,14 @@ class Committer:
 
     def _refuse_if_unsound(self) -> None:
         """Raise `Passing` where nothing can be stored, whatever it is: a full disk, or the like."""
-        self._git("hash-object", "-w", "--stdin", stdin=uuid.uuid4().bytes)
+        file = self._repository.common / "objects" / f"tmp_{uuid.uuid4().hex}"
+        try:
+            file.write_bytes(bytes(_PROBE))
+        except OSError as error:
+            raise Passing(f"git cannot store anything: {error}") from error
+        finally:
+            with suppress(OSError):
+                file.unlink()
 
     def _refuse_if_filtered(self, taken: Collection[bytes], index: Path) -> None:
         """Raise `Passing` if a filter was named meanwhile: it has not run on what was taken."""

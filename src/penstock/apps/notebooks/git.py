@@ -25,6 +25,10 @@ _POLITE = 5
 """How much requests go before git, where both want the processor."""
 
 
+class TooSlow(Passing):
+    """git took too long, and was ended."""
+
+
 class Answer(NamedTuple):
     """What git said."""
 
@@ -89,7 +93,7 @@ class Git:
             except BaseException as error:
                 _end(process)
                 if isinstance(error, subprocess.TimeoutExpired):
-                    raise Passing(
+                    raise TooSlow(
                         f"git {_command(words)} took longer than {timeout:g} s"
                     ) from error
                 raise
@@ -108,7 +112,7 @@ class Git:
                 _end(process)
                 return Answer(0, out[:limit], ""), False
         if process.returncode == -signal.SIGKILL:
-            raise Passing(f"git {_command(words)} took longer than {timeout:g} s")
+            raise TooSlow(f"git {_command(words)} took longer than {timeout:g} s")
         return Answer(process.returncode, out, ""), True
 
     def _started(

@@ -10,13 +10,13 @@ from penstock.apps.notebooks.git import Git
 from penstock.apps.notebooks.repository import Location, Repository, was_made
 
 
-def own(folder: Path) -> Location:
+def own(folder: Path, protection: Protection) -> Location:
     """The repository that a folder gets for itself; raises `Exists` if it is another's already.
 
     Where the folder lies makes no difference: a repository around it is left alone.
     """
     location = Location.own(folder)
-    if os.path.lexists(location.directory) and not was_made(folder):
+    if os.path.lexists(location.directory) and not was_made(folder, protection):
         raise Exists(
             f"{folder} is a repository already: with `repository` set to `join` (--join) the "
             "notebook commits into it, with `git` set to false (--no-git) it has no history"

@@ -144,7 +144,7 @@ class Library:
         location = None
         if git:
             joined = joining.joined(folder, self.protection) if joins else None
-            location = joined or joining.own(folder)
+            location = joined or joining.own(folder, self.protection)
         Tree(folder).prepare()
         with contextlib.closing(lock(folder, name)):
             if location is not None:

@@ -5,6 +5,7 @@ folder or one above. Where it is was decided when the notebook was added, and is
 folder contains later makes no difference.
 """
 
+import hashlib
 import os
 import re
 import stat
@@ -28,10 +29,9 @@ _BUSY = {
 }
 _LONGEST = 8_192
 _COMMIT = re.compile(r"[0-9a-f]{4,64}")
-_POINTER = re.compile(rb"gitdir: (.+?)[\r\n]*", re.DOTALL)
+_POINTER = re.compile(r"gitdir: (.+)", re.DOTALL)
+_SHARED = "commondir"
 _GIT = ".git"
-_MADE = "made-by-penstock"
-"""A file in a repository that was made for a notebook: added again, it is still its own."""
 
 
 class Location(NamedTuple):
@@ -71,6 +71,8 @@ class Location(NamedTuple):
             return f"there is no repository in {str(self.top)!r} any more"
         if not self.is_joined and not stat.S_ISDIR(found.lstat().st_mode):
             return f"{str(found)!r} is not a folder, so that it is another repository"
+        if not self.is_joined and os.path.lexists(found / _SHARED):
+            return f"{str(found)!r} leads to another repository"
         if _directory(self.top) != self.directory:
             return f"{str(found)!r} is not the repository {str(self.directory)!r} any more"
         return None
@@ -149,7 +151,7 @@ class Repository(NamedTuple):
             words = ("init", "--quiet", "--initial-branch=main", "--template=")
             Git(None)(*words, env={"GIT_DIR": str(new)})
             (new / "logs").mkdir(exist_ok=True)
-            (new / _MADE).write_text("This repository was made for a notebook of Penstock.\n")
+            _note_made(folder, new, protection)
             if os.path.lexists(location.directory):
                 raise Exists(f"{str(folder)!r} has a repository already")
             new.rename(location.directory)
@@ -194,10 +196,27 @@ class Repository(NamedTuple):
         return self.directory / "index.lock"
 
 
-def was_made(folder: Path) -> bool:
-    """Whether the repository in a folder was made for a notebook."""
-    directory = folder / _GIT
-    return not directory.is_symlink() and (directory / _MADE).is_file()
+def was_made(folder: Path, protection: Protection) -> bool:
+    """Whether the repository in a folder was made for a notebook: added again, it is its own still.
+
+    That is noted in the data folder, where nothing that a folder contains can pretend it.
+    """
+    try:
+        found = (folder / _GIT).lstat()
+    except OSError:
+        return False
+    return _text(_note_of(folder, protection)) == str(found.st_ino)
+
+
+def _note_made(folder: Path, directory: Path, protection: Protection) -> None:
+    note = _note_of(folder, protection)
+    note.parent.mkdir(parents=True, exist_ok=True)
+    note.write_text(str(directory.lstat().st_ino))
+
+
+def _note_of(folder: Path, protection: Protection) -> Path:
+    name = hashlib.sha256(os.fsencode(folder)).hexdigest()[:24]
+    return protection.private / "made" / name
 
 
 def _directory(top: Path) -> Path | None:
@@ -206,10 +225,10 @@ def _directory(top: Path) -> Path | None:
     try:
         directory = found
         if stat.S_ISREG(found.stat().st_mode):
-            pointer = _POINTER.fullmatch(found.read_bytes()[:_LONGEST])
+            pointer = _POINTER.fullmatch(_text(found) or "")
             if pointer is None:
                 return None
-            directory = top / os.fsdecode(pointer[1])
+            directory = top / pointer[1]
         directory = directory.resolve()
         common = _common(directory)
         is_one = os.path.lexists(directory / "HEAD") and (common / "objects").is_dir()
@@ -219,12 +238,21 @@ def _directory(top: Path) -> Path | None:
 
 
 def _common(directory: Path) -> Path:
-    shared = _text(directory / "commondir")
-    return directory if shared is None else (directory / shared).resolve()
+    """What a work tree of `git worktree` shares with the others; raises `ValueError`."""
+    if not os.path.lexists(directory / _SHARED):
+        return directory
+    common = (directory / (_text(directory / _SHARED) or "")).resolve()
+    if directory.parent != common / "worktrees":
+        raise ValueError(f"{str(directory)!r} is no work tree of {str(common)!r}")
+    return common
 
 
 def _text(file: Path) -> str | None:
+    """What is in a small file; None where there is none, or something else."""
     try:
-        return os.fsdecode(file.read_bytes()[:_LONGEST]).strip("\r\n")
+        if not stat.S_ISREG(file.stat().st_mode):
+            return None
+        with file.open("rb") as opened:
+            return os.fsdecode(opened.read(_LONGEST)).strip("\r\n")
     except OSError:
         return None

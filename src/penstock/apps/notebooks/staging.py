@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from penstock.apps.notebooks import attributes
 from penstock.apps.notebooks.errors import Passing
-from penstock.apps.notebooks.git import failed
+from penstock.apps.notebooks.git import TooSlow, failed
 from penstock.apps.notebooks.paths import STATE, parents
 from penstock.apps.notebooks.repository import Repository
 
@@ -39,7 +39,8 @@ class Held:
     def add(self, path: str, why: str, at: str = "") -> None:
         """Note it; `at` is the file in the folder `path` that it is about."""
         self._count.setdefault(path, set()).add(at)
-        self._first.setdefault(path, (at or path, why))
+        given = (at or path, why)
+        self._first[path] = min(self._first.get(path, given), given)
 
     def reasons(self) -> dict[str, str]:
         """The reason for each path; of a folder that of the first file, and how many more."""
@@ -52,7 +53,7 @@ class Held:
     def _reason(self, path: str, at: str, why: str) -> str:
         more = len(self._count[path]) - 1
         named = why if at == path else f"{at!r}: {why}"
-        return f"{named}; and {more:,} more files" if more else named
+        return f"{named}; and {more:,} more" if more else named
 
 
 def entries(
@@ -141,6 +142,8 @@ def each(
     """
     try:
         run(paths)
+    except TooSlow:
+        raise
     except Passing as error:
         is_sound()
         if len(paths) == 1:
