@@ -27,6 +27,8 @@ _NOTEBOOKS = "/api/v1/notebooks"
 _EVENTS = "/api/v1/events"
 _PAGE = 1_000
 _SHORT = 10
+_SOME = 3
+_ALL = 20
 _FINAL = frozenset({State.DONE, State.FAILED, State.CANCELLED})
 _LATE = frozenset({408})
 """An operation that has not ended in time is answered so, with how it stands."""
@@ -64,13 +66,23 @@ def notebook() -> None:
 @click.argument("name")
 @click.option("--path", metavar="DIR", help="A folder that is there.  [default: a new one]")
 @click.option("--git/--no-git", default=True, help="Whether its history is kept in git.")
+@click.option(
+    "--join",
+    is_flag=True,
+    help="Commit into the repository that the folder is, or lies in.  [default: its own]",
+)
 @on_server
-def add(*, name: str, path: str | None, git: bool, url: str, as_json: bool) -> None:
+def add(*, name: str, path: str | None, git: bool, join: bool, url: str, as_json: bool) -> None:
     """Register a folder of the server as the notebook NAME."""
     body = {"name": name, "git": git, **({"path": path} if path else {})}
+    if join:
+        body["repository"] = "join"
     with _asking(url) as ask:
         made = ask("POST", _NOTEBOOKS, body=body)
-    _tell(made, f"Added notebook {made['name']}: {made['path']}", as_json=as_json)
+    told = f"Added notebook {made['name']}: {made['path']}"
+    if _is_joined(made):
+        told += f"\nIts history is in the repository {made['repository']['path']}, which it joins."
+    _tell(made, told, as_json=as_json)
 
 
 @notebook.command("list")
@@ -92,6 +104,26 @@ def list_all(*, notebook: str | None, prefix: str, url: str, as_json: bool) -> N
         _print_notebooks(found)
     else:
         _print_files(found)
+
+
+@notebook.command("show")
+@notebook_argument
+@on_server
+def show(*, notebook: str, url: str, as_json: bool) -> None:
+    """Show NOTEBOOK: where it is, its repository, and what is not committed and why."""
+    with _asking(url) as ask:
+        found = ask("GET", _at(notebook))
+    if as_json:
+        emit(found)
+        return
+    lines = {"notebook": f"{found['name']} ({found['id']})", "path": found["path"]}
+    lines["git"] = _history(found)
+    if repository := found.get("repository"):
+        lines["repository"] = repository["path"]
+    lines["watched"] = found["watch_problem"] or ("yes" if found["watched"] else "no")
+    for label, value in lines.items():
+        click.echo(shown(f"{label:<12}{value}"))
+    _print_problems([found], _ALL)
 
 
 @notebook.command("write")
@@ -181,7 +213,10 @@ def commit(*, notebook: str | None, url: str, as_json: bool) -> None:
     body = _given(notebook=notebook)
     with _asking(url) as ask:
         made = ask("POST", f"{_EVENTS}/commit", body=body, sync=True)
+        found = [ask("GET", _at(notebook))] if notebook else ask("GET", _NOTEBOOKS)["notebooks"]
     _tell(made, f"Committed {notebook or 'all notebooks'}.", as_json=as_json)
+    if not as_json:
+        _print_problems(found, _SOME)
 
 
 @notebook.command("watch")
@@ -303,10 +338,39 @@ def _tell(document: Body, text: str, *, as_json: bool) -> None:
 
 def _print_notebooks(found: list[Body]) -> None:
     columns = [Column("id", right=True), Column("name"), Column("git"), Column("path", bends=True)]
-    rows = [
-        [str(one["id"]), one["name"], "yes" if one["git"] else "no", one["path"]] for one in found
-    ]
+    rows = [[str(one["id"]), one["name"], _history(one), one["path"]] for one in found]
     show_table(columns, rows)
+    for one in found:
+        if one.get("git_problem") or one.get("held_count"):
+            left_out = one["held_count"]
+            problem = one.get("git_problem") or (
+                f"{left_out:,} path{'' if left_out == 1 else 's'} left out of commits"
+            )
+            click.echo(shown(f"{one['name']}: {problem} (penstock notebook show {one['name']})"))
+
+
+def _is_joined(notebook: Body) -> bool:
+    repository = notebook.get("repository")
+    return repository is not None and repository["kind"] == "joined"
+
+
+def _history(notebook: Body) -> str:
+    """Whether a notebook has a history: not where there is no repository."""
+    if not notebook["git"]:
+        return "missing" if notebook.get("git_problem") else "no"
+    return "joined" if _is_joined(notebook) else "yes"
+
+
+def _print_problems(found: list[Body], limit: int) -> None:
+    """Print why notebooks are not committed, and which paths are not."""
+    for one in found:
+        if problem := one.get("git_problem"):
+            click.echo(shown(f"{one['name']} is not committed: {problem}"))
+        told = one.get("held", [])[:limit]
+        for held in told:
+            click.echo(shown(f"{one['name']}: {held['path']} is not committed: {held['reason']}"))
+        if (more := one.get("held_count", 0) - len(told)) > 0:
+            click.echo(shown(f"{one['name']}: {more:,} more not committed"))
 
 
 def _print_files(found: list[Body]) -> None:

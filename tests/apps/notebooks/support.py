@@ -8,8 +8,10 @@ import pytest
 
 from penstock.apps.notebooks import flushing
 from penstock.apps.notebooks.batcher import Pending
+from penstock.apps.notebooks.configuration import Protection
 from penstock.apps.notebooks.files import Facts, Staged, Tree
 from penstock.apps.notebooks.placing import Placer
+from penstock.apps.notebooks.repository import Location, Repository
 
 ENVIRONMENT = {
     **{name: value for name, value in os.environ.items() if not name.startswith("GIT_")},
@@ -66,6 +68,18 @@ def save_with_a_copy(file: Path, text: str) -> None:
 Save = Callable[[Path, str], None]
 SAVES: Sequence[Save] = (save_in_place, save_as_another, save_with_a_copy)
 """The ways in which people save a file."""
+
+
+def protection_for(root: Path, *trusted: str) -> Protection:
+    """What a server decides about git, for a notebook that has none."""
+    return Protection(root.parent / f"{root.name}-private", frozenset(trusted))
+
+
+def opened(root: Path, *trusted: str) -> Repository:
+    """The repository that a folder is, or lies in, with these filters trusted."""
+    location = Location.enclosing(root)
+    assert location is not None
+    return Repository.open(root, location, protection_for(root, *trusted))
 
 
 class Noted:

@@ -585,8 +585,8 @@ async def test_what_changed_during_a_commit_is_left_for_the_next(api: Api) -> No
         tables.add_uncommitted(tx, 1, ["a.md", "b.md"])
         committed, change = tables.uncommitted(tx, 1)
         tables.add_uncommitted(tx, 1, ["b.md", "c.md"])
-        tables.forget_uncommitted(tx, 1, change)
-        return committed, tables.uncommitted(tx, 1)[0]
+        tables.forget_uncommitted(tx, 1, change, {}, retried=True)
+        return list(committed), list(tables.uncommitted(tx, 1)[0])
 
     assert await api.app.transact(work) == (["a.md", "b.md"], ["b.md", "c.md"])
 

@@ -42,6 +42,8 @@ class NewNotebook(Struct, frozen=True, kw_only=True):
     """An absolute path under an allowed folder; by default a new folder of the name."""
     git: bool = True
     """Whether its history is kept in git."""
+    repository: Literal["own", "join"] = "own"
+    """`own` makes a repository for it; `join` takes the one that its folder is, or lies in."""
 
 
 class NotebookChange(Struct, frozen=True, kw_only=True):

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 from msgspec import UNSET
@@ -29,6 +30,15 @@ _KINDS: dict[type[requests.BatchOperation], Kind] = {
     requests.DeleteOperation: "delete",
 }
 _BATCH = 1_000
+_SHOWN = 20
+
+
+class Held(NamedTuple):
+    """Paths of a notebook that git cannot have."""
+
+    number: int
+    first: list[tuple[str, str]]
+    """The first of them, each with the reason."""
 
 
 class Notebooks:
@@ -52,9 +62,24 @@ class Notebooks:
 
     async def add(self, asked: requests.NewNotebook) -> Notebook:
         """Register a notebook, and look at what is in it."""
-        notebook = await self._library.add(asked.name, asked.path, git=asked.git)
+        notebook = await self._library.add(
+            asked.name, asked.path, git=asked.git, joins=asked.repository == "join"
+        )
         await self._publisher.publish_look(notebook.id)
         return notebook
+
+    async def held(self, notebooks: Sequence[int]) -> dict[int, Held]:
+        """The paths of notebooks that git cannot have: how many, and the first with the reason."""
+
+        def look(tx: tables.Statements) -> dict[int, Held]:
+            counts = tables.count_uncommitted(tx, held=True)
+            return {
+                one: Held(n, tables.held_paths(tx, one, _SHOWN) if n else [])
+                for one in notebooks
+                for n in (counts.get(one, 0),)
+            }
+
+        return await self._penstock.read(look)
 
     async def change(self, notebook: Notebook, asked: requests.NotebookChange) -> Notebook:
         """Store another name or other settings; they count from now on, in every process."""

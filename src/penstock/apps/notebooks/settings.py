@@ -2,6 +2,7 @@
 
 import os
 from datetime import timedelta
+import re
 from pathlib import Path
 from typing import Annotated
 
@@ -42,6 +43,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """So many changed paths are committed at once."""
     author: Author | None = None
     """Whom git names for commits, as `NAME <ADDRESS>`; by default who git is configured for."""
+    trusted_filters: Annotated[str, Meta(max_length=1_000, pattern=r"^[A-Za-z0-9._, -]*$")] = ""
+    """Filters that attributes may name, such as `lfs`; between two of them a comma.
+
+    Their commands are those that the git configuration of the server's user has.
+    """
     watch: bool = True
     """Whether changes that others make to the files are followed."""
     scan_interval: Annotated[float, Meta(ge=0.1, le=86_400)] = 300
@@ -70,3 +76,8 @@ def allowed_roots(settings: Settings, data: Path) -> list[Path]:
     """The folders that a notebook may lie in, without links."""
     given = [Path(one) for one in settings.allowed.split(os.pathsep) if one]
     return [one.resolve() for one in (folder_for_new(settings, data), *given)]
+
+
+def trusted_filters(settings: Settings) -> frozenset[str]:
+    """The names of the filters that may run."""
+    return frozenset(re.split(r"[, ]+", settings.trusted_filters)) - {""}

@@ -94,7 +94,8 @@ class Tender:
         """See what has changed since the last time, and have committed what was left then."""
         if not self._watches(book):
             await self._publisher.publish_look(book.id)
-        if book.git and await self._penstock.read(lambda tx: tables.has_uncommitted(tx, book.id)):
+        waiting, _ = await self._penstock.read(lambda tx: tables.uncommitted(tx, book.id))
+        if book.git and waiting:
             await self._penstock.transact(
                 lambda tx: self._publisher.commit(tx, book.id, timedelta(0))
             )
@@ -113,6 +114,7 @@ class Tender:
             try:
                 await self._sweep()
                 await self._prune()
+                await self._try_again()
             except (NotebookError, PenstockError) as error:
                 _log.warning("notebooks could not be looked after: %s", error)
 
@@ -123,6 +125,14 @@ class Tender:
             if state.final and (kept := self._retention.keeps(state)):
                 query = JobQuery(queue=QUEUE, states=frozenset({state}), before=now - kept)
                 await self._penstock.delete_all(query)
+
+    async def _try_again(self) -> None:
+        """Commit paths that git could not have before: nobody tells when it can."""
+        held = await self._penstock.read(lambda tx: tables.count_uncommitted(tx, held=True))
+        for book in self._library.open_books:
+            if book.git and (book.id in held or book.problem):
+                with suppress(NotebookError):  # its reason is stored
+                    await self._runner.commit_now(book)
 
     async def _sweep(self) -> None:
         """Forget operations that ended without saying so, and contents that nobody waits for."""
