@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from penstock.apps import Application
+from penstock.apps.namespaces import NAMESPACES
 from penstock.config import Found, Server, Sources, without_password
 from penstock.core.errors import ConfigurationError
 from penstock.engine import Penstock
@@ -22,7 +23,7 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 _log = logging.getLogger(__name__)
 
-APPS = ("events", "indexing", "entries", "ingest", "notebooks")
+APPS = tuple(one.name for one in NAMESPACES)
 
 
 def store_url(settings: Server) -> str:
