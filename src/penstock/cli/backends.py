@@ -129,9 +129,9 @@ async def _local(store: str | None, data: str | None, *, working: bool) -> Async
     server = sources.section("", Server, {"store": store, "data": data}).settings
     server = msgspec.structs.replace(server, apps=("indexing",))
     settings = sources.section("indexing", Settings).settings
-    origin = origin_of(server, sources)
+    allowing = msgspec.structs.replace(settings, allow_external_paths=True)
+    origin = origin_of(server, sources, indexing=allowing)
     async with Penstock(store_url(server), origin=origin) as app:
-        allowing = msgspec.structs.replace(settings, allow_external_paths=True)
         parts = assemble(app, allowing, Path(server.data))
         try:
             async with _working(app, parts) if working else contextlib.nullcontext():

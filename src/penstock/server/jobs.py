@@ -130,6 +130,7 @@ class JobRoutes:
     async def enqueue(self, body: shapes.JobRequest) -> Answer:
         """Store a job. It is durable when this is answered.
 
+        Names that belong to an application are refused with 403, which says what to use instead.
         With 200, and `duplicate` set, nothing was stored: the answer is the job that holds the
         dedupe key.
         """
