@@ -160,7 +160,7 @@ OPERATIONS = {
     one.name: one
     for one in (
         Operation("sync", Nothing, sync),
-        Operation("reembed", Reembed, reembed),
+        Operation("reembed", Reembed, reembed, permanent=_WRONG),
         Operation("import", Import, import_, attempts=5, permanent=_WRONG),
         Operation("rebuild", Rebuild, rebuild, attempts=5, permanent=_WRONG),
     )

@@ -4,9 +4,10 @@ An operation holds nothing that the routes would refuse, wherever it comes from:
 put into the database by other means.
 """
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import Meta
 from msgspec.structs import replace
 
 from penstock.apps.notebooks.errors import PathRefused, Permanent
@@ -19,6 +20,7 @@ KINDS: tuple[Kind, ...] = ("create", "update", "move", "delete", "sync", "commit
 
 QUEUE = "notebooks"
 _OWN = f"{QUEUE}:"
+_Number = Annotated[int, Meta(ge=0, le=2**62)]
 _ON_FILES = ("create", "update", "move", "delete")
 
 
@@ -41,19 +43,19 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     that was there is forgotten. `version` is the one that the change is based on.
     """
 
-    notebook: int
+    notebook: _Number
     kind: Kind
     path: str = ""
     to: str | None = None
     folder: bool = False
-    file: int | None = None
+    file: _Number | None = None
     exists: bool | None = None
     content: Staged | None = None
     fields: dict[str, Any] = {}
     initial: dict[str, Any] = {}
     reset: bool = False
-    version: int | None = None
-    member: int | None = None
+    version: _Number | None = None
+    member: _Number | None = None
     """Its place in a batch."""
     changes: tuple[tuple[str, str | None], ...] = ()
     """Of a sync: paths to look at, each with where it may have been moved from.
@@ -79,10 +81,16 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             raise Permanent(f"an operation to {self.kind} is not for the task {QUEUE}.{kind}")
         if kind in _ON_FILES and not self.path:
             raise Permanent(f"an operation to {kind} needs a path")
-        if (kind == "move") != bool(self.to):
-            raise Permanent(
-                f"an operation to {kind} {'needs' if kind == 'move' else 'has no'} `to`"
-            )
+        if kind == "move" and not self.to:
+            raise Permanent("an operation to move needs `to`")
+        writes = kind in ("create", "update") and not self.folder
+        for field, is_given in (
+            ("to", self.to is not None and kind != "move"),
+            ("content", self.content is not None and not writes),
+            ("changes", self.changes and kind != "sync"),
+        ):
+            if is_given:
+                raise Permanent(f"an operation to {kind} has no `{field}`")
 
     @property
     def touched(self) -> tuple[str, ...]:
