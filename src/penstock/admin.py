@@ -22,6 +22,7 @@ from penstock.core.job import (
     JobQuery,
     Record,
     Retention,
+    asked,
     fits,
     restored,
 )
@@ -29,7 +30,7 @@ from penstock.core.lifecycle import FINAL, UNFINISHED, Move, State
 from penstock.core.store import Store
 from penstock.core.times import from_micros
 from penstock.inventory import Inventory
-from penstock.opening import Opened
+from penstock.opening import Opened, admit
 
 T = TypeVar("T")
 PathLike = str | os.PathLike[str]
@@ -250,6 +251,7 @@ class Administration(Opened):
         with closing(inventory.portions(PORTION)) as portions:
             while (portion := await _aside(next, portions, None)) is not None:
                 origin, records = portion
+                admit([asked(record.job) for record in records])
                 now = from_micros(self.clock())
                 answers = await self.store.restore(
                     [revived(record, now) for record in records], origin=origin, actor=self.actor

@@ -34,11 +34,12 @@ from penstock.core.job import (
     Tail,
     bind,
 )
-from penstock.core.lifecycle import State
+from penstock.core.lifecycle import Event, State
 from penstock.core.store import Clock, Store
 from penstock.explaining import Explaining
 from penstock.history import History
 from penstock.isolation import Origin, take_isolation
+from penstock.opening import admit, replaces_all
 from penstock.periodic import Periodic, TaskOptions, recurrence_of
 from penstock.results import Ends
 from penstock.steering import Steering
@@ -215,6 +216,7 @@ class Penstock(
         except (AttributeError, TypeError) as error:
             check_jobs(jobs)
             raise InvalidJob(f"a job cannot be stored as asked for: {error}") from error
+        admit(jobs)
         if [job for job in jobs if job.follows or job.supersede]:
             check_places(jobs)
             if any(job.supersede for job in jobs):
@@ -259,6 +261,8 @@ class Penstock(
         found = await self.find(JobQuery(key=new.key, states=pending, limit=1))
         if not found or found[0].task != new.task:  # nothing, or another task's: no merging
             return Tail(job=found[0] if found else None), new
+        if not (replaces_all() or await self._is_own(found[0])):
+            return Tail(job=found[0]), new  # it stays, and the new one waits behind it
         task = self.tasks.get(new.task)
         if task is None or task.merge is None:
             return Tail(job=found[0], replaces=True), new
@@ -270,3 +274,8 @@ class Penstock(
         merged = replace(new, payload=task.arguments.encode_json(verdict))
         self.check(merged)
         return Tail(job=found[0], replaces=True), merged
+
+    async def _is_own(self, job: Job) -> bool:
+        """Whether the actor of this call enqueued a job, by the audit. That never changes."""
+        first = await self.log(job.id, limit=1)
+        return any(entry.event is Event.ENQUEUED and entry.actor == self.actor for entry in first)

@@ -154,9 +154,9 @@ class Looking(Opened):
             raise JobNotFound(f"there is no batch {correlation!r}; retention may have removed it")
         return Batch(correlation, tally)
 
-    async def children(self, job_id: int) -> Tally:
-        """How many children of a job there are in each state."""
-        return await self.store.tally(JobQuery(parent=JobId(job_id)))
+    async def children(self, job_id: int, *, queue: str | None = None) -> Tally:
+        """How many children of a job there are in each state, in all queues or in one."""
+        return await self.store.tally(JobQuery(parent=JobId(job_id), queue=queue))
 
     async def edges(self, job_ids: Sequence[int]) -> list[Edge]:
         """Who waits for whom, as far as these jobs do or are waited for."""

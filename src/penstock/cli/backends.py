@@ -128,10 +128,10 @@ async def _local(store: str | None, data: str | None, *, working: bool) -> Async
     server = sources.section("", Server, {"store": store, "data": data}).settings
     server = msgspec.structs.replace(server, apps=("indexing",))
     settings = sources.section("indexing", Settings).settings
-    origin = origin_of(server, sources)
+    # Whoever has a shell here may read those folders anyway.
+    allowing = msgspec.structs.replace(settings, allow_external_paths=True)
+    origin = origin_of(server, sources, indexing=allowing)
     async with Penstock(store_url(server), origin=origin) as app:
-        # Whoever has a shell here may read those folders anyway.
-        allowing = msgspec.structs.replace(settings, allow_external_paths=True)
         parts = assemble(app, allowing, Path(server.data))
         try:
             async with _working(app, parts) if working else contextlib.nullcontext():

@@ -15,7 +15,7 @@ PenstockError
 ├── Overtaken              a job that was to be replaced has changed
 ├── JobFailed              the awaited job did not succeed
 ├── LeaseLost              another worker owns the job now
-├── NotAuthorised          the server wants a token, or one with another scope
+├── NotAuthorised          the server wants a token, one with another scope, or another name
 ├── MigrationRefused       the stores are not such that jobs can move; nothing moved
 ├── EmbeddingRefused       an embedder cannot do it, also later
 ├── EmbedderUnavailable    an embedder did not answer; try later
@@ -127,7 +127,7 @@ class LeaseLost(PenstockError):
 
 
 class NotAuthorised(PenstockError):
-    """A server asks for a token, does not know this one, or wants one with another scope."""
+    """A server refuses the token, or a name that belongs to an application."""
 
 
 class MigrationRefused(PenstockError):

@@ -1,6 +1,7 @@
 """How an error is answered: every status code in one table, every body in one shape."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 from penstock.core.errors import (
     ConfigurationError,
@@ -62,6 +63,28 @@ class Problem(Exception):
         self.status = status
         self.headers = dict(headers or {})
         self.body = {"detail": detail, **({} if field is None else {"field": field})}
+
+
+class ProblemOfOne(Problem):
+    """A problem of one of the jobs that a request asks for; `place` is its index."""
+
+    def __init__(self, status: int, detail: str, *, field: str, place: int) -> None:
+        super().__init__(status, detail, field=field)
+        self._path = f"[{place}].{field}"
+
+    def within(self, name: str) -> "ProblemOfOne":
+        """The same, naming the element of the list with this name."""
+        self.body["field"] = f"{name}{self._path}"
+        return self
+
+
+@contextmanager
+def naming_element_of(name: str) -> Iterator[None]:
+    """Name the element of a list that a problem is about, inside the block."""
+    try:
+        yield
+    except ProblemOfOne as problem:
+        raise problem.within(name) from None
 
 
 def problem_of(error: PenstockError) -> Problem:

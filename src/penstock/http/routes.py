@@ -9,17 +9,18 @@ framework's own models, and refuses unknown fields by name.
 import inspect
 import logging
 import re
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import parse_qsl
 
 import msgspec
 
 from penstock.core.errors import PenstockError
+from penstock.core.job import NewJob
 from penstock.core.token import Access
 from penstock.http.bodies import Disconnected, Receive, Scope, Send, header, read_body
 from penstock.http.problems import Problem, problem_of, wrong_shape
-from penstock.opening import acting_as
+from penstock.opening import Caller, acting_as, acting_for
 from penstock.tracing import tracing_request
 
 F = TypeVar("F", bound=Callable[..., Awaitable[Any]])
@@ -113,8 +114,22 @@ def route(
     return declare
 
 
-Gate = Callable[[Scope, Access], str]
+class Identity(NamedTuple):
+    """Who calls: the name of a token, empty where none is needed, and whether it has all rights."""
+
+    name: str = ""
+    is_admin: bool = True
+
+
+Gate = Callable[[Scope, Access], Identity]
 """Says who calls, or raises the `Problem` why they may not."""
+
+Admit = Callable[[Sequence[NewJob]], None]
+"""Raises the `Problem` why a route may not store one of these jobs."""
+
+
+def _admit_all(_: Sequence[NewJob], /) -> None:
+    """Stand for a boundary, where a route is not part of a service."""
 
 
 class Route:
@@ -125,6 +140,7 @@ class Route:
         self.description = inspect.getdoc(handler) or ""
         self.handler = handler
         self.gate: Gate | None = None
+        self.admit: Admit = _admit_all
         hints = inspect.signature(handler, eval_str=True).parameters
         self.path_types = {
             name: hints[name].annotation for name in re.findall(r"{(\w+)}", declared.path)
@@ -169,7 +185,7 @@ class Route:
         return answer.status
 
     async def _answer(self, scope: Scope, receive: Receive) -> Answer | Stream:
-        actor = self._admit(scope)
+        caller = self._identify(scope)
         given: dict[str, Any] = {}
         for name, kind in self.path_types.items():
             given[name] = _parameter(scope["path_params"][name], kind, name)
@@ -180,18 +196,20 @@ class Route:
         if self._decoder is not None:
             given["body"] = await self._body(scope, receive)
         if self._takes_call:
-            given["call"] = Call(scope, receive, actor, lambda: self._admit(scope))
-        if actor:
-            with acting_as(f"token:{actor}"):
+            given["call"] = Call(scope, receive, caller.name, lambda: self._identify(scope))
+        # Without tokens there is one caller, who may do everything, also what needs `admin`.
+        with acting_for(Caller(self.admit, caller.is_admin)):
+            if caller.name:
+                with acting_as(f"token:{caller.name}"):
+                    answer = await self.handler(**given)
+            else:
                 answer = await self.handler(**given)
-        else:
-            answer = await self.handler(**given)
         return answer if isinstance(answer, Answer | Stream) else Answer(200, answer)
 
-    def _admit(self, scope: Scope) -> str:
+    def _identify(self, scope: Scope) -> Identity:
         """Who calls; raises the `Problem` why they may not."""
         access = self.declared.access
-        return self.gate(scope, access) if self.gate and access else ""
+        return self.gate(scope, access) if self.gate and access else Identity()
 
     async def _body(self, scope: Scope, receive: Receive) -> Any:
         assert self._decoder is not None  # noqa: S101 - checked by the caller

@@ -20,6 +20,7 @@ from penstock.http.bodies import Receive, Scope, Send
 from penstock.http.openapi import describe
 from penstock.http.routes import Route, routes_of
 from penstock.server import api
+from penstock.server.boundary import Boundary
 from penstock.server.gate import Gatekeeper
 from penstock.server.meter import Meter
 from penstock.server.secrets import Secrets
@@ -59,6 +60,12 @@ class Service:
             dashboard.install(),
         ]
         self.routes = [*(route for one in self.applications for route in one.routes), *routes]
+        boundary = Boundary(applications)
+        for route in self.routes:  # unless it is one of an application, it is a general one
+            route.admit = boundary.of(None)
+        for application in applications:
+            for route in application.routes:
+                route.admit = boundary.of(application.name)
         self._app = _fastapi(self.routes)
         # Web pages of other sites have their questions answered by the middleware.
         self._find = None if cors_origins else Directory(self.routes).find

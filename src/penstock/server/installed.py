@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from penstock.apps import Application
+from penstock.apps.namespaces import NAMESPACES
 from penstock.config import Found, Server, Sources, without_password
 from penstock.core.errors import ConfigurationError
 from penstock.core.job import Retention
@@ -24,7 +25,7 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 _log = logging.getLogger(__name__)
 
-APPS = ("events", "indexing", "entries", "ingest", "notebooks")
+APPS = tuple(one.name for one in NAMESPACES)
 
 
 def store_url(settings: Server) -> str:
@@ -113,13 +114,14 @@ def obeying(settings: Server, own: S) -> S:
     return own
 
 
-def origin_of(settings: Server, sources: Sources) -> Origin:
+def origin_of(settings: Server, sources: Sources, **others: msgspec.Struct) -> Origin:
     """How child processes make an app again that has these applications.
 
+    `others` are settings of applications, by their names, in place of those that were found.
     Without the address of the store, which may have a password in it: what a process was started
     with is for everybody on the machine to see, and children have no use for the store.
     """
-    found = {one.section: one.settings for one in sections(settings, sources)}
+    found = {one.section: one.settings for one in sections(settings, sources)} | others
     told = _Told(str(Path(settings.data).absolute()), found)
     return Origin(f"{__name__}:in_child", msgspec.json.encode(told).decode())
 

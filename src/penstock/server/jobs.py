@@ -15,7 +15,7 @@ from penstock.core.lifecycle import State
 from penstock.core.token import Access
 from penstock.engine import Penstock
 from penstock.explaining import Explanation
-from penstock.http.problems import Problem
+from penstock.http.problems import Problem, naming_element_of
 from penstock.http.routes import Answer, route
 from penstock.server import shapes
 from penstock.server.searching import Search
@@ -130,6 +130,7 @@ class JobRoutes:
     async def enqueue(self, body: shapes.JobRequest) -> Answer:
         """Store a job. It is durable when this is answered.
 
+        Names that belong to an application are refused with 403, which says what to use instead.
         With 200, and `duplicate` set, nothing was stored: the answer is the job that holds the
         dedupe key.
         """
@@ -154,7 +155,7 @@ class JobRoutes:
         new = [shapes.new_job(job) for job in body.jobs]
         if body.correlation is not None and any(job.correlation is not None for job in new):
             raise Problem(422, "correlation: give it once, or to the jobs", field="correlation")
-        with _naming_after():
+        with _naming_after(), naming_element_of("jobs"):
             if body.correlation is not None:
                 jobs = await self._penstock.enqueue_batch(
                     new, correlation=body.correlation, ordered=body.ordered

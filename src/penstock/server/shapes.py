@@ -40,6 +40,10 @@ SomeSeconds = Annotated[float, Meta(ge=0.001, le=LONGEST.total_seconds())]
 Tags = Annotated[tuple[Name, ...], Meta(max_length=50)]
 _ARGS = Meta(description="The arguments by their names.", extra_json_schema={"type": "object"})
 Args = Annotated[Raw, _ARGS]
+_SUPERSEDE = (
+    "Replaces the pending job of its key and task that the same token enqueued; "
+    "with the scope admin, whoever enqueued it."
+)
 Json = Raw | None
 """Any JSON, as it was stored."""
 
@@ -79,7 +83,7 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     parent: Id | None = None
     after: Annotated[tuple[Id, ...], Meta(max_length=1_000, description="Waits for these.")] = ()
     on_failure: OnFailure = OnFailure.CANCEL
-    supersede: Annotated[bool, Meta(description="Replaces pending jobs of its key.")] = False
+    supersede: Annotated[bool, Meta(description=_SUPERSEDE)] = False
     throttle: Key | None = None
 
 

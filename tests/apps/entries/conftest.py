@@ -5,6 +5,7 @@ import httpx
 import pytest
 
 from penstock import Penstock
+from penstock.apps import Application
 from penstock.apps.entries import Control, Entries, Settings
 from penstock.apps.entries.routes import EntriesRoutes
 from penstock.http.routes import routes_of
@@ -48,7 +49,8 @@ async def entries(
 @pytest.fixture
 async def api(entries: Entries) -> AsyncIterator[Api]:
     routes = EntriesRoutes(entries, Control(entries))
-    service = Service(entries.penstock, [], [*routes_of(routes)])
+    application = Application("entries", "", [*routes_of(routes)])
+    service = Service(entries.penstock, [application])
     transport = httpx.ASGITransport(app=service)
     async with httpx.AsyncClient(transport=transport, base_url="http://penstock") as client:
         yield Api(client)

@@ -9,14 +9,16 @@ import logging
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import numpy as np
+from msgspec import Meta
 
 from penstock import Context, Transaction, context, run_sync
 from penstock.apps.entries import rows
 from penstock.apps.entries.entries import EMBED, Entries
 from penstock.apps.entries.rows import QUEUE, Due, Tally
+from penstock.apps.entries.shapes import EntryId
 from penstock.apps.entries.shelves import Shelf
 from penstock.vectors import EmbedderUnavailable, Item
 
@@ -29,6 +31,9 @@ _AT_ONCE = 3
 """Batches at a time: while one is written, two are embedded, which is partly one thread each."""
 _DEATHS = 3
 """How many processes may die while they embed a row alone, before it has failed."""
+
+Ids = Annotated[list[EntryId], Meta(min_length=1, max_length=100_000)]
+"""The rows that one job is about."""
 
 Vectorised = dict[str, "Vectors | Exception"]
 """For each row its vector, or why it has none."""
@@ -85,7 +90,7 @@ class Embedding:
         self._alone = asyncio.Lock()
         self.tally = Tally()
 
-    async def embed(self, ids: list[str]) -> None:
+    async def embed(self, ids: Ids) -> None:
         """Embed the rows that name this job, and forget the vectors of those that are gone.
 
         Twice is as good as once: the same text has the same vector, and a vector is only written

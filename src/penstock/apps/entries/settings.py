@@ -38,6 +38,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """How long after a kill of a process its rows are taken up again."""
     embedder: str = "wordllama"
     """What turns text into vectors, for a store that has no entries yet."""
+    embedders: tuple[str, ...] = ()
+    """Further ones that a rebuild may go over to; `wordllama`, `minilm` and the one above always.
+
+    Others are not taken from a request: texts and the key of a service would be sent there.
+    """
     types: dict[str, Any] | None = None
     """Further types of entries, each a section of the file: `[entries.types.NAME]`."""
 

@@ -11,7 +11,7 @@ from penstock.apps.events import contents, shapes, views
 from penstock.apps.events.events import Events, Report
 from penstock.core.token import Access
 from penstock.http.bodies import Receive
-from penstock.http.problems import Problem
+from penstock.http.problems import Problem, naming_element_of
 from penstock.http.routes import Answer, Call, answer_to, route
 
 _NO_STORE = ((b"cache-control", b"no-store"),)
@@ -75,7 +75,9 @@ class EventRoutes:
     )
     async def publish_many(self, body: shapes.NewEvents) -> Answer:
         """Store up to 1,000 events in one transaction: all of them, or none."""
-        return Answer(201, shapes.PublishedMany(await self._events.publish(body.events)))
+        with naming_element_of("events"):
+            published = await self._events.publish(body.events)
+        return Answer(201, shapes.PublishedMany(published))
 
     @route(
         "GET",

@@ -62,6 +62,21 @@ class Places:
             raise OutOfBounds(f"{path} is not indexed: it is the server's own")
         return str(resolved)
 
+    def check(self, path: str) -> None:
+        """Raise `OutOfBounds` for a stored path that a job may not read, now that it runs.
+
+        It may not have been stored by a route, and what it names may have become a link since.
+        """
+        try:
+            resolved = Path(path).resolve()
+        except (OSError, RuntimeError, ValueError) as error:
+            raise OutOfBounds(f"{path!r:.200} is no path that could be indexed: {error}") from error
+        if str(resolved) != path:
+            raise OutOfBounds(f"{path!r:.200} is not an absolute path without links")
+        self._check_inside(path, resolved)
+        if resolved == self.data or self.data in resolved.parents or resolved == Path("/"):
+            raise OutOfBounds(f"{path} is not indexed: it is the server's own")
+
     def _check_inside(self, path: str, resolved: Path) -> None:
         if self._external or resolved == self.root or self.root in resolved.parents:
             return

@@ -8,14 +8,13 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from penstock import Job, Progress, State
-from penstock.apps.indexing.parameters import COLLECTION, Parameters, Strategy
+from penstock.apps.indexing.parameters import COLLECTION, Collection, Parameters, Strategy
 from penstock.apps.sentences import sentence
 
 Text = Annotated[str, Meta(min_length=1, max_length=4_096)]
 Pattern = Annotated[str, Meta(max_length=1_000)]
 Patterns = Annotated[list[Pattern], Meta(max_length=1_000)]
 Names = Annotated[list[Annotated[str, Meta(max_length=100)]], Meta(max_length=100)]
-Collection = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,64}\Z")]
 
 PREFIX = "job_"
 STATUSES = {
@@ -285,8 +284,11 @@ def id_of(job: Job) -> str:
 
 
 def parameters_of(job: Job) -> Parameters:
-    """What a job was asked for."""
-    return msgspec.convert(job.args["parameters"], Parameters)
+    """What a job was asked for; of one that no route has stored, nothing is shown."""
+    try:
+        return msgspec.convert(job.args["parameters"], Parameters)
+    except (KeyError, msgspec.ValidationError):
+        return Parameters(folder="")
 
 
 def percent(job: Job, progress: Progress | None) -> float:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from penstock import Cancel, Context, InvalidJob, JobQuery, Penstock, Snooze, context
 from penstock.apps.batching import Batcher
 from penstock.apps.ingest.children import Children
-from penstock.apps.ingest.items import Item, ItemType, Operation, payload_problems
+from penstock.apps.ingest.items import MATRIX, Item, ItemType, Operation, payload_problems
 from penstock.apps.ingest.libraries import Libraries
 from penstock.apps.ingest.order import Reach, key_of, reach_of
 from penstock.apps.ingest.payloads import (
@@ -317,6 +317,12 @@ def _item(
         kind, operation = ItemType(item_type), Operation(op)
     except ValueError as error:
         raise Rejected(str(error)) from error
+    if operation not in MATRIX[kind]:
+        raise Rejected(f"there is no {operation.value} for items of type {kind.value}")
+    # An empty name would be that of the folder above: of all collections, or of all tenants.
+    for field, name in place._asdict().items():
+        if not name:
+            raise Rejected(f"{field} is empty")
     if payload is None:
         raise Rejected("payload_json is not a JSON object")
     problems = [

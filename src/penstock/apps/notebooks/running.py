@@ -21,7 +21,7 @@ from penstock.apps.notebooks.committing import Commit
 from penstock.apps.notebooks.errors import Exists, Missing, NotebookError, Passing, Permanent
 from penstock.apps.notebooks.files import Tree
 from penstock.apps.notebooks.library import Library
-from penstock.apps.notebooks.operations import Operation
+from penstock.apps.notebooks.operations import QUEUE, Kind, Operation
 from penstock.apps.notebooks.paths import is_within
 from penstock.apps.notebooks.publishing import Publisher, check_version
 from penstock.apps.notebooks.reconciling import reconcile
@@ -219,12 +219,13 @@ class Runner:
 
     # How
 
-    def ending(self, handler: Handler) -> Handler:
+    def ending(self, kind: Kind, handler: Handler) -> Handler:
         """Let nobody wait any more for an operation that has failed for good."""
 
         @wraps(handler)
         async def run(operation: Operation) -> None:
             try:
+                operation.check_kind(kind)
                 await handler(operation)
             except (Permanent, Cancel):
                 job_id = context().job.id
@@ -244,7 +245,11 @@ class Runner:
     async def _check_batch(self, job: Job) -> None:
         """Go no further if a member of the batch before this one has not succeeded."""
         query = JobQuery(
-            correlation=job.correlation, states=ENDED_BADLY, newest_first=False, limit=1
+            queue=QUEUE,
+            correlation=job.correlation,
+            states=ENDED_BADLY,
+            newest_first=False,
+            limit=1,
         )
         for stopped in await self._penstock.find(query):
             if stopped.id < job.id:

@@ -16,7 +16,7 @@ from penstock.apps.notebooks import requests, shapes, tables
 from penstock.apps.notebooks.errors import Missing
 from penstock.apps.notebooks.files import SMALL, Staged, TooLarge, Tree, stored
 from penstock.apps.notebooks.library import Library
-from penstock.apps.notebooks.operations import QUEUE, Kind, Operation
+from penstock.apps.notebooks.operations import QUEUE, Kind, Operation, correlation_of
 from penstock.apps.notebooks.paths import parse
 from penstock.apps.notebooks.publishing import NONE, Published, Publisher
 from penstock.apps.notebooks.settings import Settings
@@ -115,7 +115,7 @@ class Notebooks:
         )
         try:
             published = await self._publisher.publish(
-                operation, uuid.uuid4().hex if together else None, contents
+                operation, correlation_of(uuid.uuid4().hex) if together else None, contents
             )
         except BaseException:
             await self._discard(operation.notebook, [operation.content])
@@ -132,7 +132,7 @@ class Notebooks:
         """Store operations that run one after the other until one fails; all or none."""
         operations, contents = await self._batch_of(notebook, asked)
         await self._limit()
-        name = correlation or uuid.uuid4().hex
+        name = correlation_of(correlation or uuid.uuid4().hex)
         try:
             return await self._publisher.publish_batch(operations, name, contents)
         except BaseException:
@@ -259,8 +259,15 @@ class Notebooks:
             await self._penstock.result(job, timeout=timedelta(seconds=timeout))
         return True
 
-    async def batch(self, correlation: str) -> list[Job]:
+    async def batch(self, batch: str) -> list[Job]:
         """The operations of a batch in their order; raises `Missing`."""
+        earlier = await self._correlated(batch)  # by a version that stored the bare name
+        found = [*earlier, *await self._correlated(correlation_of(batch))]
+        if not found:
+            raise Missing(f"there is no batch {batch!r}")
+        return found
+
+    async def _correlated(self, correlation: str) -> list[Job]:
         found: list[Job] = []
         while len(found) < _BATCH:
             query = JobQuery(
@@ -274,8 +281,6 @@ class Notebooks:
             found += some
             if len(some) < _BATCH:
                 break
-        if not found:
-            raise Missing(f"there is no batch {correlation!r}")
         return found
 
     async def metrics(self) -> shapes.OperationMetrics:

@@ -1,8 +1,8 @@
 """The settings of notebooks."""
 
 import os
-from datetime import timedelta
 import re
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated
 

@@ -7,7 +7,8 @@ from typing import Any, Literal
 import msgspec
 
 from penstock import Job, State
-from penstock.apps.notebooks.operations import Operation
+from penstock.apps.notebooks.errors import Missing
+from penstock.apps.notebooks.operations import Operation, batch_of
 from penstock.apps.notebooks.publishing import Published
 from penstock.apps.notebooks.requests import NotebookSettings
 from penstock.apps.notebooks.settings import Settings, is_watched
@@ -274,7 +275,7 @@ def accepted(published: Published) -> OperationAccepted:
         status=STATUSES[job.state],
         path=operation.path,
         file_id=operation.file,
-        correlation_id=job.correlation,
+        correlation_id=batch_of(job.correlation),
         file_count=published.file_count if operation.folder else None,
     )
 
@@ -292,7 +293,7 @@ def event_shape(job: Job) -> EventShape:
         path=operation.path,
         dest_path=operation.to,
         file_id=operation.file,
-        correlation_id=job.correlation,
+        correlation_id=batch_of(job.correlation),
         sequence=operation.member or 0,
         retry_count=job.failed_attempts,
         created_at=job.enqueued_at,
@@ -304,8 +305,11 @@ def event_shape(job: Job) -> EventShape:
 
 
 def operation_of(job: Job) -> Operation:
-    """What a job does."""
-    return msgspec.convert(job.args["operation"], Operation)
+    """What a job does; raises `Missing` for one that no route has stored."""
+    try:
+        return msgspec.convert(job.args["operation"], Operation)
+    except (KeyError, msgspec.ValidationError) as error:
+        raise Missing(f"job {job.id} is no operation on a notebook: {error}") from error
 
 
 def headline(error: str) -> str:

@@ -15,7 +15,7 @@ from penstock.apps.notebooks import tables
 from penstock.apps.notebooks.errors import Missing, NotebookError, Permanent
 from penstock.apps.notebooks.files import Facts, Tree
 from penstock.apps.notebooks.mime import HEAD, mime_type
-from penstock.apps.notebooks.paths import why_not
+from penstock.apps.notebooks.paths import is_path
 from penstock.apps.notebooks.reconciling import Found, Happened, Known
 from penstock.apps.notebooks.tables import File
 
@@ -124,8 +124,10 @@ def _is_file(tree: Tree, path: str) -> bool:
 
 
 def _seen(tree: Tree, path: str, origin: str | None, known: File | None) -> Seen:
+    if origin is not None and not is_path(origin):
+        origin = None
     nothing = Seen(path, origin, None, "")
-    if why_not(path):
+    if not is_path(path):
         return nothing
     try:
         found = tree.look(path)
