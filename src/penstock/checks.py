@@ -1,7 +1,7 @@
 """What may be asked for: every argument is checked before anything is stored."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime, timedelta
 
 import msgspec
@@ -175,7 +175,7 @@ def check_key(field: str, key: object) -> None:
         raise InvalidJob(f"{field} is not valid text: {error}") from error
 
 
-def check_tags(tags: tuple[str, ...]) -> None:
+def check_tags(tags: Collection[str]) -> None:
     """Tags are names."""
     if len(tags) > TAGS_LIMIT:
         raise InvalidJob(f"a job has at most {TAGS_LIMIT} tags")

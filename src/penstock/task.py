@@ -2,7 +2,7 @@
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypedDict, TypeVar, Unpack
@@ -48,14 +48,14 @@ class Options(TypedDict, total=False):
     key: str
     dedupe: str
     scope: Scope
-    tags: tuple[str, ...] | list[str]
+    tags: Collection[str]
     retry: RetryPolicy
     timeout: timedelta
     lease: timedelta
     correlation: str
     tenant: str
     parent: int
-    after: Sequence[int | Job]
+    after: Collection[int | Job]
     on_failure: OnFailure
     supersede: bool
     throttle: str
