@@ -8,6 +8,7 @@ import msgspec
 
 from penstock.core.errors import ConfigurationError, InvalidJob, PayloadTooLarge
 from penstock.core.job import DEFAULT_LEASE, NewJob, QueueSettings, Scope
+from penstock.core.mismatch import mismatch
 from penstock.core.retry import DEFAULT_RETRY, LONGEST, RetryPolicy
 
 PAYLOAD_LIMIT = 1_000_000
@@ -56,7 +57,8 @@ class JobChecker:
         try:
             _JSON_OBJECT.decode(payload)
         except (msgspec.MsgspecError, TypeError, UnicodeEncodeError) as error:
-            raise InvalidJob(f"payload of task {job.task}: not a JSON object: {error}") from error
+            reason = mismatch(error, dict[str, msgspec.Raw])
+            raise InvalidJob(f"payload of task {job.task}: not a JSON object: {reason}") from error
         if len(job.payload) > self._payload_limit // 4:  # a character is at most four bytes
             size = len(job.payload.encode())
             if size > self._payload_limit:

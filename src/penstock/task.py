@@ -12,6 +12,7 @@ import msgspec.inspect
 
 from penstock.core.errors import ConfigurationError, InvalidJob
 from penstock.core.job import DEFAULT_QUEUE, Job, JobId, NewJob, OnFailure, Scope
+from penstock.core.mismatch import mismatch
 from penstock.core.retry import RetryPolicy
 from penstock.isolation import Isolation, IsolationOptions
 
@@ -99,7 +100,7 @@ class Arguments:
             payload = self._encode(values)
             stored = self._decode(payload)
         except _MISFITS as error:
-            raise InvalidJob(f"arguments of task {self._name}: {error}") from error
+            raise self._misfit(error) from error
         if stored != values:
             for name in values.__struct_fields__:
                 self._check_unchanged(name, getattr(values, name), getattr(stored, name))
@@ -115,7 +116,7 @@ class Arguments:
             payload = self._encode(arguments)
             self._decode(payload)
         except _MISFITS as error:
-            raise InvalidJob(f"arguments of task {self._name}: {error}") from error
+            raise self._misfit(error) from error
         for name, stored in msgspec.json.decode(payload).items():
             self._check_unchanged(name, arguments[name], stored)
         return payload.decode()
@@ -125,11 +126,14 @@ class Arguments:
         try:
             values = self._decode(payload)
         except msgspec.MsgspecError as error:
-            raise InvalidJob(f"arguments of task {self._name}: {error}") from error
+            raise self._misfit(error) from error
         arguments = msgspec.structs.asdict(values)
         if self._optional:
             return {k: v for k, v in arguments.items() if v is not msgspec.UNSET}
         return arguments
+
+    def _misfit(self, error: Exception) -> InvalidJob:
+        return InvalidJob(f"arguments of task {self._name}: {mismatch(error, self._struct)}")
 
     def _bound(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
         if not args:

@@ -14,6 +14,7 @@ from penstock.cli.store import JOB_ID, complete_queues, on_store, parse_seconds,
 from penstock.cli.worker import load_app
 from penstock.core.errors import InvalidJob, UnknownTask
 from penstock.core.job import NewJob
+from penstock.core.mismatch import mismatch
 from penstock.engine import run_sync
 from penstock.task import Options
 
@@ -91,7 +92,8 @@ def _object(text: str) -> dict[str, Any]:
     try:
         return msgspec.json.decode(text, type=dict[str, Any])
     except msgspec.MsgspecError as error:
-        raise InvalidJob(f"--args is not a JSON object: {error}") from error
+        reason = mismatch(error, dict[str, Any]).text.removeprefix("JSON is malformed: ")
+        raise InvalidJob(f"--args is not a JSON object: {reason}") from error
 
 
 def _checked(target: str, task: str, values: dict[str, Any], options: dict[str, Any]) -> NewJob:
