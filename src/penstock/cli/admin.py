@@ -187,7 +187,8 @@ def report_bulk(
 ) -> None:
     """Print what became of many jobs."""
     if as_json:
-        emit({**plain(done), "dry_run": dry_run})
+        counts = {name: n for name, n in plain(done).items() if name != "after"}
+        emit({**counts, "dry_run": dry_run})
         return
     rest = f"; {done.skipped:,} {skipped}" if done.skipped else ""
     click.echo(shown(f"{verb} {jobs_of(done.matched if dry_run else done.changed)}{rest}."))
