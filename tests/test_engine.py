@@ -1684,7 +1684,7 @@ async def test_what_is_no_job_is_not_enqueued(app: Penstock, wrong: Any) -> None
 
 @pytest.mark.parametrize("wrong", ["failed", ["odd"], 5, {"odd"}])
 def test_states_of_a_query_are_checked(wrong: Any) -> None:
-    with pytest.raises(ConfigurationError, match="states is a set of states"):
+    with pytest.raises(ConfigurationError, match="states is a collection of states"):
         JobQuery(states=wrong)
 
 

@@ -12,7 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from penstock import archive as files
-from penstock.checks import check_priority
+from penstock.checks import check_limit, check_priority
 from penstock.core import lifecycle
 from penstock.core.errors import ConfigurationError, TransitionRefused
 from penstock.core.job import (
@@ -49,11 +49,27 @@ _log = logging.getLogger(__name__)
 
 
 class Bulk(msgspec.Struct, frozen=True, kw_only=True):
-    """What a call for many jobs came to: how many fitted, changed, and did not after all."""
+    """What a call for many jobs came to: how many fitted, changed, and did not after all.
+
+    `after` is where the next `Portion` goes on; None where the call has come to the end.
+    """
 
     matched: int = 0
     changed: int = 0
     skipped: int = 0
+    after: JobId | None = None
+
+
+class Portion(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of a call for many jobs, for callers that show progress or may stop in between.
+
+    At most `limit` of the jobs that fit, behind the one that the `after` of the last `Bulk` names.
+    Jobs with an id above `up_to` are left alone: they came after the first portion.
+    """
+
+    limit: int
+    after: int | None = None
+    up_to: int | None = None
 
 
 Progress = Callable[[Bulk], object]
@@ -65,7 +81,8 @@ class Administration(Opened):
 
     How a query is paged (`after`, `newest_first`, `limit`) does not count here. A call works in
     portions, each a transaction: if it is interrupted, what it has done stays done, and the same
-    call does the rest. Jobs that come while it works are left alone.
+    call does the rest. Jobs that come while it works are left alone. With a `Portion`, a call does
+    a part of the work, and says where the next one goes on.
     """
 
     async def count_matching(self, query: JobQuery) -> int:
@@ -80,6 +97,7 @@ class Administration(Opened):
         reason: str | None = None,
         dry_run: bool = False,
         progress: Progress | None = None,
+        portion: Portion | None = None,
     ) -> Bulk:
         """End the pending jobs that fit, and ask the running ones to stop; newest first.
 
@@ -93,7 +111,9 @@ class Administration(Opened):
             return lifecycle.cancel(job, reason)
 
         # From the end: of a key, none becomes visible that is about to be cancelled.
-        return await self._move_all(query, decide, progress, dry_run=dry_run, newest_first=True)
+        return await self._move_all(
+            query, decide, progress, portion, dry_run=dry_run, newest_first=True
+        )
 
     async def retry_all(
         self,
@@ -102,6 +122,7 @@ class Administration(Opened):
         reason: str | None = None,
         dry_run: bool = False,
         progress: Progress | None = None,
+        portion: Portion | None = None,
     ) -> Bulk:
         """Run the jobs that fit again, with all their attempts: the failed ones, oldest first.
 
@@ -119,7 +140,7 @@ class Administration(Opened):
         def decide(job: Job) -> Move:
             return lifecycle.reset(job, reason)
 
-        return await self._move_all(query, decide, progress, dry_run=dry_run)
+        return await self._move_all(query, decide, progress, portion, dry_run=dry_run)
 
     async def reprioritise(
         self,
@@ -129,6 +150,7 @@ class Administration(Opened):
         reason: str | None = None,
         dry_run: bool = False,
         progress: Progress | None = None,
+        portion: Portion | None = None,
     ) -> Bulk:
         """Give the pending jobs that fit another priority; claims follow it at once.
 
@@ -143,7 +165,7 @@ class Administration(Opened):
                 raise TransitionRefused(f"job {job.id} has priority {priority} already")
             return lifecycle.reprioritise(job, priority, reason)
 
-        return await self._move_all(query, decide, progress, dry_run=dry_run)
+        return await self._move_all(query, decide, progress, portion, dry_run=dry_run)
 
     async def delete_all(
         self,
@@ -152,13 +174,14 @@ class Administration(Opened):
         archive: PathLike | None = None,
         dry_run: bool = False,
         progress: Progress | None = None,
+        portion: Portion | None = None,
     ) -> Bulk:
         """Remove the finished jobs that fit, with their log; first to a file, if one is named.
 
         Unfinished jobs are never removed: cancel them first. `dry_run` only counts.
         """
         query = _about(query, FINAL, FINAL, "delete_all", "finished", strict=True)
-        return await self._remove([query], archive, progress, dry_run=dry_run)
+        return await self._remove([query], archive, progress, portion, dry_run=dry_run)
 
     async def prune(
         self,
@@ -267,6 +290,7 @@ class Administration(Opened):
         query: JobQuery,
         decide: Callable[[Job], Move],
         progress: Progress | None,
+        portion: Portion | None,
         *,
         dry_run: bool,
         newest_first: bool = False,
@@ -274,10 +298,10 @@ class Administration(Opened):
         if dry_run:
             return Bulk(matched=await self.count_matching(query))
         done = Bulk()
-        walk = await _Walk.over(self.store, query, newest_first=newest_first)
+        walk = await _Walk.over(self.store, query, portion, newest_first=newest_first)
         while ids := await walk.portion():
             done = _add(done, len(ids), await self._move(ids, query, decide), progress)
-        return done
+        return replace(done, after=walk.after)
 
     async def _move(
         self, ids: Sequence[JobId], query: JobQuery, decide: Callable[[Job], Move]
@@ -316,6 +340,7 @@ class Administration(Opened):
         queries: Sequence[JobQuery],
         archive: PathLike | None,
         progress: Progress | None,
+        portion: Portion | None = None,
         *,
         dry_run: bool,
     ) -> Bulk:
@@ -325,10 +350,11 @@ class Administration(Opened):
         file = None if archive is None else files.Archive(archive, await self._header("archive"))
         try:
             for query in queries:
-                walk = await _Walk.over(self.store, query)
+                walk = await _Walk.over(self.store, query, portion)
                 while ids := await walk.portion():
                     gone = await self._remove_portion(ids, query, file)
                     done = _add(done, len(ids), gone, progress)
+                done = replace(done, after=walk.after)
         finally:
             if file is not None:
                 file.close()
@@ -356,28 +382,52 @@ class Administration(Opened):
 class _Walk:
     """Walks the jobs that fit, by id, up to the newest that there was in the beginning."""
 
-    def __init__(self, store: Store, page: JobQuery, last: JobId) -> None:
+    def __init__(self, store: Store, page: JobQuery, last: int, *, once: bool) -> None:
         self._store = store
         self._page = page
         self._last = last
+        self._once = once
         self._ids: list[JobId] = []
         self._over = False
+        self.after: JobId | None = None
 
     @classmethod
-    async def over(cls, store: Store, query: JobQuery, *, newest_first: bool = False) -> "_Walk":
-        """A walk over all jobs that fit a query now."""
-        last = (await store.origin()).last_job
+    async def over(
+        cls,
+        store: Store,
+        query: JobQuery,
+        portion: Portion | None = None,
+        *,
+        newest_first: bool = False,
+    ) -> "_Walk":
+        """A walk over all jobs that fit a query now, or over a portion of them."""
+        last: int = (await store.origin()).last_job
         page = replace(query, newest_first=newest_first, after=None, limit=_IDS_AT_ONCE)
-        return cls(store, page, last)
+        if portion is None:
+            return cls(store, page, last, once=False)
+        check_limit(portion.limit)
+        if portion.up_to is not None:
+            last = min(last, portion.up_to)
+        after = portion.after
+        if newest_first:  # from there on, not through what came since
+            after = last + 1 if after is None else min(after, last + 1)
+        page = replace(
+            page,
+            after=None if after is None else JobId(after),
+            limit=min(portion.limit, _IDS_AT_ONCE),
+        )
+        return cls(store, page, last, once=True)
 
     async def portion(self) -> list[JobId]:
         """The next ones; none at the end."""
         while not self._ids and not self._over:
             found = await self._store.find_ids(self._page)
-            self._over = len(found) < self._page.limit
+            self._over = self._once or len(found) < self._page.limit
             if found:
                 self._page = replace(self._page, after=found[-1])
             self._ids = [place for place in found if place <= self._last]
+            if self._once and len(found) == self._page.limit and len(self._ids) == len(found):
+                self.after = found[-1]
         portion, self._ids = self._ids[:PORTION], self._ids[PORTION:]
         return portion
 

@@ -1,13 +1,14 @@
 """What may be asked for: every argument is checked before anything is stored."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime, timedelta
 
 import msgspec
 
 from penstock.core.errors import ConfigurationError, InvalidJob, PayloadTooLarge
 from penstock.core.job import DEFAULT_LEASE, NewJob, QueueSettings, Scope
+from penstock.core.mismatch import mismatch
 from penstock.core.retry import DEFAULT_RETRY, LONGEST, RetryPolicy
 
 PAYLOAD_LIMIT = 1_000_000
@@ -56,7 +57,8 @@ class JobChecker:
         try:
             _JSON_OBJECT.decode(payload)
         except (msgspec.MsgspecError, TypeError, UnicodeEncodeError) as error:
-            raise InvalidJob(f"payload of task {job.task}: not a JSON object: {error}") from error
+            reason = mismatch(error, dict[str, msgspec.Raw])
+            raise InvalidJob(f"payload of task {job.task}: not a JSON object: {reason}") from error
         if len(job.payload) > self._payload_limit // 4:  # a character is at most four bytes
             size = len(job.payload.encode())
             if size > self._payload_limit:
@@ -175,7 +177,7 @@ def check_key(field: str, key: object) -> None:
         raise InvalidJob(f"{field} is not valid text: {error}") from error
 
 
-def check_tags(tags: tuple[str, ...]) -> None:
+def check_tags(tags: Collection[str]) -> None:
     """Tags are names."""
     if len(tags) > TAGS_LIMIT:
         raise InvalidJob(f"a job has at most {TAGS_LIMIT} tags")

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from penstock.core.errors import ConfigurationError
+from penstock.core.mismatch import mismatch
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -201,7 +202,7 @@ def _converted(value: Any, field: Any, title: str, source: str) -> Any:
     try:
         return msgspec.convert(value, field.type, strict=False)
     except msgspec.ValidationError as error:
-        expected = str(error)
-        if get_origin(field.type) is Literal:
-            expected = f"Expected one of {', '.join(get_args(field.type))}"
-        raise ConfigurationError(f"{title} (from {source}) is {value!r}: {expected}") from error
+        found = mismatch(error, field.type)
+        place = f"{title}{found.field}" if found.field else title
+        wanted = found.text.partition("; got ")[0]
+        raise ConfigurationError(f"{place} (from {source}) is {value!r}: {wanted}") from error

@@ -58,7 +58,7 @@ def test_passwords_are_not_shown(shell: Shell) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("port = 'x'", "port (from penstock.toml) is 'x': Expected `int`"),
+        ("port = 'x'", "port (from penstock.toml) is 'x': must be an integer from 0 to 65,535"),
         ("prot = 1", "penstock.toml: there is no setting 'prot'; known are apps, "),
         ("[evnts]\nlease = 1", "penstock.toml: there is no section [evnts]; known are events"),
         ("[events]\nlaese = 1", "penstock.toml in [events]: there is no setting 'laese'"),

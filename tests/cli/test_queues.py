@@ -1,3 +1,4 @@
+import json
 from datetime import timedelta
 
 import pytest
@@ -130,9 +131,33 @@ def test_pause_for_a_time(app: Penstock, shell: Shell) -> None:
 
 
 def test_pause_of_a_queue_without_jobs_is_doubted(app: Penstock, shell: Shell) -> None:
-    result = shell("pause", "mial")
-    assert result.stderr == "No job has ever been in mial; is that its name?\n"
-    assert shell("pause", "mial").stderr == ""
+    fill(app)
+    for command in (["pause", "mai"], ["limit", "mailx", "3"]):
+        assert shell(*command).stderr == (
+            f"penstock: warning: no queue {command[1]!r} exists yet; did you mean 'mail'?\n"
+        )
+        assert shell(*command).stderr == ""
+    assert run_sync(app.queues())[0].paused
+
+
+@pytest.mark.parametrize("command", [["pause", "nope"], ["limit", "nope", "3"]])
+def test_warning_in_json_is_json_on_stderr(command: list[str], app: Penstock, shell: Shell) -> None:
+    result = shell(*command, "--json")
+    assert json.loads(result.stdout)["name"] == "nope"
+    assert json.loads(result.stderr) == {"warning": "no queue 'nope' exists yet"}
+
+
+@pytest.mark.parametrize(
+    "command", [["jobs"], ["cancel", "--yes"], ["retry", "--yes"], ["delete", "--yes"]]
+)
+def test_filter_by_an_unknown_queue_is_doubted(
+    command: list[str], app: Penstock, shell: Shell
+) -> None:
+    fill(app)
+    assert shell(*command, "--queue", "mial").stderr == (
+        "penstock: warning: no queue 'mial' exists yet; did you mean 'mail'?\n"
+    )
+    assert shell(*command, "--queue", "mail", "--task", "none").stderr == ""
 
 
 @pytest.mark.parametrize("command", ["resume", "drain"])
@@ -141,6 +166,10 @@ def test_unknown_queue_is_not_found(command: str, app: Penstock, shell: Shell) -
         "penstock: there is no queue 'mial'; try: penstock status"
     )
     assert run_sync(app.queues()) == []
+    fill(app)
+    assert shell.error(command, "mial", code=3) == (
+        "penstock: there is no queue 'mial'; did you mean 'mail'? try: penstock status"
+    )
 
 
 def test_limit_is_set_and_lifted(app: Penstock, shell: Shell) -> None:

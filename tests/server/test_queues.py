@@ -111,7 +111,7 @@ async def test_limits_are_set_kept_and_lifted(api: Api, app: Penstock) -> None:
         ({"rate": 5}, "rate"),
         ({"rate": {"count": 0, "seconds": 1}}, "rate.count"),
         ({"rate": {"count": 1, "seconds": 0}}, "rate.seconds"),
-        ({"rate": {"count": 1}}, "rate"),
+        ({"rate": {"count": 1}}, "rate.seconds"),
         ({"promote_after": 0}, "promote_after"),
         ({"promote_after": 1e12}, "promote_after"),
         ({"promote_after": []}, "promote_after"),

@@ -333,10 +333,13 @@ def test_data_folder_that_is_a_file(tmp_path: Path) -> None:
         (["--host", "0.0.0.0"], "0.0.0.0 can be reached from elsewhere"),  # noqa: S104 - it is refused
         (["--host", "no host"], "cannot listen on no host"),
         (["--store", "http://localhost:8000"], "http://localhost:8000 is a server; try: --store"),
-        (["--port", "99999"], "port (from command line) is 99999: Expected `int` <= 65535"),
+        (
+            ["--port", "99999"],
+            "port (from command line) is 99999: must be an integer from 0 to 65,535",
+        ),
         (
             ["--log-format", "xml"],
-            "log_format (from command line) is 'xml': Expected one of text, json",
+            "log_format (from command line) is 'xml': must be one of text, json",
         ),
         (["--config", "none.toml"], "there is no file none.toml"),
     ],

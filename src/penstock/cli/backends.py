@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from penstock.cli.store import is_server
 from penstock.client.line import Line, line_to
 from penstock.client.wire import Request
 from penstock.config import Server, Sources
@@ -100,8 +99,7 @@ def open_backend(
     where: Mapping[str, str | None], *, working: bool
 ) -> AbstractAsyncContextManager[Backend]:
     """What the options `url`, `store` and `data` name; `working`, jobs are run there."""
-    store = where["store"]
-    url = where["url"] or (store if store and is_server(store) else None)
+    url = where["url"]
     return _remote(url) if url else _local(where["store"], where["data"], working=working)
 
 

@@ -90,7 +90,16 @@ def report(error: BaseException, *, as_json: bool) -> None:
         fields = {"error": message, "type": kind, **({"try": step} if step else {})}
         click.echo(json.dumps(fields), err=True)
     else:
-        click.echo(f"penstock: {message}" + (f"; try: {step}" if step else ""), err=True)
+        end = " " if message.endswith("?") else "; "
+        click.echo(f"penstock: {message}" + (f"{end}try: {step}" if step else ""), err=True)
+
+
+def warn(text: str, *, as_json: bool) -> None:
+    """Say on stderr what is probably not meant, although it was done."""
+    if as_json:
+        click.echo(json.dumps({"warning": text}), err=True)
+    else:
+        click.echo(f"penstock: warning: {text}", err=True)
 
 
 def _next_step(error: BaseException) -> str | None:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from penstock.cli.store import is_server
 from penstock.client.line import Line, line_to
 from penstock.client.wire import Request
 from penstock.config import Server, Sources
@@ -119,16 +118,14 @@ class Local:
 @asynccontextmanager
 async def open_backend(where: Mapping[str, str | None]) -> AsyncIterator[Backend]:
     """What the options `url`, `store` and `data` name."""
-    store = where["store"]
-    url = where["url"] or (store if store and is_server(store) else None)
-    if url:
+    if url := where["url"]:
         line = line_to(url, None, retries=3, timeout=60, blocking=False)
         try:
             yield Remote(line)
         finally:
             await line.close()
         return
-    async with _local(store, where["data"]) as local:
+    async with _local(where["store"], where["data"]) as local:
         yield local
 
 

@@ -9,8 +9,8 @@ import click
 from msgspec.structs import replace
 
 from penstock.admin import Bulk
-from penstock.cli.admin import Choice, change_all, choosing
-from penstock.cli.exits import Exit, report
+from penstock.cli.admin import Choice, change_all, choosing, doubt_choice
+from penstock.cli.exits import Exit, report, warn
 from penstock.cli.output import (
     Column,
     decoded,
@@ -24,7 +24,7 @@ from penstock.cli.output import (
     when,
     wrapped,
 )
-from penstock.cli.store import App, on_store, reached, suggest
+from penstock.cli.store import JOB_ID, App, on_store, reached, suggest
 from penstock.cli.watch import watch
 from penstock.core.errors import PenstockError, TransitionRefused
 from penstock.core.job import DEFAULT_QUEUE, Job, JobId, JobQuery, LogEntry, headline
@@ -33,7 +33,6 @@ from penstock.core.note import LINES_KEPT, Line, Progress
 from penstock.engine import Penstock, run_sync
 from penstock.explaining import Explanation
 
-JOB_ID = click.IntRange(1, 2**63 - 1)
 # Entries of one job's log that are shown: a job that is snoozed for ever has many.
 _LOG_LIMIT = 1_000
 _LINES_SHOWN = 10
@@ -117,6 +116,9 @@ def list_jobs(
         if live:
             watch(app, query)
         found = run_sync(app.find(query))
+        doubt = None if found else doubt_choice(app, choice)
+    if doubt is not None:
+        warn(doubt, as_json=as_json)
     page, more = found[:limit], len(found) > limit
     if as_json:
         emit({"jobs": page, "after": page[-1].id if more else None})

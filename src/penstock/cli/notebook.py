@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from penstock.cli.output import Column, emit, show_table, shown, when
-from penstock.cli.store import json_option
+from penstock.cli.store import on_server
 from penstock.client.line import Line, line_to
 from penstock.client.stream import frames
 from penstock.client.wire import Request
@@ -21,7 +21,6 @@ from penstock.engine import run_sync
 F = TypeVar("F", bound=Callable[..., Any])
 Body = dict[str, Any]
 
-_SERVER = "http://127.0.0.1:8000"
 _PATIENCE = 60.0
 _NOTEBOOKS = "/api/v1/notebooks"
 _EVENTS = "/api/v1/events"
@@ -34,20 +33,11 @@ _LATE = frozenset({408})
 """An operation that has not ended in time is answered so, with how it stands."""
 
 
+_on_server = on_server("http://127.0.0.1:8000")
+
+
 class NotebookRefused(PenstockError):
     """An operation on a notebook did not come to a good end."""
-
-
-def on_server(command: F) -> F:
-    """Give a command the options `--url` and `--json`."""
-    url = click.option(
-        "--url",
-        metavar="URL",
-        default=_SERVER,
-        show_default=True,
-        help="The server; PENSTOCK_TOKEN is its token.",
-    )
-    return url(json_option(command))
 
 
 notebook_argument = click.argument("notebook")
@@ -71,7 +61,7 @@ def notebook() -> None:
     is_flag=True,
     help="Commit into the repository that the folder is, or lies in.  [default: its own]",
 )
-@on_server
+@_on_server
 def add(*, name: str, path: str | None, git: bool, join: bool, url: str, as_json: bool) -> None:
     """Register a folder of the server as the notebook NAME."""
     body = {"name": name, "git": git, **({"path": path} if path else {})}
@@ -88,7 +78,7 @@ def add(*, name: str, path: str | None, git: bool, join: bool, url: str, as_json
 @notebook.command("list")
 @click.argument("notebook", required=False)
 @click.option("--prefix", metavar="TEXT", default="", help="Only paths that begin so.")
-@on_server
+@_on_server
 def list_all(*, notebook: str | None, prefix: str, url: str, as_json: bool) -> None:
     """List notebooks, or the files of NOTEBOOK."""
     with _asking(url) as ask:
@@ -108,7 +98,7 @@ def list_all(*, notebook: str | None, prefix: str, url: str, as_json: bool) -> N
 
 @notebook.command("show")
 @notebook_argument
-@on_server
+@_on_server
 def show(*, notebook: str, url: str, as_json: bool) -> None:
     """Show NOTEBOOK: where it is, its repository, and what is not committed and why."""
     with _asking(url) as ask:
@@ -131,7 +121,7 @@ def show(*, notebook: str, url: str, as_json: bool) -> None:
 @path_argument
 @click.argument("file", type=click.File("rb"), default="-")
 @version_option
-@on_server
+@_on_server
 def write(
     *, notebook: str, path: str, file: BinaryIO, version: int | None, url: str, as_json: bool
 ) -> None:
@@ -149,7 +139,7 @@ def write(
 @notebook_argument
 @click.argument("source")
 @click.argument("target")
-@on_server
+@_on_server
 def move(*, notebook: str, source: str, target: str, url: str, as_json: bool) -> None:
     """Move the file or folder SOURCE of NOTEBOOK to TARGET."""
     with _asking(url) as ask:
@@ -165,7 +155,7 @@ def move(*, notebook: str, source: str, target: str, url: str, as_json: bool) ->
 @path_argument
 @click.option("-r", "--recursive", is_flag=True, help="Also a folder, with all that is in it.")
 @version_option
-@on_server
+@_on_server
 def remove(
     *, notebook: str, path: str, recursive: bool, version: int | None, url: str, as_json: bool
 ) -> None:
@@ -186,7 +176,7 @@ def remove(
 @click.option(
     "-n", "--limit", type=click.IntRange(1, 1_000), default=20, show_default=True, help="At most."
 )
-@on_server
+@_on_server
 def show_history(*, notebook: str, path: str | None, limit: int, url: str, as_json: bool) -> None:
     """Show the commits of NOTEBOOK, or of its file PATH, also from before it was moved."""
     with _asking(url) as ask:
@@ -207,7 +197,7 @@ def show_history(*, notebook: str, path: str | None, limit: int, url: str, as_js
 
 @notebook.command("commit")
 @click.argument("notebook", required=False)
-@on_server
+@_on_server
 def commit(*, notebook: str | None, url: str, as_json: bool) -> None:
     """Commit what has changed in NOTEBOOK, or in all, without waiting for its time."""
     body = _given(notebook=notebook)
@@ -221,7 +211,7 @@ def commit(*, notebook: str | None, url: str, as_json: bool) -> None:
 
 @notebook.command("watch")
 @notebook_argument
-@on_server
+@_on_server
 def watch(*, notebook: str, url: str, as_json: bool) -> None:
     """Show what is done to NOTEBOOK, by whomever, until Ctrl-C."""
     with _asking(url) as ask:

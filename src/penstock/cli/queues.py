@@ -9,9 +9,17 @@ import click
 import msgspec
 
 from penstock.cli.admin import parse_age
-from penstock.cli.exits import Exit, QueueNotFound
+from penstock.cli.exits import Exit, QueueNotFound, warn
 from penstock.cli.output import Column, emit, jobs_of, number, show_table, shown, span
-from penstock.cli.store import App, on_store, parse_seconds, reached, suggest
+from penstock.cli.store import (
+    App,
+    did_you_mean,
+    doubt_queue,
+    on_store,
+    parse_seconds,
+    reached,
+    suggest,
+)
 from penstock.core.job import Ages, Counts, Queue
 from penstock.core.lifecycle import State, Waiting
 from penstock.core.limits import Limit
@@ -187,14 +195,14 @@ def pause_queue(*, queue: str, duration: timedelta | None, store: str, as_json: 
     a new end.
     """
     with reached(store) as app:
-        known = _is_known(app, queue)
+        unknown = doubt_queue(app, queue)
         paused = run_sync(app.pause(queue, duration=duration))
     until = "" if duration is None or paused.paused_until is None else f" for {span(duration)}"
     _print_queue(
         paused,
         f"is paused{until}; to go on: {suggest(f'resume {shlex.quote(queue)}')}",
         as_json=as_json,
-        known=known,
+        warning=unknown,
     )
 
 
@@ -240,9 +248,9 @@ def limit_queue(*, queue: str, store: str, as_json: bool, **limits: Any) -> None
     if all(value is msgspec.UNSET for value in limits.values()):
         raise click.UsageError("Name a limit: how many may be pending, or an option.")
     with reached(store) as app:
-        known = _is_known(app, queue)
+        unknown = doubt_queue(app, queue)
         limited = run_sync(app.limit(queue, **limits))
-    _print_queue(limited, _limits_text(limited), as_json=as_json, known=known)
+    _print_queue(limited, _limits_text(limited), as_json=as_json, warning=unknown)
 
 
 def _ages_text(ages: Ages) -> str:
@@ -262,13 +270,13 @@ def _limits_text(queue: Queue) -> str:
     return f"{', '.join(parts)}." if parts else "has no limit."
 
 
-def _print_queue(queue: Queue, text: str, *, as_json: bool, known: bool = True) -> None:
+def _print_queue(queue: Queue, text: str, *, as_json: bool, warning: str | None = None) -> None:
     if as_json:
         emit(queue)
-        return
-    click.echo(shown(f"Queue {queue.name} {text}"))
-    if not known:  # allowed, and a likely slip of the fingers
-        click.echo(shown(f"No job has ever been in {queue.name}; is that its name?"), err=True)
+    else:
+        click.echo(shown(f"Queue {queue.name} {text}"))
+    if warning is not None:
+        warn(warning, as_json=as_json)
 
 
 @click.command("drain")
@@ -309,14 +317,11 @@ def _drain_text(drained: Drained) -> str:
     return f"Not drained: {left}; is a worker running? To see them: {suggest('jobs')}"
 
 
-def _is_known(app: App, name: str) -> bool:
-    return any(queue.name == name for queue in run_sync(app.queues()))
-
-
 def require_queue(app: App, name: str) -> None:
     """Raise `QueueNotFound` for a queue that has held neither a job nor a setting."""
-    if not _is_known(app, name):
-        error = QueueNotFound(f"there is no queue {name!r}")
+    names = [queue.name for queue in run_sync(app.queues())]
+    if name not in names:
+        error = QueueNotFound(f"there is no queue {name!r}{did_you_mean(name, names)}")
         error.add_note(suggest("status"))
         raise error
 

@@ -19,6 +19,7 @@ from penstock.client.values import (
 )
 from penstock.client.wire import Request
 from penstock.core.errors import InvalidJob, LeaseLost, PenstockError, StoreError
+from penstock.core.mismatch import mismatch
 
 T = TypeVar("T")
 Events = list[Event]
@@ -220,7 +221,8 @@ def _event(answer: dict[str, Any]) -> Event:
     try:
         return event_of(answer)
     except (msgspec.ValidationError, AttributeError) as error:
-        raise StoreError(f"the server does not speak of events as known here: {error}") from error
+        reason = mismatch(error, Event)
+        raise StoreError(f"the server does not speak of events as known here: {reason}") from error
 
 
 def _events(answer: dict[str, Any]) -> Events:

@@ -9,6 +9,7 @@ import msgspec
 from penstock.core.errors import ConfigurationError, StoreError
 from penstock.core.job import Job, JobQuery, LogEntry, NewJob, Queue
 from penstock.core.lifecycle import State, Waiting
+from penstock.core.mismatch import mismatch
 from penstock.core.schedule import Schedule
 
 T = TypeVar("T")
@@ -90,7 +91,9 @@ def read(said: object, kind: type[T]) -> T:
     try:
         return msgspec.convert(said, kind, strict=False)
     except (msgspec.ValidationError, ConfigurationError) as error:
-        raise StoreError(f"the server does not speak of jobs as known here: {error}") from error
+        raise StoreError(
+            f"the server does not speak of jobs as known here: {mismatch(error, kind)}"
+        ) from error
 
 
 def several(answer: Body, name: str) -> list[Body]:

@@ -5,16 +5,16 @@ a cycle; it makes bulk calls a third faster.
 """
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta
 from enum import StrEnum
 from itertools import repeat
-from typing import Any, NewType, Protocol
+from typing import TYPE_CHECKING, Any, NewType, Protocol
 
 import msgspec
 from msgspec.structs import asdict, force_setattr, replace
 
-from penstock.core.errors import ConfigurationError
+from penstock.core.errors import ConfigurationError, InvalidJob
 from penstock.core.lifecycle import Event, Move, State, Waiting
 from penstock.core.retry import DEFAULT_RETRY, RetryPolicy
 
@@ -57,19 +57,33 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     key: str | None = None
     dedupe: str | None = None
     scope: Scope = Scope.UNFINISHED
-    tags: tuple[str, ...] = ()
+    tags: Collection[str] = ()
     retry: RetryPolicy = DEFAULT_RETRY
     timeout: timedelta | None = None
     lease: timedelta = DEFAULT_LEASE
     correlation: str | None = None
     tenant: str | None = None
     parent: JobId | None = None
-    after: tuple[JobId, ...] = ()
-    follows: tuple[int, ...] = ()
+    after: Collection[int] = ()
+    follows: Collection[int] = ()
     on_failure: OnFailure = OnFailure.CANCEL
     supersede: bool = False
     throttle: str | None = None
     trace: str | None = None
+
+    def __post_init__(self) -> None:
+        """Keep collections as tuples: a job does not change, and stores compare jobs by them."""
+        if {type(self.tags), type(self.after), type(self.follows)} == {tuple}:
+            return  # as nearly always: the loop below would double the cost of a NewJob
+        for name in ("tags", "after", "follows"):
+            value = _collected(name, getattr(self, name))
+            msgspec.structs.force_setattr(self, name, value)
+
+
+def _collected(name: str, given: object) -> tuple[Any, ...]:
+    if isinstance(given, Collection) and not isinstance(given, str | bytes):
+        return tuple(given)
+    raise InvalidJob(f"{name} must be a collection such as a list, not {given!r:.80}")
 
 
 class Lease(msgspec.Struct, frozen=True, gc=False):
@@ -389,12 +403,41 @@ class JobQuery(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     newest_first: bool = True
     limit: int = 100
 
+    if TYPE_CHECKING:
+        # For type checkers: `states` and `tags` may be given as any collection, and are read as
+        # what __post_init__ makes of it.
+        def __init__(
+            self,
+            *,
+            states: Collection[State] | None = None,
+            queue: str | None = None,
+            task: str | None = None,
+            key: str | None = None,
+            tags: Collection[str] = (),
+            correlation: str | None = None,
+            tenant: str | None = None,
+            parent: int | None = None,
+            cancel_requested: bool | None = None,
+            error: str | None = None,
+            text: str | None = None,
+            since: datetime | None = None,
+            before: datetime | None = None,
+            after: int | None = None,
+            until: int | None = None,
+            newest_first: bool = True,
+            limit: int = 100,
+        ) -> None: ...
+
     def __post_init__(self) -> None:
         """Refuse what no job could be compared with."""
         if self.states is not None and type(self.states) is not frozenset:
             msgspec.structs.force_setattr(self, "states", _states(self.states))
         if type(self.tags) is not tuple:
-            msgspec.structs.force_setattr(self, "tags", _tags(self.tags))
+            try:
+                tags = _collected("tags", self.tags)
+            except InvalidJob as error:
+                raise ConfigurationError(str(error)) from None
+            msgspec.structs.force_setattr(self, "tags", tags)
         for name in ("error", "text"):
             value = getattr(self, name)
             if value is not None and type(value) is not str:
@@ -410,19 +453,13 @@ class JobQuery(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 def _states(given: object) -> frozenset[State]:
     try:
-        if isinstance(given, set | list | tuple):
+        if isinstance(given, Collection) and not isinstance(given, str | bytes):
             return frozenset(map(State, given))
     except ValueError:
         pass
     raise ConfigurationError(
-        f"states is a set of states, such as {{State.FAILED}}, not {given!r:.80}"
+        f"states is a collection of states, such as [State.FAILED], not {given!r:.80}"
     )
-
-
-def _tags(given: object) -> tuple[str, ...]:
-    if isinstance(given, set | frozenset | list):
-        return tuple(given)
-    raise ConfigurationError(f"tags are a tuple of names, not {given!r:.80}")
 
 
 def fits(job: Job, query: JobQuery) -> bool:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 from penstock.core.errors import (
     ConfigurationError,
@@ -23,6 +24,7 @@ from penstock.core.errors import (
     TransitionRefused,
     UnknownTask,
 )
+from penstock.core.mismatch import mismatch
 
 RETRY_AFTER = {"Retry-After": "1"}
 
@@ -94,13 +96,14 @@ def problem_of(error: PenstockError) -> Problem:
     return Problem(status, str(error), headers=RETRY_AFTER if later else None)
 
 
-def wrong_shape(text: str, *, where: str = "") -> Problem:
-    """The answer to what does not have the shape that a route asks for; names the field."""
-    message, _, place = text.partition(" - at `$")
-    field = place.rstrip("`").lstrip(".")
-    missing = ""
-    if message.startswith("Object "):  # a missing or an unknown field: `name`
-        missing = message.rpartition("field `")[2].rstrip("`")
-    name = ".".join(part for part in (where, field, missing) if part)
-    detail = f"{name}: {message}" if name else message
-    return Problem(422, detail, field=name or None)
+def wrong_shape(
+    error: Exception | str, *, kind: Any = None, where: str = "", given: Any = None
+) -> Problem:
+    """The answer to what does not have the shape that a route asks for; names the field.
+
+    `kind` is the type that was asked for, `where` the part of the request that it is about, and
+    `given` what was sent, where that is text.
+    """
+    found = mismatch(error, kind, given)
+    name = ".".join(part for part in (where, found.field) if part)
+    return Problem(422, f"{name or 'the body'}: {found.text}", field=name or None)

@@ -227,9 +227,10 @@ class Route:
         try:
             return self._decoder.decode(body)
         except msgspec.ValidationError as error:
-            raise wrong_shape(str(error)) from error
+            raise wrong_shape(error, kind=self.body_type) from error
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-            raise Problem(400, f"the body is not JSON: {error}") from error
+            reason = str(error).removeprefix("JSON is malformed: ")
+            raise Problem(400, f"the body is not JSON: {reason}") from error
 
 
 def routes_of(owner: object) -> Iterator[Route]:
@@ -283,7 +284,7 @@ def _parameter(text: str, kind: Any, name: str) -> Any:
     try:
         return msgspec.convert(text, kind, strict=False)
     except msgspec.ValidationError as error:
-        raise wrong_shape(str(error), where=name) from error
+        raise wrong_shape(error, kind=kind, where=name, given=text) from error
 
 
 def _query(raw: bytes, kind: Any) -> Any:
@@ -299,4 +300,4 @@ def _query(raw: bytes, kind: Any) -> Any:
     try:
         return msgspec.convert(given, kind, strict=False)
     except msgspec.ValidationError as error:
-        raise wrong_shape(str(error)) from error
+        raise wrong_shape(error, kind=kind, given=given) from error

@@ -206,7 +206,8 @@ class EntriesRoutes:
             try:
                 job = await start(self._entries, wanted, body.payload)
             except msgspec.ValidationError as error:
-                raise wrong_shape(str(error), where="payload") from error
+                kind = OPERATIONS[operation].payload
+                raise wrong_shape(error, kind=kind, where="payload") from error
         status = shapes.OPERATION_STATUSES[job.state]
         started = shapes.OperationStarted(job_id=str(job.id), operation=operation, status=status)
         return Answer(202, started)

@@ -8,6 +8,7 @@ from msgspec import Meta
 
 from penstock import ConfigurationError
 from penstock.apps.entries.entrytypes import EntryTypes, TypeSettings
+from penstock.core.mismatch import mismatch
 
 Seconds = Annotated[float, Meta(ge=0.1, le=86_400)]
 
@@ -51,4 +52,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         try:
             return EntryTypes.of(msgspec.convert(self.types or {}, dict[str, TypeSettings]))
         except msgspec.ValidationError as error:
-            raise ConfigurationError(f"entries.types: {error}") from error
+            raise ConfigurationError(
+                f"entries.types{mismatch(error, dict[str, TypeSettings])}"
+            ) from error

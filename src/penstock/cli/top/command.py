@@ -19,18 +19,16 @@ _LIGHT_BACKGROUNDS = ("7", "15")
 
 
 @click.command("top")
-@click.option("--url", metavar="URL", help="The server to look at; the same as --store http://….")
 @click.option(
     "--light/--dark", "light", default=None, help="The colours; unless the terminal says."
 )
 @on_store
-def show_top(*, url: str | None, light: bool | None, store: str, as_json: bool) -> None:
+def show_top(*, light: bool | None, store: str, as_json: bool) -> None:
     """Show queues, jobs and workers live, and steer them.
 
     Fills the terminal until q; ? shows every key. With --json, prints the figures of the queues
     once: how deep, how fast, how busy, and how long until they are empty.
     """
-    store = url or store
     if as_json:
         with reached(store) as app:
             found = run_sync(Feed(app).overview(datetime.now(UTC)))
