@@ -12,14 +12,18 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import msgspec
 import pytest
 
 from penstock import ConfigurationError, InvalidJob, Job, NewJob, Penstock, State, Worker
 from penstock.apps import entries, indexing
+from penstock.apps.indexing.files import Files, known_folders
+from penstock.apps.indexing.parameters import Parameters, Watching
 from penstock.apps.indexing.places import OutOfBounds
 from penstock.apps.indexing.tasks import FolderMissing, check_arguments
 from penstock.apps.notebooks.operations import KINDS
+from penstock.server.app import Service
 from penstock.server.installed import APPS
 from tests.apps.entries.support import Letters, work_off
 from tests.apps.ingest.support import bench
@@ -63,12 +67,12 @@ OPERATION: dict[str, tuple[Any, ...]] = {
 PARAMETERS: dict[str, tuple[Any, ...]] = {
     "folder": ("/", "/etc", "{outside}", "{data}", "{link}", "..", "", "relative", "a\0b", 1, None),
     "operation": ("remove", "", None),
-    "paths": (["/etc"], ["{outside}"], ["{link}"], [1], "x"),
+    "paths": (["/etc"], ["{outside}"], ["{link}"], ["{inside}"], [1], "x"),
     "collection": ("../../../x", "..", ".", "", "a/b", "a\0", "a\n", "x" * 65, None, 1),
     "choice": ({"types": ["nonsense"]}, {"languages": ["klingon"]}, {"include": ["[" * 2_000]}, 1),
     "cutting": ({"size": 0}, {"size": 10**9}, {"overlap": -1}, {"size": 16, "overlap": 16}, 1),
     "watching": ({"debounce": 0}, {"debounce": -1}, {"on": "x"}, 1),
-    "metadata_file": ("/etc/passwd", "{outside}/precious", "{link}/precious", "..", 1),
+    "metadata_file": ("/etc/passwd", "{outside}/precious", "{link}/precious", "{inside}", "..", 1),
     "force": ("x", None),
     "source": ("x", None),
 }
@@ -149,7 +153,9 @@ class Outside:
             one.mkdir(exist_ok=True)
         (self.outside / "precious").write_text("precious")
         (self.root / "link").symlink_to(self.outside)
+        (self.root / "inside").symlink_to(self.root / "elsewhere")
         self.names = {
+            "{inside}": str(self.root / "inside"),
             "{outside}": str(self.outside),
             "{data}": str(folder / "data"),
             "{link}": str(self.root / "link"),
@@ -228,6 +234,9 @@ async def test_hostile_operation_changes_nothing(
             else:  # of a sync, what is no path is passed by, and a sync of no notebook does nothing
                 assert kind == "sync", (field, value, job)
                 assert field in ("changes", "notebook"), (field, value)
+        for job_id in given:  # they are shown, or not known here, but no list fails
+            shown = await api.client.get(f"/api/v1/events/{job_id}")
+            assert shown.status_code in (200, 404), shown.text
         assert api.disk()["there.md"] == "words"
         assert (api.root / ".git" / "config").read_text() == git
     outside.check()
@@ -257,6 +266,32 @@ def test_hostile_parameters_are_refused_before_anything_is_read(outside: Outside
             with pytest.raises(refused):
                 check_arguments(decode(json.dumps({"parameters": given}))["parameters"], places)
     outside.check()
+
+
+async def test_hostile_jobs_are_listed_like_others(tmp_path: Path) -> None:
+    app = Penstock("memory://")
+    application = indexing.install(app, indexing.Settings(), tmp_path)
+    for parameters in (*nested(PARAMETERS, {"folder": "x"}), None):
+        await put(app, "indexing.run", "indexing", {"parameters": parameters})
+    await put(app, "indexing.run", "indexing", {})
+    transport = httpx.ASGITransport(app=Service(app, [application]))
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8000") as client:
+        listed = await client.get("/index/jobs", params={"limit": 100})
+        assert listed.status_code == 200, listed.text
+        first = await client.get("/index/jobs/job_1")
+        assert first.status_code == 200, first.text
+
+
+def test_folder_that_was_stored_by_a_hostile_job_keeps_no_list_from_being_read(
+    tmp_path: Path,
+) -> None:
+    with Files(tmp_path) as files:
+        files.ask(Parameters(folder="/good"))
+        files.ask(
+            Parameters(folder="/bad", collection="../x", watching=Watching(on=True, debounce=1))
+        )
+    found = {one.path: one.watched for one in known_folders(tmp_path)}
+    assert found == {"/good": False, "/bad": False}
 
 
 # Entries

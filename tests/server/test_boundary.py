@@ -306,6 +306,8 @@ async def test_nobody_else_joins_a_batch_of_a_notebook(app: Penstock, tmp_path: 
 
 
 async def test_batch_of_an_earlier_version_is_found_and_runs(app: Penstock, tmp_path: Path) -> None:
+    (stranger,) = await app.enqueue_many([NewJob(task="t", payload="{}", correlation="old")])
+    await app.cancel(stranger.id)
     async with serving_notebooks(app.url, tmp_path / "data") as api:
         task = api.app.tasks["notebooks.create"]
         operation = notebooks.operations.Operation(

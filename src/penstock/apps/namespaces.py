@@ -8,6 +8,7 @@ application is switched off or cannot be imported: another server may run its jo
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Literal, NamedTuple
 
@@ -83,6 +84,7 @@ class Namespaces:
         self._by_name = {one.name: one for one in namespaces}
         self._shaped = [one for one in self._by_name.values() if one.keys is not None]
         names = "|".join(map(re.escape, map(_plain, self._by_name)))
+        self._few = lru_cache(1_024)(self._prefixed)
         self._prefix = re.compile(rf"({names})(?:\Z|[{re.escape(SEPARATORS)}])")
 
     @classmethod
@@ -101,6 +103,10 @@ class Namespaces:
             for one in self._shaped:
                 if one.keys is not None and one.keys.match(text):
                     return one
+        # Tasks and queues are few; keys are not, and would push them out.
+        return self._few(text) if field in ("task", "queue") else self._prefixed(text)
+
+    def _prefixed(self, text: str) -> Namespace | None:
         found = self._prefix.match(_plain(text))
         return None if found is None else self._by_name[found[1]]
 
