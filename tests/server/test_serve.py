@@ -7,6 +7,7 @@ import signal
 import socket
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
@@ -210,6 +211,30 @@ def test_a_process_that_dies_is_replaced(tmp_path: Path) -> None:
         while first in now:
             now = _pids(url, 2)
         assert second in now
+        server.send(signal.SIGTERM)
+        assert server.wait() == 0
+
+
+def test_workers_of_a_process_that_died_are_off_the_list_when_it_was_replaced(
+    tmp_path: Path,
+) -> None:
+    with served(tmp_path, "--processes", "2", command=PROBE_SERVE) as (server, url):
+
+        def processes() -> set[int]:
+            answer = httpx.get(f"{url}/api/v1/workers", timeout=SOON)
+            return {one["pid"] for one in answer.json()["workers"]}
+
+        def until(holds: Callable[[set[int]], bool]) -> set[int]:
+            deadline = time.monotonic() + SOON
+            while not holds(found := processes()):
+                assert time.monotonic() < deadline, found
+                time.sleep(0.02)
+            return found
+
+        (killed,) = until(lambda found: len(found) == 1)
+        os.kill(killed, signal.SIGKILL)
+        server.wait_for("ended with code 137; starting it anew")
+        until(lambda found: len(found) == 1 and killed not in found)
         server.send(signal.SIGTERM)
         assert server.wait() == 0
 

@@ -90,8 +90,8 @@ async def _log_pending(control: Control) -> None:
     """Log how many entries wait to be embedded when the server starts."""
     pending = dict((await control.counts())["pending"])
     total = pending.pop("total")
-    if not total:
-        _log.info("No pending embeddings on startup")
+    if not total:  # a server that has nothing to do says nothing but where it is
+        _log.debug("No pending embeddings on startup")
         return
     parts = ", ".join(f"{n} {name}" for name, n in pending.items())
     _log.info(
