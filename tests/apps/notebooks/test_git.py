@@ -13,31 +13,16 @@ from penstock.apps.notebooks.files import Tree
 from penstock.apps.notebooks.history import History
 from penstock.apps.notebooks.keeping import Kept
 from penstock.apps.notebooks.messages import Change, Kind, message
-from penstock.apps.notebooks.repository import Location, Repository
+from penstock.apps.notebooks.repository import Location
 from tests.apps.notebooks.support import (
     Noted,
     git,
     opened,
     place,
-    protection_for,
     write,
 )
 
-
-@pytest.fixture(autouse=True)
-def _nobody_is_configured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-
-
-@pytest.fixture
-def repository(tree: Tree) -> Repository:
-    return Repository.make(tree.root, protection_for(tree.root))
-
-
-@pytest.fixture
-def root(tree: Tree, repository: Repository) -> Path:
-    return tree.root
+pytestmark = pytest.mark.usefixtures("home")
 
 
 def commit(root: Path, *paths: str, text: str | None = None) -> Commit | None:
@@ -191,9 +176,9 @@ def test_state_folder_is_never_seen_by_git(root: Path) -> None:
     assert is_clean(root)
 
 
-def test_attributes_are_obeyed(root: Path, tmp_path: Path) -> None:
+def test_attributes_are_obeyed(root: Path, home: Path) -> None:
     """The filter is trusted, and its commands are those of the server's user."""
-    shouting(root, tmp_path)
+    shouting(root, home)
     write(root, ".gitattributes", "*.txt eol=crlf\n*.up filter=shout\n")
     (root / "dos.txt").write_bytes(b"a\r\nb\r\n")
     write(root, "x.up", "quiet")
@@ -728,10 +713,8 @@ def test_copy_that_goes_while_it_is_committed_is_looked_at_again(
     assert contents(root, "a") == ["server", "person"]
 
 
-def test_attributes_are_obeyed_by_what_was_overwritten(
-    tree: Tree, root: Path, tmp_path: Path
-) -> None:
-    shouting(root, tmp_path)
+def test_attributes_are_obeyed_by_what_was_overwritten(tree: Tree, root: Path, home: Path) -> None:
+    shouting(root, home)
     write(root, ".gitattributes", "*.up filter=shout\n")
     noted = Noted()
     noted.add(".gitattributes")

@@ -16,7 +16,7 @@ from penstock.apps.notebooks.errors import NotebookError
 from penstock.apps.notebooks.files import Tree
 from penstock.apps.notebooks.guards import GUARDS, environment
 from penstock.apps.notebooks.history import History
-from penstock.apps.notebooks.repository import Location, Repository
+from penstock.apps.notebooks.repository import Location
 from tests.apps.notebooks.serving import Api, served
 from tests.apps.notebooks.support import (
     ENVIRONMENT,
@@ -24,9 +24,10 @@ from tests.apps.notebooks.support import (
     git,
     opened,
     place,
-    protection_for,
     write,
 )
+
+pytestmark = pytest.mark.usefixtures("home")
 
 HOOKS = (
     *("pre-commit", "commit-msg", "prepare-commit-msg", "post-commit", "pre-auto-gc"),
@@ -104,21 +105,9 @@ def planted(trap: Trap, directory: Path, setting: str) -> None:
         git(trap.folder, *config, "remote.evil.url", trap.value("remote.*.url"))
 
 
-@pytest.fixture(autouse=True)
-def _nobody_is_configured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-
-
 @pytest.fixture
 def trap(tmp_path: Path) -> Trap:
     return Trap(tmp_path / "trap")
-
-
-@pytest.fixture
-def root(tree: Tree) -> Path:
-    Repository.make(tree.root, protection_for(tree.root))
-    return tree.root
 
 
 def everything(tree: Tree) -> None:

@@ -14,14 +14,7 @@ from tests.apps.notebooks.serving import Api, served
 from tests.apps.notebooks.support import git, write
 from tests.contract.support import STORES
 
-
-@pytest.fixture(autouse=True)
-def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    folder = tmp_path / "home"
-    folder.mkdir()
-    monkeypatch.setenv("HOME", str(folder))
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(folder))
-    return folder
+pytestmark = pytest.mark.usefixtures("home")
 
 
 @pytest.fixture
@@ -351,7 +344,10 @@ async def test_filter_that_is_named_later_holds_the_paths_it_is_for(
         await api("PUT", f"/notebooks/notes/files/{number}", body, status=202)
         await commit(api)
         assert (await shown(api))["held_count"] == 0
-    assert git(folder, "show", "HEAD:./a.bin") == "secret of a person"
+    commits = git(folder, "log", "--reverse", "--format=%H", "--", "a.bin").split()
+    assert [git(folder, "show", f"{one}:./a.bin") for one in commits] == [
+        *("secret", "secret of a person")
+    ]
     assert not (tmp_path / "mark").exists()
 
 

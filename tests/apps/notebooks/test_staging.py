@@ -9,17 +9,11 @@ import pytest
 
 from penstock.apps.notebooks.committing import Committer
 from penstock.apps.notebooks.errors import Passing
-from penstock.apps.notebooks.files import Tree
-from penstock.apps.notebooks.repository import Repository
-from penstock.apps.notebooks.staging import each
+from penstock.apps.notebooks.staging import Entries, each
 from tests.apps.notebooks.serving import Api, served
-from tests.apps.notebooks.support import git, opened, protection_for, write
+from tests.apps.notebooks.support import git, opened, write
 
-
-@pytest.fixture
-def root(tree: Tree) -> Path:
-    Repository.make(tree.root, protection_for(tree.root))
-    return tree.root
+pytestmark = pytest.mark.usefixtures("home")
 
 
 async def commit(api: Api) -> None:
@@ -146,6 +140,26 @@ def test_names_that_git_refuses_are_held_and_others_are_not(root: Path) -> None:
     reason = made.skipped["sub"]
     assert "sub/.GIT/config" in reason
     assert "1 more" in reason
+
+
+def test_filter_that_is_named_while_files_are_read_makes_no_commit(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has not run on what was read."""
+    stage = Committer._stage
+
+    def named(self: Committer, found: Entries, index: Path) -> None:
+        stage(self, found, index)
+        write(root, ".gitattributes", "*.bin filter=lfs\n")
+
+    write(root, "a.bin", "large")
+    committer = Committer(opened(root), root)
+    with monkeypatch.context() as patched:
+        patched.setattr(Committer, "_stage", named)
+        with pytest.raises(Passing, match="attributes"):
+            committer.commit(["a.bin"])
+    assert committer.commit(["a.bin"]) is None
+    assert "'lfs'" in committer.held.reasons()["a.bin"]
 
 
 def test_file_below_a_folder_that_cannot_be_read_is_not_deleted(
