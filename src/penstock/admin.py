@@ -60,16 +60,30 @@ class Bulk(msgspec.Struct, frozen=True, kw_only=True):
     after: JobId | None = None
 
 
+class Trail(msgspec.Struct):
+    """Jobs that a portion has found ahead of it, which the next need not look for again.
+
+    The database may have to sort all that fits for each look: without it, retrying 200,000 jobs in
+    131 portions took 94 s instead of 12 s. Every job is looked at again before it is changed.
+    """
+
+    after: int | None = None
+    ids: list[JobId] = []
+    over: bool = False
+
+
 class Portion(msgspec.Struct, frozen=True, kw_only=True):
     """A part of a call for many jobs, for callers that show progress or may stop in between.
 
     At most `limit` of the jobs that fit, behind the one that the `after` of the last `Bulk` names.
-    Jobs with an id above `up_to` are left alone: they came after the first portion.
+    Jobs with an id above `up_to` are left alone: they came after the first portion. Portions of the
+    same call share a `trail`.
     """
 
     limit: int
     after: int | None = None
     up_to: int | None = None
+    trail: Trail | None = None
 
 
 Progress = Callable[[Bulk], object]
@@ -299,9 +313,11 @@ class Administration(Opened):
             return Bulk(matched=await self.count_matching(query))
         done = Bulk()
         walk = await _Walk.over(self.store, query, portion, newest_first=newest_first)
+        last = None
         while ids := await walk.portion():
+            last = ids[-1]
             done = _add(done, len(ids), await self._move(ids, query, decide), progress)
-        return replace(done, after=walk.after)
+        return walk.end(done, last, portion)
 
     async def _move(
         self, ids: Sequence[JobId], query: JobQuery, decide: Callable[[Job], Move]
@@ -351,10 +367,12 @@ class Administration(Opened):
         try:
             for query in queries:
                 walk = await _Walk.over(self.store, query, portion)
+                last = None
                 while ids := await walk.portion():
+                    last = ids[-1]
                     gone = await self._remove_portion(ids, query, file)
                     done = _add(done, len(ids), gone, progress)
-                done = replace(done, after=walk.after)
+                done = walk.end(done, last, portion)
         finally:
             if file is not None:
                 file.close()
@@ -382,14 +400,13 @@ class Administration(Opened):
 class _Walk:
     """Walks the jobs that fit, by id, up to the newest that there was in the beginning."""
 
-    def __init__(self, store: Store, page: JobQuery, last: int, *, once: bool) -> None:
+    def __init__(self, store: Store, page: JobQuery, last: int, left: int | None = None) -> None:
         self._store = store
         self._page = page
         self._last = last
-        self._once = once
+        self._left = left  # of a portion; None without a limit
         self._ids: list[JobId] = []
         self._over = False
-        self.after: JobId | None = None
 
     @classmethod
     async def over(
@@ -404,32 +421,48 @@ class _Walk:
         last: int = (await store.origin()).last_job
         page = replace(query, newest_first=newest_first, after=None, limit=_IDS_AT_ONCE)
         if portion is None:
-            return cls(store, page, last, once=False)
+            return cls(store, page, last)
         check_limit(portion.limit)
         if portion.up_to is not None:
             last = min(last, portion.up_to)
         after = portion.after
-        if newest_first:  # from there on, not through what came since
-            after = last + 1 if after is None else min(after, last + 1)
-        page = replace(
-            page,
-            after=None if after is None else JobId(after),
-            limit=min(portion.limit, _IDS_AT_ONCE),
-        )
-        return cls(store, page, last, once=True)
+        if newest_first and after is None:
+            after = last + 1  # not through what came since
+        trail = portion.trail
+        limit = _IDS_AT_ONCE if trail else min(portion.limit, _IDS_AT_ONCE)
+        page = replace(page, after=None if after is None else JobId(after), limit=limit)
+        walk = cls(store, page, last, portion.limit)
+        if trail and trail.after is not None and trail.after == portion.after:
+            walk._follow(trail)
+        return walk
+
+    def _follow(self, trail: Trail) -> None:
+        self._ids, self._over = trail.ids, trail.over
+        if self._ids:
+            self._page = replace(self._page, after=self._ids[-1])
 
     async def portion(self) -> list[JobId]:
         """The next ones; none at the end."""
-        while not self._ids and not self._over:
+        while self._left != 0 and not self._ids and not self._over:
             found = await self._store.find_ids(self._page)
-            self._over = self._once or len(found) < self._page.limit
+            self._over = len(found) < self._page.limit
             if found:
                 self._page = replace(self._page, after=found[-1])
             self._ids = [place for place in found if place <= self._last]
-            if self._once and len(found) == self._page.limit and len(self._ids) == len(found):
-                self.after = found[-1]
-        portion, self._ids = self._ids[:PORTION], self._ids[PORTION:]
+        size = PORTION if self._left is None else min(PORTION, self._left)
+        portion, self._ids = self._ids[:size], self._ids[size:]
+        if self._left is not None:
+            self._left -= len(portion)
         return portion
+
+    def end(self, done: Bulk, last: JobId | None, portion: Portion | None) -> Bulk:
+        """Where the next portion goes on, behind the last job of this one; it gets the trail."""
+        if self._left != 0 or (self._over and not self._ids):
+            return done
+        if portion is not None and portion.trail is not None:
+            portion.trail.after = last
+            portion.trail.ids, portion.trail.over = self._ids, self._over
+        return replace(done, after=last)
 
 
 def revived(record: Record, now: datetime) -> Record:

@@ -326,8 +326,8 @@ def test_many_jobs_are_steered_by_filter_with_a_count_first(
     n = 3 if verb == "Cancel" else 2
     dialog = page.get_by_role("dialog")
     expect(dialog).to_contain_text(f"{n} jobs")
-    states = {"Cancel": "pending, running", "Retry": "failed"}
-    touched = states.get(verb, "done, failed, cancelled, superseded")
+    meant = {"Cancel": "pending, running", "Retry": "failed"}
+    touched = meant.get(verb, "done, failed, cancelled, superseded")
     expect(dialog).to_contain_text(f"{verb} all {touched} jobs of queue mail?")
     expect(dialog.locator("dl")).to_contain_text(f"States{touched}")
     expect(dialog.locator("dl")).to_contain_text("Queuemail")
@@ -349,12 +349,18 @@ def many(site: Site, n: int) -> None:
     site.do(site.app.cancel_all(JobQuery(queue="mail")))
 
 
+def asked_of(route: Route) -> dict[str, Any]:
+    """The body of a request."""
+    body: dict[str, Any] = route.request.post_data_json or {}
+    return body
+
+
 def hold_bulk(page: Page, parts: int) -> list[dict[str, Any]]:
     """Let so many parts of a bulk action through and answer no more; what was asked for."""
     asked: list[dict[str, Any]] = []
 
     def handle(route: Route) -> None:
-        body = route.request.post_data_json
+        body = asked_of(route)
         if not body["dry_run"]:
             asked.append(body)
             if len(asked) > parts:
@@ -399,7 +405,7 @@ def test_bulk_action_that_was_stopped_says_what_it_did(site: Site, page: Page) -
 
 def pressed_stop(page: Page, route: Route) -> None:
     """Press Stop while the first part is under way."""
-    if not route.request.post_data_json["dry_run"]:
+    if not asked_of(route)["dry_run"]:
         page.evaluate("[...document.querySelectorAll('dialog button')].at(-1).click()")
     route.continue_()
 
@@ -411,7 +417,7 @@ def test_bulk_action_that_fails_says_what_it_did(site: Site, page: Page) -> None
 
     def handle(route: Route) -> None:
         nonlocal parts
-        parts += not route.request.post_data_json["dry_run"]
+        parts += not asked_of(route)["dry_run"]
         if parts > 1:
             route.fulfill(status=503, json={"detail": "the disk is full"})
         else:

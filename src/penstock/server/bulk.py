@@ -5,8 +5,9 @@ from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
+from msgspec.structs import replace
 
-from penstock.admin import Bulk, Portion
+from penstock.admin import Bulk, Portion, Trail
 from penstock.core.job import JobQuery
 from penstock.core.token import Access
 from penstock.engine import Penstock
@@ -25,6 +26,8 @@ _COUNTS = {
 }
 
 
+# Calls in parts that are under way, as far as what they have found is kept: a few MB each.
+_TRAILS = 4
 _LIMIT = "Do no more than so many of those that fit; the answer's `after` says where to go on."
 _AFTER = "With a limit: go on behind this job, as the last answer said."
 _UP_TO = "With a limit: leave newer jobs alone; as the first answer said."
@@ -96,6 +99,7 @@ class BulkRoutes:
 
     def __init__(self, penstock: Penstock) -> None:
         self._penstock = penstock
+        self._trails: dict[tuple[str, JobQuery], Trail] = {}
 
     @route(
         "POST",
@@ -155,7 +159,15 @@ class BulkRoutes:
     ) -> BulkAnswer:
         query, portion = body.query, body.portion
         newest = (await self._penstock.store.origin()).last_job
+        key = act.__name__, query
+        if portion is not None:
+            # Taken out meanwhile: two callers of the same do not share it.
+            portion = replace(portion, trail=self._trails.pop(key, None) or Trail())
         bulk = await act(query, dry_run=body.dry_run, portion=portion, **how)
+        if portion is not None and portion.trail is not None and bulk.after is not None:
+            self._trails[key] = portion.trail
+            while len(self._trails) > _TRAILS:
+                del self._trails[next(iter(self._trails))]
         return BulkAnswer(
             dry_run=body.dry_run,
             matched=bulk.matched,
