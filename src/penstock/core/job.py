@@ -470,6 +470,30 @@ class Queue(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     promote_after: Ages | None = None
 
 
+class QueueQuery(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Which queues to list, by name; every field narrows.
+
+    `names` are exact, unknown ones are left out. `contains` is a text in the name. A page begins
+    behind the name `after` and has at most `limit` queues.
+    """
+
+    names: tuple[str, ...] | None = None
+    contains: str | None = None
+    after: str | None = None
+    limit: int | None = None
+
+    def wants(self, name: str) -> bool:
+        """Whether a queue of this name is meant, on whatever page behind `after`."""
+        return (
+            (self.names is None or name in self.names)
+            and (self.contains is None or self.contains in name)
+            and (self.after is None or name > self.after)
+        )
+
+
+ALL_QUEUES = QueueQuery()
+
+
 class QueueSettings(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What to change about a queue; what is unset stays."""
 
@@ -517,3 +541,16 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 Counts = Mapping[tuple[str, State, Waiting | None], int]
 Tally = Mapping[State, int]
+
+
+class Overall(msgspec.Struct, frozen=True, kw_only=True):
+    """What many queues have together.
+
+    `queues` is how many there are, `paused` how many of them are paused. `oldest_ready` is since
+    when the job that is ready for the longest has been due.
+    """
+
+    queues: int
+    paused: int
+    counts: Mapping[tuple[State, Waiting | None], int]
+    oldest_ready: datetime | None

@@ -8,15 +8,17 @@ from typing import Annotated
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from penstock.core.job import Ages, Counts, Queue
+from penstock.core.job import Ages, Counts, Queue, QueueQuery
 from penstock.core.lifecycle import State, Waiting
 from penstock.core.times import from_micros
 from penstock.core.token import Access
 from penstock.engine import Penstock
 from penstock.http.problems import RETRY_AFTER, Problem
 from penstock.http.routes import Call, route
+from penstock.server.aside import aside
 from penstock.server.leaving import until_gone
 from penstock.server.shapes import Name, SomeSeconds, seconds
+from penstock.server.survey import Survey
 
 _AGES = Annotated[list[SomeSeconds], Meta(min_length=1, max_length=10)]
 _COUNT = Annotated[int, Meta(ge=1, le=2**31 - 1)]
@@ -48,10 +50,37 @@ class QueueShape(msgspec.Struct, frozen=True, kw_only=True):
     oldest_ready_age: float | None
 
 
+class QueueListing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which queues to list, and which page of them."""
+
+    name: Annotated[Name, Meta(description="A text in the name.")] | None = None
+    after: Annotated[Name, Meta(description="The last name of the page before.")] | None = None
+    limit: Annotated[int, Meta(ge=1, le=1_000)] = 1_000
+
+    @property
+    def query(self) -> QueueQuery:
+        """The query for one queue more than the page has: it tells whether there is another."""
+        return QueueQuery(contains=self.name, after=self.after, limit=self.limit + 1)
+
+
 class QueueList(msgspec.Struct, frozen=True):
-    """Every queue, by name."""
+    """A page of queues, by name. `after` asks for the next one; it is null on the last."""
 
     queues: list[QueueShape]
+    after: str | None = None
+
+
+class QueueSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """What all queues have together: how many there are, how many are paused, jobs by state.
+
+    `oldest_ready_age` is for how many seconds the oldest ready job has been due.
+    """
+
+    queues: int
+    paused: int
+    states: dict[str, int]
+    waiting: dict[str, int]
+    oldest_ready_age: float | None
 
 
 class QueueChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -103,6 +132,7 @@ class QueueRoutes:
     def __init__(self, penstock: Penstock, stopping: asyncio.Event) -> None:
         self._penstock = penstock
         self._stopping = stopping
+        self._survey = Survey(penstock)
 
     @route(
         "GET",
@@ -110,11 +140,41 @@ class QueueRoutes:
         Access.READ,
         "List queues",
         answers={200: QueueList},
-        examples={"200": {"queues": [_EXAMPLE]}},
+        examples={"200": {"queues": [_EXAMPLE], "after": None}},
     )
-    async def page(self) -> QueueList:
-        """Every queue that has held a job or a setting, by name."""
-        return QueueList(await self._shapes(await self._penstock.queues()))
+    async def page(self, query: QueueListing) -> QueueList:
+        """The queues that have held a job or a setting, by name, in pages.
+
+        The cost grows with the page, not with the queues.
+        """
+        found = await self._penstock.queues(query.query)
+        page, more = found[: query.limit], len(found) > query.limit
+        return QueueList(await self._shapes(page), page[-1].name if more else None)
+
+    @route(
+        "GET",
+        "/api/v1/summary",
+        Access.READ,
+        "Sum up all queues",
+        answers={200: QueueSummary},
+        examples={
+            "200": {
+                "queues": 1,
+                "paused": 0,
+                **{name: _EXAMPLE[name] for name in ("states", "waiting", "oldest_ready_age")},
+            }
+        },
+    )
+    async def summary(self) -> QueueSummary:
+        """What all queues have together. With very many, it may be some seconds old."""
+        found = await self._survey.of_all()
+        return QueueSummary(
+            queues=found.queues,
+            paused=found.paused,
+            states=_states(found.counts),
+            waiting=_waiting(found.counts),
+            oldest_ready_age=_age(found.oldest_ready, from_micros(self._penstock.clock())),
+        )
 
     @route(
         "GET",
@@ -126,7 +186,7 @@ class QueueRoutes:
     )
     async def get(self, name: Name) -> QueueShape:
         """A queue with its limits and counts."""
-        found = [queue for queue in await self._penstock.queues() if queue.name == name]
+        found = await self._penstock.queues(QueueQuery(names=(name,)))
         if not found:
             raise Problem(404, f"there is no queue {name!r}")
         return (await self._shapes(found))[0]
@@ -210,10 +270,11 @@ class QueueRoutes:
         raise Problem(503, "the server stops; ask again", headers=RETRY_AFTER)
 
     async def _shapes(self, queues: list[Queue]) -> list[QueueShape]:
-        counts = await self._penstock.count()
-        oldest = await self._penstock.oldest_ready()
+        names = [queue.name for queue in queues]
+        counts = await self._penstock.count(names)
+        oldest = await self._penstock.oldest_ready(names)
         now = from_micros(self._penstock.clock())
-        return [_shape(queue, counts, oldest, now) for queue in queues]
+        return await aside(len(queues), _shapes, queues, counts, oldest, now)
 
 
 def _ages(given: float | list[float]) -> Ages:
@@ -228,13 +289,21 @@ def _ages_in_seconds(ages: Ages | None) -> float | list[float] | None:
     return seconds(ages)
 
 
-def _shape(
-    queue: Queue, counts: Counts, oldest: Mapping[str, datetime], now: datetime
-) -> QueueShape:
-    own = {
-        (state, waiting): n for (name, state, waiting), n in counts.items() if name == queue.name
-    }
-    since = oldest.get(queue.name)
+_Stages = Mapping[tuple[State, Waiting | None], int]
+
+
+def _shapes(
+    queues: list[Queue], counts: Counts, oldest: Mapping[str, datetime], now: datetime
+) -> list[QueueShape]:
+    stages: dict[str, dict[tuple[State, Waiting | None], int]] = {}
+    for (name, state, waiting), n in counts.items():
+        stages.setdefault(name, {})[state, waiting] = n
+    return [
+        _shape(queue, stages.get(queue.name, {}), oldest.get(queue.name), now) for queue in queues
+    ]
+
+
+def _shape(queue: Queue, stages: _Stages, since: datetime | None, now: datetime) -> QueueShape:
     return QueueShape(
         name=queue.name,
         paused=queue.paused,
@@ -245,10 +314,22 @@ def _shape(
         if queue.rate is None
         else RateShape(count=queue.rate[0], seconds=queue.rate[1].total_seconds()),
         promote_after=_ages_in_seconds(queue.promote_after),
-        states={
-            state.value: sum(n for (found, _), n in own.items() if found is state)
-            for state in State
-        },
-        waiting={waiting.value: own.get((State.PENDING, waiting), 0) for waiting in Waiting},
-        oldest_ready_age=None if since is None else max(0.0, (now - since).total_seconds()),
+        states=_states(stages),
+        waiting=_waiting(stages),
+        oldest_ready_age=_age(since, now),
     )
+
+
+def _states(stages: _Stages) -> dict[str, int]:
+    states = dict.fromkeys((state.value for state in State), 0)
+    for (state, _), n in stages.items():
+        states[state.value] += n
+    return states
+
+
+def _waiting(stages: _Stages) -> dict[str, int]:
+    return {waiting.value: stages.get((State.PENDING, waiting), 0) for waiting in Waiting}
+
+
+def _age(since: datetime | None, now: datetime) -> float | None:
+    return None if since is None else max(0.0, (now - since).total_seconds())

@@ -156,6 +156,8 @@ class Serving:
             # A store that may not be written is refused now, not with the first job: this changes
             # nothing, but has to be allowed to.
             await self._penstock.store.dismiss(())
+            if self._settings.metrics_queues is not None:
+                await self._penstock.store.series(self._settings.metrics_queues)
             await self._refuse_strangers()
             async with self._working():
                 # What is here now stays: a collector that walks all of it stops every request
