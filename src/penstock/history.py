@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from penstock.checks import check_name
 from penstock.core.errors import ConfigurationError
 from penstock.core.history import MINUTE, TOGETHER, Counters, Interval
+from penstock.core.job import QueueQuery
 from penstock.opening import Opened
 
 DIGESTED_AT_ONCE = 10_000
@@ -35,15 +36,15 @@ class History(Opened):
         self,
         since: datetime,
         until: datetime | None = None,
-        queue: str | Collection[str] | None = None,
+        queue: str | QueueQuery | Collection[str] | None = None,
         step: timedelta = MINUTE,
         *,
         together: bool = False,
     ) -> list[Interval]:
         """What has happened from `since` on, per queue and `step`, by time and queue.
 
-        Of one queue, of several, or of all; with `together`, all queues are one sum, under the
-        empty name, whose cost does not grow with the queues.
+        Of one queue, of several, of those that a query finds, or of all. With `together`, all
+        queues are one sum, under the empty name, whose cost does not grow with the queues.
 
         Steps are whole minutes and begin at multiples of themselves, in UTC: the first is the one
         that `since` lies in. Those in which nothing happened are left out. It is known for 8 days,
@@ -55,6 +56,8 @@ class History(Opened):
         if queue is not None:
             if together:
                 raise ConfigurationError("name queues, or ask for all of them together; not both")
+            if isinstance(queue, QueueQuery):
+                queue = [found.name for found in await self.store.queues(queue)]
             for name in [queue] if isinstance(queue, str) else queue:
                 check_name("queue", name)
         _check_step(step)

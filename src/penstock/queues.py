@@ -25,8 +25,9 @@ from penstock.core.job import (
     Queue,
     QueueQuery,
     QueueSettings,
+    QueueStatus,
 )
-from penstock.core.lifecycle import State
+from penstock.core.lifecycle import State, Waiting
 from penstock.core.limits import Limit
 from penstock.core.mirror import Mirror
 from penstock.core.times import from_micros
@@ -55,6 +56,22 @@ class Queues(Opened):
         if query.limit is not None:
             check_limit(query.limit)
         return await self.store.queues(query)
+
+    async def queue_statuses(self, query: QueueQuery = ALL_QUEUES) -> list[QueueStatus]:
+        """As `queues`, each with its jobs by state and since when its oldest ready one is due.
+
+        The cost grows with the queues of the answer.
+        """
+        found = await self.queues(query)
+        names = [queue.name for queue in found]
+        stages: dict[str, dict[tuple[State, Waiting | None], int]] = {name: {} for name in names}
+        for (name, state, waiting), n in (await self.store.count(names)).items():
+            stages[name][state, waiting] = n
+        oldest = await self.store.oldest_ready(names)
+        return [
+            QueueStatus(queue=one, counts=stages[one.name], oldest_ready=oldest.get(one.name))
+            for one in found
+        ]
 
     async def overall(self, without: Collection[str] = ()) -> Overall:
         """What all queues, but these, have together: how many there are, and jobs by state."""

@@ -21,6 +21,7 @@ from penstock.core.errors import (
     PenstockError,
     StoreError,
 )
+from penstock.core.job import QueueQuery
 from penstock.engine import Penstock, run_sync
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -30,6 +31,8 @@ App = Penstock | RemotePenstock
 DEFAULT_STORE = "sqlite:///penstock.db"
 SERVERS_FILE = "penstock-data/penstock.db"
 _LONGEST = 1e9
+# More than a shell shows.
+_COMPLETIONS = 1_000
 
 json_option = click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON document; errors as JSON on stderr."
@@ -140,7 +143,9 @@ def complete_queues(ctx: click.Context, _param: click.Parameter, incomplete: str
     """The queues of the store, for the shell; nothing if it cannot be read."""
     url = ctx.params.get("store") or os.environ.get("PENSTOCK_STORE") or DEFAULT_STORE
     with contextlib.suppress(PenstockError), reached(url) as app:
-        return [queue.name for queue in run_sync(app.queues()) if queue.name.startswith(incomplete)]
+        query = QueueQuery(contains=incomplete or None, limit=_COMPLETIONS)
+        names = [queue.name for queue in run_sync(app.queues(query))]
+        return [name for name in names if name.startswith(incomplete)]
     return []
 
 

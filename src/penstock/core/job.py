@@ -543,6 +543,41 @@ Counts = Mapping[tuple[str, State, Waiting | None], int]
 Tally = Mapping[State, int]
 
 
+Stages = Mapping[tuple[State, Waiting | None], int]
+"""How many jobs there are by state and, when pending, what they wait for."""
+
+
+class QueueStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """A queue with its limits, its jobs by state, and since when its oldest ready one is due."""
+
+    queue: Queue
+    counts: Stages
+    oldest_ready: datetime | None
+
+    @property
+    def states(self) -> dict[State, int]:
+        """How many jobs there are in each state, also where there are none."""
+        return by_state(self.counts)
+
+    @property
+    def waiting(self) -> dict[Waiting, int]:
+        """How many pending jobs there are by what they wait for."""
+        return {waiting: self.counts.get((State.PENDING, waiting), 0) for waiting in Waiting}
+
+    @property
+    def totals(self) -> dict[State | Waiting, int]:
+        """Both in one."""
+        return dict([*self.states.items(), *self.waiting.items()])
+
+
+def by_state(counts: Stages) -> dict[State, int]:
+    """How many jobs there are in each state, also where there are none."""
+    states = dict.fromkeys(State, 0)
+    for (state, _), n in counts.items():
+        states[state] += n
+    return states
+
+
 class Overall(msgspec.Struct, frozen=True, kw_only=True):
     """What many queues have together.
 
@@ -552,5 +587,5 @@ class Overall(msgspec.Struct, frozen=True, kw_only=True):
 
     queues: int
     paused: int
-    counts: Mapping[tuple[State, Waiting | None], int]
+    counts: Stages
     oldest_ready: datetime | None

@@ -1,14 +1,13 @@
 """Routes for queues: their limits and counts, pause, resume, drain."""
 
 import asyncio
-from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Annotated
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from penstock.core.job import Ages, Counts, Queue, QueueQuery
+from penstock.core.job import Ages, Queue, QueueQuery, QueueStatus, by_state
 from penstock.core.lifecycle import State, Waiting
 from penstock.core.times import from_micros
 from penstock.core.token import Access
@@ -147,9 +146,11 @@ class QueueRoutes:
 
         The cost grows with the page, not with the queues.
         """
-        found = await self._penstock.queues(query.query)
+        found = await self._penstock.queue_statuses(query.query)
         page, more = found[: query.limit], len(found) > query.limit
-        return QueueList(await self._shapes(page), page[-1].name if more else None)
+        now = from_micros(self._penstock.clock())
+        shapes = await aside(len(page), lambda: [_shape(one, now) for one in page])
+        return QueueList(shapes, page[-1].queue.name if more else None)
 
     @route(
         "GET",
@@ -171,8 +172,8 @@ class QueueRoutes:
         return QueueSummary(
             queues=found.queues,
             paused=found.paused,
-            states=_states(found.counts),
-            waiting=_waiting(found.counts),
+            states={state.value: n for state, n in by_state(found.counts).items()},
+            waiting={one.value: found.counts.get((State.PENDING, one), 0) for one in Waiting},
             oldest_ready_age=_age(found.oldest_ready, from_micros(self._penstock.clock())),
         )
 
@@ -186,10 +187,10 @@ class QueueRoutes:
     )
     async def get(self, name: Name) -> QueueShape:
         """A queue with its limits and counts."""
-        found = await self._penstock.queues(QueueQuery(names=(name,)))
+        found = await self._penstock.queue_statuses(QueueQuery(names=(name,)))
         if not found:
             raise Problem(404, f"there is no queue {name!r}")
-        return (await self._shapes(found))[0]
+        return _shape(found[0], from_micros(self._penstock.clock()))
 
     @route(
         "PATCH",
@@ -213,7 +214,7 @@ class QueueRoutes:
             rate=(rate.count, window) if isinstance(rate, RateShape) else rate,
             promote_after=_ages(promote) if isinstance(promote, float | list) else promote,
         )
-        return (await self._shapes([queue]))[0]
+        return await self._changed(queue)
 
     @route(
         "POST",
@@ -229,7 +230,7 @@ class QueueRoutes:
         """
         given = query.duration
         duration = None if given is None else timedelta(seconds=given)
-        return (await self._shapes([await self._penstock.pause(name, duration=duration)]))[0]
+        return await self._changed(await self._penstock.pause(name, duration=duration))
 
     @route(
         "POST",
@@ -240,7 +241,7 @@ class QueueRoutes:
     )
     async def resume(self, name: Name) -> QueueShape:
         """Start jobs of a queue again."""
-        return (await self._shapes([await self._penstock.resume(name)]))[0]
+        return await self._changed(await self._penstock.resume(name))
 
     @route(
         "POST",
@@ -269,12 +270,13 @@ class QueueRoutes:
             leaving.cancel()
         raise Problem(503, "the server stops; ask again", headers=RETRY_AFTER)
 
-    async def _shapes(self, queues: list[Queue]) -> list[QueueShape]:
-        names = [queue.name for queue in queues]
-        counts = await self._penstock.count(names)
-        oldest = await self._penstock.oldest_ready(names)
-        now = from_micros(self._penstock.clock())
-        return await aside(len(queues), _shapes, queues, counts, oldest, now)
+    async def _changed(self, queue: Queue) -> QueueShape:
+        """A queue as it was just set."""
+        found = await self._penstock.queue_statuses(QueueQuery(names=(queue.name,)))
+        status = QueueStatus(queue=queue, counts={}, oldest_ready=None)
+        if found:
+            status = msgspec.structs.replace(found[0], queue=queue)
+        return _shape(status, from_micros(self._penstock.clock()))
 
 
 def _ages(given: float | list[float]) -> Ages:
@@ -289,21 +291,8 @@ def _ages_in_seconds(ages: Ages | None) -> float | list[float] | None:
     return seconds(ages)
 
 
-_Stages = Mapping[tuple[State, Waiting | None], int]
-
-
-def _shapes(
-    queues: list[Queue], counts: Counts, oldest: Mapping[str, datetime], now: datetime
-) -> list[QueueShape]:
-    stages: dict[str, dict[tuple[State, Waiting | None], int]] = {}
-    for (name, state, waiting), n in counts.items():
-        stages.setdefault(name, {})[state, waiting] = n
-    return [
-        _shape(queue, stages.get(queue.name, {}), oldest.get(queue.name), now) for queue in queues
-    ]
-
-
-def _shape(queue: Queue, stages: _Stages, since: datetime | None, now: datetime) -> QueueShape:
+def _shape(status: QueueStatus, now: datetime) -> QueueShape:
+    queue = status.queue
     return QueueShape(
         name=queue.name,
         paused=queue.paused,
@@ -314,21 +303,10 @@ def _shape(queue: Queue, stages: _Stages, since: datetime | None, now: datetime)
         if queue.rate is None
         else RateShape(count=queue.rate[0], seconds=queue.rate[1].total_seconds()),
         promote_after=_ages_in_seconds(queue.promote_after),
-        states=_states(stages),
-        waiting=_waiting(stages),
-        oldest_ready_age=_age(since, now),
+        states={state.value: n for state, n in status.states.items()},
+        waiting={waiting.value: n for waiting, n in status.waiting.items()},
+        oldest_ready_age=_age(status.oldest_ready, now),
     )
-
-
-def _states(stages: _Stages) -> dict[str, int]:
-    states = dict.fromkeys((state.value for state in State), 0)
-    for (state, _), n in stages.items():
-        states[state.value] += n
-    return states
-
-
-def _waiting(stages: _Stages) -> dict[str, int]:
-    return {waiting.value: stages.get((State.PENDING, waiting), 0) for waiting in Waiting}
 
 
 def _age(since: datetime | None, now: datetime) -> float | None:
