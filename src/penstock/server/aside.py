@@ -2,17 +2,19 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
-# A thread costs about 0.1 ms; so many rows take a millisecond or two.
-_FEW = 100
+# A thread costs about 0.1 ms; so many rows take less than a millisecond.
+_FEW = 20
+# One at a time: several would take turns at the interpreter, and leave the event loop fewer.
+_thread = ThreadPoolExecutor(1, "penstock-aside")
 
 
-async def aside(size: int, compute: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+async def aside(size: int, compute: Callable[[], T]) -> T:
     """What this computes from `size` rows: here where they are few, else in a thread."""
     if size <= _FEW:
-        return compute(*args, **kwargs)
-    return await asyncio.to_thread(compute, *args, **kwargs)
+        return compute()
+    return await asyncio.get_running_loop().run_in_executor(_thread, compute)

@@ -69,7 +69,7 @@ class Metrics:
         up = Family("penstock_store_up", "gauge", "Whether the store answers.")
         up.add(1 if about_store else 0)
         families = [up, *about_store, *self._about_process()]
-        text = await asyncio.to_thread(render, families)
+        text = await aside(sum(map(len, families)), lambda: render(families))
         return Answer(200, text, ((b"content-type", CONTENT_TYPE),))
 
     async def _about_store(self) -> list[Family]:
@@ -90,16 +90,19 @@ class Metrics:
         counters = await penstock.counters()
         number = Family("penstock_queues", "gauge", "How many queues there are.")
         number.add(len(named) + others.queues)
-        return await aside(
-            len(named),
-            lambda: [
+        workers = await self._shown_workers(now)
+
+        def families() -> list[Family]:
+            return [
                 number,
                 _depths(counts),
                 _ages(oldest, now),
                 _paused(paused),
                 *_history(counters),
-            ],
-        ) + [*_workers(await self._shown_workers(now))]
+                *_workers(workers),
+            ]
+
+        return await aside(len(counts) + len(workers.all), families)
 
     async def _shown_workers(self, now: datetime) -> "_Workers":
         """Those that have a series of their own, which they keep while they are there."""

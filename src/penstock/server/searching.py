@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from penstock.core.job import Job, JobId, JobQuery
 from penstock.core.lifecycle import UNFINISHED, State
+from penstock.server.aside import aside
 from penstock.server.survey import Survey
 
 SEARCHED = 100_000
@@ -19,6 +20,8 @@ PATIENCE = 30.0
 # A page ends early rather than be larger: arguments may have a megabyte each.
 _PAGE_BYTES = 4_000_000
 _AT_ONCE = 50
+# Bytes of arguments that take about as long as a row of other things.
+_A_ROW = 1_000
 # In between, others have their turn. The first is short: mostly, it has enough that fits. The last
 # comes again and again while nothing is found.
 _STRETCHES = (1_000, 9_000, *[10_000] * 9)
@@ -104,7 +107,8 @@ class Search:
         """Which of these fit by what is shown of them; arguments may be large, and are decoded."""
         if self._query.text is None:
             return [True] * len(jobs)
-        return await asyncio.to_thread(lambda: [self._fits(job) for job in jobs])
+        size = sum(map(_size, jobs)) // _A_ROW
+        return await aside(size, lambda: [self._fits(job) for job in jobs])
 
     async def _is_narrow(self) -> bool:
         """Whether an index leads to few enough jobs, or the first that come fit anyway."""

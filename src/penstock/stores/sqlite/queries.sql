@@ -647,13 +647,29 @@ FROM held AS h WHERE h.key IS NOT NULL;
 -- Each priority of a queue has its oldest job at the beginning of its part of the index, and so
 -- has each tenant; what limits hold is asked for place by place.
 -- name: oldest_ready
-SELECT q.value, min((
+WITH RECURSIVE place (queue, priority) AS (
+    SELECT q.value, (
+        SELECT priority FROM penstock_job
+        WHERE queue = q.value AND stage = 0 AND tenant IS NULL AND held IS NULL
+        ORDER BY priority DESC LIMIT 1
+    )
+    FROM json_each(?1) AS q
+    UNION ALL
+    SELECT p.queue, (
+        SELECT priority FROM penstock_job
+        WHERE queue = p.queue AND priority < p.priority
+        AND stage = 0 AND tenant IS NULL AND held IS NULL
+        ORDER BY priority DESC LIMIT 1
+    )
+    FROM place AS p WHERE p.priority IS NOT NULL
+)
+SELECT p.queue, min((
     SELECT run_at FROM penstock_job
-    WHERE queue = q.value AND priority = p.value AND stage = 0 AND tenant IS NULL AND held IS NULL
+    WHERE queue = p.queue AND priority = p.priority
+    AND stage = 0 AND tenant IS NULL AND held IS NULL
     ORDER BY run_at LIMIT 1
 ))
-FROM json_each(?1) AS q CROSS JOIN json_each('[0,1,2,3,4,5,6,7,8,9,10]') AS p
-GROUP BY q.key;
+FROM place AS p WHERE p.priority IS NOT NULL GROUP BY p.queue;
 
 -- name: ready_queues
 SELECT json_group_array(queue) FROM penstock_total WHERE stage = 0 AND n > 0;
@@ -667,6 +683,10 @@ WITH RECURSIVE share (queue, priority, tenant) AS (
         ORDER BY tenant LIMIT 1
     )
     FROM json_each(?1) AS q CROSS JOIN json_each('[0,1,2,3,4,5,6,7,8,9,10]') AS p
+    WHERE EXISTS (
+        SELECT 1 FROM penstock_job
+        WHERE queue = q.value AND stage = 0 AND tenant IS NOT NULL AND held IS NULL
+    )
     UNION ALL
     SELECT s.queue, s.priority, (
         SELECT tenant FROM penstock_job
