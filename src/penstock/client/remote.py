@@ -342,8 +342,7 @@ class RemotePenstock:
 
     async def workers(self) -> list[WorkerInfo]:
         """Who works on the store, busy or idle."""
-        found = shapes.several(await self._ask(_WORKERS), "workers")
-        return [shapes.read(one, WorkerInfo) for one in found]
+        return [shapes.read(one, WorkerInfo) for one in await self._listed(_WORKERS, "workers")]
 
     async def scopes(self) -> frozenset[Access]:
         """What the token is good for; everything where the server asks for none."""
@@ -352,7 +351,7 @@ class RemotePenstock:
 
     async def schedules(self) -> list[Schedule]:
         """Every schedule, by name; of its job, the task and the queue."""
-        return list(map(shapes.schedule, shapes.several(await self._ask(_SCHEDULES), "schedules")))
+        return [shapes.schedule(one) for one in await self._listed(_SCHEDULES, "schedules")]
 
     async def run_now(self, name: str) -> Job:
         """Enqueue the job of a schedule at once; its rhythm goes on as before."""
@@ -459,6 +458,15 @@ class RemotePenstock:
             "POST", _of_queue(queue, "/drain"), params={"timeout": time}, patience=time
         )
         return shapes.read(await self._line.ask(request, Body), Drained)
+
+    async def _listed(self, path: str, name: str) -> list[Body]:
+        """What is on all pages of a list by name."""
+        answer = await self._ask(path)
+        found = shapes.several(answer, name)
+        while (after := answer.get("after")) is not None:
+            answer = await self._ask(path, {"after": after})
+            found += shapes.several(answer, name)
+        return found
 
     async def _ask(self, path: str, params: Mapping[str, Any] | None = None) -> Body:
         return await self._line.ask(Request("GET", path, params=params), Body)

@@ -16,7 +16,7 @@ from penstock.http.problems import RETRY_AFTER, Problem
 from penstock.http.routes import Call, route
 from penstock.server.aside import aside
 from penstock.server.leaving import until_gone
-from penstock.server.shapes import Name, SomeSeconds, seconds
+from penstock.server.shapes import Name, NamePage, SomeSeconds, seconds
 from penstock.server.survey import Survey
 
 _AGES = Annotated[list[SomeSeconds], Meta(min_length=1, max_length=10)]
@@ -47,19 +47,6 @@ class QueueShape(msgspec.Struct, frozen=True, kw_only=True):
     states: dict[str, int]
     waiting: dict[str, int]
     oldest_ready_age: float | None
-
-
-class QueueListing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which queues to list, and which page of them."""
-
-    name: Annotated[Name, Meta(description="A text in the name.")] | None = None
-    after: Annotated[Name, Meta(description="The last name of the page before.")] | None = None
-    limit: Annotated[int, Meta(ge=1, le=1_000)] = 1_000
-
-    @property
-    def query(self) -> QueueQuery:
-        """The query for one queue more than the page has: it tells whether there is another."""
-        return QueueQuery(contains=self.name, after=self.after, limit=self.limit + 1)
 
 
 class QueueList(msgspec.Struct, frozen=True):
@@ -141,12 +128,13 @@ class QueueRoutes:
         answers={200: QueueList},
         examples={"200": {"queues": [_EXAMPLE], "after": None}},
     )
-    async def page(self, query: QueueListing) -> QueueList:
+    async def page(self, query: NamePage) -> QueueList:
         """The queues that have held a job or a setting, by name, in pages.
 
         The cost grows with the page, not with the queues.
         """
-        found = await self._penstock.queue_statuses(query.query)
+        one_more = QueueQuery(contains=query.name, after=query.after, limit=query.limit + 1)
+        found = await self._penstock.queue_statuses(one_more)
         page, more = found[: query.limit], len(found) > query.limit
         now = from_micros(self._penstock.clock())
         shapes = await aside(len(page), lambda: [_shape(one, now) for one in page])

@@ -22,7 +22,8 @@ export async function show(view) {
   // Which page of the queues: their history is asked for in the same way.
   const page = { name: view.params.name, after: view.params.after, limit: PAGE };
   const input = h("input", { type: "search", id: "queue-name", name: "name", placeholder: "a part of the name", value: page.name || "", "data-first": true });
-  const search = h("form", { role: "search", "aria-label": "Find a queue", onsubmit: (event) => { event.preventDefault(); view.go({ ...view.params, name: input.value.trim(), after: "" }); } },
+  const find = h("div");
+  const search = h("form.panel", { role: "search", "aria-label": "Find a queue", onsubmit: (event) => { event.preventDefault(); view.go({ ...view.params, name: input.value.trim(), after: "" }); } },
     h("div.body", {}, h("div.fields", {}, h("label", {}, "Name", input), h("button", {}, "Find"))));
   const choose = switcher("Charts by", Object.keys(STEPS).map((one) => [one, one]), by, (value) => view.go({ ...view.params, by: value === "minute" ? "" : value }));
   const title = head("Overview", only && h("span.chip", {}, `charts of ${only}`), only && h("a.button", { href: to("/", { ...view.params, queue: "" }) }, "All queues"), h("span.dim", {}, "Charts by"), choose);
@@ -38,11 +39,11 @@ export async function show(view) {
     keyed(queues.rows, rows, (row) => row.queue.name, (row) => queueRow(view, row));
     queues.hidden = !rows.length;
     replace(none, !rows.length && (page.name || page.after ? empty("No queue is called so", "Names are compared letter by letter.") : empty("No queue yet", "A queue appears with its first job.")));
-    search.hidden = !page.name && !page.after && !found.after;
+    if (!find.hasChildNodes() && (page.name || page.after || found.after)) replace(find, search); // once: it may have the focus
     replace(more, (found.after || page.after) && h("div.pages", {}, h("span", {}, page.name ? `Queues with “${page.name}” in their name.` : `${number(rows.length)} of ${plural(summary.queues, "queue")}, by name.`),
       page.after && h("a.button", { href: to("/", { ...view.params, after: "" }) }, "First"), found.after && h("a.button", { "data-next": "", href: to("/", { ...view.params, after: found.after }) }, "More")));
   });
-  replace(view.root, title, tiles, panel("Queues", h("div", {}, search, queues, none, more)), charts);
+  replace(view.root, title, tiles, find, panel("Queues", h("div", {}, queues, none, more)), charts);
   await view.every(10, async () => {
     const [step, n] = STEPS[by];
     const since = new Date((Math.floor(clock() / 1000 / step) - n + 1) * step * 1000);
