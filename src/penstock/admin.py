@@ -20,6 +20,7 @@ from penstock.core.job import (
     Job,
     JobId,
     JobQuery,
+    QueueQuery,
     Record,
     Retention,
     asked,
@@ -241,9 +242,8 @@ class Administration(Opened):
         _check_query(query)
         export = await _aside(files.Export, path, await self._header("export"))
         try:
-            queues = await self.store.queues()
-            if query.queue is not None:
-                queues = [queue for queue in queues if queue.name == query.queue]
+            named = None if query.queue is None else (query.queue,)
+            queues = await self.store.queues(QueueQuery(names=named))
             await _aside(export.write, [files.QueueLine(queue=queue) for queue in queues])
             done = Bulk()
             walk = await _Walk.over(self.store, query)

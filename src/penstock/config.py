@@ -55,6 +55,8 @@ class Server(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """The origins of web pages that may call this server."""
     secret_fields: tuple[str, ...] = ("password", "passwd", "secret", "api_key", "access_token")
     """The fields of arguments and results whose values are not shown."""
+    metrics_queues: Annotated[int, msgspec.Meta(ge=1, le=10_000)] | None = None
+    """How many queues /metrics shows by name; the store keeps it, 100 if nobody ever said so."""
 
 
 class Setting(msgspec.Struct, frozen=True):

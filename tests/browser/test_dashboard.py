@@ -232,6 +232,7 @@ def test_search_through_many_jobs_goes_on_by_itself(
     site: Site, page: Page, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(searching, "_STRETCHES", (5,))
+    monkeypatch.setattr(searching, "PATIENCE", 0.0)
     [wanted] = enqueue(site, new(key="needle"))
     enqueue(site, *[new()] * 42)
     page.clock.install()  # it stands still: patience does not end
@@ -256,6 +257,7 @@ def test_long_search_says_how_far_it_came_and_goes_on_when_asked(
     site: Site, page: Page, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(searching, "_STRETCHES", (5,))
+    monkeypatch.setattr(searching, "PATIENCE", 0.0)
     [wanted] = enqueue(site, new(key="needle"))
     enqueue(site, *[new()] * 42)
     page.add_init_script(HASTY)

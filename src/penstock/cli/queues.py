@@ -17,10 +17,12 @@ from penstock.cli.store import (
     doubt_queue,
     on_store,
     parse_seconds,
+    queue_exists,
     reached,
+    some_queues,
     suggest,
 )
-from penstock.core.job import Ages, Counts, Queue
+from penstock.core.job import Ages, Queue, QueueQuery, QueueStatus
 from penstock.core.lifecycle import State, Waiting
 from penstock.core.limits import Limit
 from penstock.core.seal import describe
@@ -29,6 +31,7 @@ from penstock.queues import Drained
 
 queue_argument = click.argument("queue")
 _MAX_LIMIT = 10**12
+_SHOWN = 100
 _NUMBERS = ("max_pending", "concurrency")
 _PENDING = State.PENDING
 _RARE = (Waiting.SCHEDULED, Waiting.BLOCKED, State.CANCELLED, State.SUPERSEDED)
@@ -65,22 +68,36 @@ def _parse_ages(
 
 
 @click.command("status")
+@click.option("--name", metavar="TEXT", help="Only queues with this text in their name.")
+@click.option("--after", metavar="QUEUE", help="Only queues behind this one, by name.")
+@click.option(
+    "--limit",
+    type=click.IntRange(1),
+    help=f"At most so many queues. A table has {_SHOWN} unless told otherwise, JSON has all.",
+)
 @on_store
-def show_status(*, store: str, as_json: bool) -> None:
+def show_status(
+    *, name: str | None, after: str | None, limit: int | None, store: str, as_json: bool
+) -> None:
     """Count the jobs of each queue by state, and the workers.
 
     Pending jobs are also counted by what they wait for: ready for a worker, scheduled for later,
     or blocked by an earlier job of their key.
     """
+    if limit is None and not as_json:
+        limit = _SHOWN
+    one_more = None if limit is None else limit + 1
+    query = QueueQuery(contains=name, after=after, limit=one_more)
     with reached(store) as app:
-        queues = run_sync(app.queues())
-        counts = run_sync(app.count())
+        found = run_sync(app.queue_statuses(query))
+        more = limit is not None and len(found) > limit
+        total = run_sync(app.overall()).queues if more else len(found)
         limits = run_sync(app.limits()) if isinstance(app, Penstock) else None
         workers = run_sync(app.workers())
         seal = run_sync(app.store.sealed()) if isinstance(app, Penstock) else None
     silent = sum(worker.is_silent(datetime.now(UTC)) for worker in workers)
     alive = len(workers) - silent
-    summaries = [_summary(queue, counts) for queue in queues]
+    summaries = [_summary(status) for status in found[:limit]]
     if as_json:
         counted = {"alive": alive, "silent": silent}
         sealed = None if seal is None else {"passage": seal.passage, "place": seal.place}
@@ -94,12 +111,16 @@ def show_status(*, store: str, as_json: bool) -> None:
             }
         )
         return
-    if queues:
+    if summaries:
         _print_status(summaries)
-    else:
+    elif name is None and after is None:
         click.echo("No queue has held a job yet.")
-    for limit in limits or ():
-        click.echo(shown(_limit_text(limit)))
+    else:
+        click.echo("No queue is called so.")
+    if more:
+        click.echo(_more_text(summaries[-1]["name"], len(summaries), total, name))
+    for held in limits or ():
+        click.echo(shown(_limit_text(held)))
     click.echo(_workers_text(alive, silent))
     if seal is not None:
         text = describe(seal)
@@ -118,11 +139,16 @@ def _limit_text(limit: Limit) -> str:
     return f"Of {what}, at most {limit.concurrency:,} run at a time."
 
 
-def _summary(queue: Queue, counts: Counts) -> dict[str, Any]:
+def _more_text(last: str, shown_here: int, total: int, name: str | None) -> str:
+    narrowed = f" --name {shlex.quote(name)}" if name else ""
+    on = suggest(f"status{narrowed} --after {shlex.quote(last)}")
+    search = "" if name else " To search by name: --name TEXT."
+    return shown(f"{shown_here:,} queues of {total:,}; for the next ones: {on}.{search}")
+
+
+def _summary(status: QueueStatus) -> dict[str, Any]:
     """A queue with its counts by state, and of the pending by what they wait for."""
-    own = {
-        (state, waiting): n for (name, state, waiting), n in counts.items() if name == queue.name
-    }
+    queue = status.queue
     return {
         "name": queue.name,
         "paused": queue.paused,
@@ -131,11 +157,8 @@ def _summary(queue: Queue, counts: Counts) -> dict[str, Any]:
         "concurrency": queue.concurrency,
         "rate": queue.rate,
         "promote_after": queue.promote_after,
-        "states": {
-            state.value: sum(n for (found, _), n in own.items() if found is state)
-            for state in State
-        },
-        "waiting": {waiting.value: own.get((State.PENDING, waiting), 0) for waiting in Waiting},
+        "states": {state.value: n for state, n in status.states.items()},
+        "waiting": {waiting.value: n for waiting, n in status.waiting.items()},
     }
 
 
@@ -319,9 +342,8 @@ def _drain_text(drained: Drained) -> str:
 
 def require_queue(app: App, name: str) -> None:
     """Raise `QueueNotFound` for a queue that has held neither a job nor a setting."""
-    names = [queue.name for queue in run_sync(app.queues())]
-    if name not in names:
-        error = QueueNotFound(f"there is no queue {name!r}{did_you_mean(name, names)}")
+    if not queue_exists(app, name):
+        error = QueueNotFound(f"there is no queue {name!r}{did_you_mean(name, some_queues(app))}")
         error.add_note(suggest("status"))
         raise error
 

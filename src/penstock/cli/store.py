@@ -25,6 +25,7 @@ from penstock.core.errors import (
     PenstockError,
     StoreError,
 )
+from penstock.core.job import QueueQuery
 from penstock.engine import Penstock, run_sync
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -38,6 +39,8 @@ _LARGEST_ID = 2**63 - 1
 _NUMBER = re.compile("[0-9]{1,19}")
 # Longer texts are not worth comparing with the names that exist.
 _LONGEST_NAME = 200
+# More than a shell shows.
+_COMPLETIONS = 1_000
 
 json_option = click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON document; errors as JSON on stderr."
@@ -307,7 +310,9 @@ def complete_queues(ctx: click.Context, _param: click.Parameter, incomplete: str
     named = (os.environ.get(name) for name in ("PENSTOCK_URL", "PENSTOCK_STORE"))
     url = next(filter(None, (*given, *named)), DEFAULT_STORE)
     with contextlib.suppress(PenstockError), reached(url) as app:
-        return [queue.name for queue in run_sync(app.queues()) if queue.name.startswith(incomplete)]
+        query = QueueQuery(contains=incomplete or None, limit=_COMPLETIONS)
+        names = [queue.name for queue in run_sync(app.queues(query))]
+        return [name for name in names if name.startswith(incomplete)]
     return []
 
 
@@ -328,10 +333,19 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 def doubt_queue(app: App, name: str) -> str | None:
     """What to say of a queue that does not exist: allowed, and most often a typing error."""
-    names = [queue.name for queue in run_sync(app.queues())]
-    if name in names:
+    if queue_exists(app, name):
         return None
-    return f"no queue {name!r} exists yet{did_you_mean(name, names)}"
+    return f"no queue {name!r} exists yet{did_you_mean(name, some_queues(app))}"
+
+
+def queue_exists(app: App, name: str) -> bool:
+    """Whether a queue has held a job or a setting."""
+    return bool(run_sync(app.queues(QueueQuery(names=(name,)))))
+
+
+def some_queues(app: App) -> list[str]:
+    """The names of the queues, to compare a mistyped one with; only the first of very many."""
+    return [queue.name for queue in run_sync(app.queues(QueueQuery(limit=_COMPLETIONS)))]
 
 
 def _actor() -> str:

@@ -514,6 +514,30 @@ class Queue(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     promote_after: Ages | None = None
 
 
+class QueueQuery(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Which queues to list, by name; every field narrows.
+
+    `names` are exact, unknown ones are left out. `contains` is a text in the name. A page begins
+    behind the name `after` and has at most `limit` queues.
+    """
+
+    names: tuple[str, ...] | None = None
+    contains: str | None = None
+    after: str | None = None
+    limit: int | None = None
+
+    def wants(self, name: str) -> bool:
+        """Whether a queue of this name is meant, on whatever page behind `after`."""
+        return (
+            (self.names is None or name in self.names)
+            and (self.contains is None or self.contains in name)
+            and (self.after is None or name > self.after)
+        )
+
+
+ALL_QUEUES = QueueQuery()
+
+
 class QueueSettings(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What to change about a queue; what is unset stays."""
 
@@ -561,3 +585,51 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 Counts = Mapping[tuple[str, State, Waiting | None], int]
 Tally = Mapping[State, int]
+
+
+Stages = Mapping[tuple[State, Waiting | None], int]
+"""How many jobs there are by state and, when pending, what they wait for."""
+
+
+class QueueStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """A queue with its limits, its jobs by state, and since when its oldest ready one is due."""
+
+    queue: Queue
+    counts: Stages
+    oldest_ready: datetime | None
+
+    @property
+    def states(self) -> dict[State, int]:
+        """How many jobs there are in each state, also where there are none."""
+        return by_state(self.counts)
+
+    @property
+    def waiting(self) -> dict[Waiting, int]:
+        """How many pending jobs there are by what they wait for."""
+        return {waiting: self.counts.get((State.PENDING, waiting), 0) for waiting in Waiting}
+
+    @property
+    def totals(self) -> dict[State | Waiting, int]:
+        """Both in one."""
+        return dict([*self.states.items(), *self.waiting.items()])
+
+
+def by_state(counts: Stages) -> dict[State, int]:
+    """How many jobs there are in each state, also where there are none."""
+    states = dict.fromkeys(State, 0)
+    for (state, _), n in counts.items():
+        states[state] += n
+    return states
+
+
+class Overall(msgspec.Struct, frozen=True, kw_only=True):
+    """What many queues have together.
+
+    `queues` is how many there are, `paused` how many of them are paused. `oldest_ready` is since
+    when the job that is ready for the longest has been due.
+    """
+
+    queues: int
+    paused: int
+    counts: Stages
+    oldest_ready: datetime | None

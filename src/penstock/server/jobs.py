@@ -21,6 +21,7 @@ from penstock.server import shapes
 from penstock.server.searching import Search
 from penstock.server.secrets import Secrets
 from penstock.server.shapes import Id, Key, Name, Priority, Text
+from penstock.server.survey import Survey
 
 _NEWEST = 1_000
 _NEWEST_LINES = 100
@@ -91,6 +92,7 @@ class JobListing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     after: Annotated[Id, Meta(description="The last id of the page before.")] | None = None
     newest_first: bool = True
     limit: Annotated[int, Meta(ge=1, le=1_000)] = 100
+    timeout: Annotated[float, Meta(ge=0, le=30, description="Seconds to search for a match.")] = 10
 
 
 class LogListing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -118,6 +120,7 @@ class JobRoutes:
     def __init__(self, penstock: Penstock, secrets: Secrets) -> None:
         self._penstock = penstock
         self._secrets = secrets
+        self._survey = Survey(penstock)
 
     @route(
         "POST",
@@ -181,11 +184,13 @@ class JobRoutes:
         """Jobs that fit, newest first unless asked otherwise, in pages.
 
         No job comes twice and none that was there throughout is left out, whatever changes
-        between two pages. A page may be shorter than its limit, or empty, and still have an
-        `after`: where its jobs are very large, or where 100,000 were looked at and few fit.
+        between two pages. A page may be shorter than its limit and still have an `after`: where
+        its jobs are very large, or where 100,000 were looked at and few fit. It is empty only
+        where none was found within `timeout` seconds.
         """
         wanted = _query(query)
-        search = Search(self._penstock, wanted, query.limit, partial(self._shows, wanted))
+        shows = partial(self._shows, wanted)
+        search = Search(self._survey, wanted, query.limit, shows, query.timeout)
         after = await search.run()
         return shapes.JobPage([shapes.job_shape(one, self._secrets) for one in search.found], after)
 

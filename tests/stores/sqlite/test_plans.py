@@ -23,6 +23,7 @@ SMALL = {
     "penstock_turn",
     "penstock_token",
     "penstock_counter",
+    "penstock_series",
     "penstock_worker",
     "penstock_seal",
 }
@@ -281,7 +282,7 @@ def test_oldest_ready_job_is_found_without_a_look_at_the_others(
             return 0
 
         connection.set_progress_handler(count, 1)
-        assert connection.execute(SQL[query]).fetchall() == [("q", 1)]
+        assert connection.execute(SQL[query], ('["q"]',)).fetchall() == [("q", 1)]
         connection.set_progress_handler(None, 1)
         return done[0]
 

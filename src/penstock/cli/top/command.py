@@ -12,6 +12,7 @@ from penstock.cli.store import App, is_server, on_store, opened, reached
 from penstock.cli.top.feed import Feed
 from penstock.client.remote import RemotePenstock
 from penstock.core.errors import ConfigurationError
+from penstock.core.job import ALL_QUEUES
 from penstock.engine import run_sync
 
 _ANSWER_TIME = timedelta(seconds=10)
@@ -31,7 +32,7 @@ def show_top(*, light: bool | None, store: str, as_json: bool) -> None:
     """
     if as_json:
         with reached(store) as app:
-            found = run_sync(Feed(app).overview(datetime.now(UTC)))
+            found = run_sync(Feed(app, ALL_QUEUES).overview(datetime.now(UTC)))
         emit({"queues": found.figures, "workers": found.workers})
         return
     if not (sys.stdin.isatty() and sys.stdout.isatty()):

@@ -51,7 +51,7 @@ async function load(page) {
 
 async function step(page) {
   const { turn } = page;
-  const found = await page.view.get("/api/v1/jobs", { ...page.asked, after: page.next, limit: LIMIT - page.jobs.length });
+  const found = await page.view.get("/api/v1/jobs", { ...page.asked, after: page.next, limit: LIMIT - page.jobs.length, timeout: 1 });
   if (turn !== page.turn) return; // it has begun anew meanwhile
   page.jobs = [...page.jobs, ...found.jobs];
   page.next = found.after;

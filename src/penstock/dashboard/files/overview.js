@@ -9,6 +9,7 @@ import { chart, redraw } from "/dashboard/charts.js";
 // How long a step is, and how many are shown.
 const STEPS = { minute: [60, 60], hour: [3600, 48], day: [86400, 8] };
 const RECENT = 300;
+const PAGE = 50;
 
 export async function show(view) {
   const by = STEPS[view.params.by] ? view.params.by : "minute";
@@ -17,27 +18,42 @@ export async function show(view) {
   const charts = h("div.grid.three");
   const queues = table("Queues", ["Queue", ["Waiting jobs", "number"], ["Running jobs", "number"], ["Oldest waiting", "number"], ["Jobs in", "number"], ["Attempts ended", "number"], "Utilisation", ["Time to empty", "number"], ["Failed jobs", "number"], ""]);
   const none = h("div");
+  const more = h("div");
+  // Which page of the queues: their history is asked for in the same way.
+  const page = { name: view.params.name, after: view.params.after, limit: PAGE };
+  const input = h("input", { type: "search", id: "queue-name", name: "name", placeholder: "a part of the name", value: page.name || "", "data-first": true });
+  const find = h("div");
+  const search = h("form.panel", { role: "search", "aria-label": "Find a queue", onsubmit: (event) => { event.preventDefault(); view.go({ ...view.params, name: input.value.trim(), after: "" }); } },
+    h("div.body", {}, h("div.fields", {}, h("label", {}, "Name", input), h("button", {}, "Find"))));
   const choose = switcher("Charts by", Object.keys(STEPS).map((one) => [one, one]), by, (value) => view.go({ ...view.params, by: value === "minute" ? "" : value }));
-  const title = head("Overview", only && h("span.chip", {}, `charts of ${only}`), only && h("a.button", { href: to("/", { by: view.params.by }) }, "All queues"), h("span.dim", {}, "Charts by"), choose);
+  const title = head("Overview", only && h("span.chip", {}, `charts of ${only}`), only && h("a.button", { href: to("/", { ...view.params, queue: "" }) }, "All queues"), h("span.dim", {}, "Charts by"), choose);
   await view.every(3, async () => {
-    const [found, workers, recent] = await Promise.all([
-      view.get("/api/v1/queues"), view.get("/api/v1/workers"),
-      view.get("/api/v1/history", { since: new Date(clock() - RECENT * 1000).toISOString(), step: 60 }),
+    const lately = { since: new Date(clock() - RECENT * 1000).toISOString(), step: 60 };
+    const [found, workers, recent, all, summary] = await Promise.all([
+      view.get("/api/v1/queues", page), view.get("/api/v1/workers"),
+      view.get("/api/v1/history", { ...lately, ...page }), view.get("/api/v1/history", { ...lately, together: true }), view.get("/api/v1/summary"),
     ]);
     const rates = recentRates(recent);
-    drawTiles(tiles, found.queues, workers.workers, rates);
+    drawTiles(tiles, summary, workers.workers, recentRates(all)[null] || [0, 0]);
     const rows = found.queues.map((queue) => ({ queue, rates: rates[queue.name] || [0, 0], slots: slotsOf(queue, workers.workers) }));
     const unit = rateUnit(rows.flatMap((row) => row.rates)); // one for all, so that rows can be compared
     for (const row of rows) row.unit = unit;
     keyed(queues.rows, rows, (row) => row.queue.name, (row) => queueRow(view, row));
     queues.hidden = !rows.length;
-    replace(none, !rows.length && empty("No queue yet", "A queue appears with its first job."));
+    replace(none, !rows.length && (page.name || page.after ? empty("No queue is called so", "Names are compared letter by letter.") : empty("No queue yet", "A queue appears with its first job.")));
+    if (!find.hasChildNodes() && (page.name || page.after || found.after)) replace(find, search); // once: it may have the focus
+    replace(more, (found.after || page.after) && h("div.pages", {}, h("span", {}, page.name ? `Queues with “${page.name}” in their name.` : `${number(rows.length)} of ${plural(summary.queues, "queue")}, by name.`),
+      page.after && h("a.button", { href: to("/", { ...view.params, after: "" }) }, "First"), found.after && h("a.button", { "data-next": "", href: to("/", { ...view.params, after: found.after }) }, "More")));
   });
-  replace(view.root, title, tiles, panel("Queues", h("div", {}, queues, none)), charts);
+  replace(view.root, title, tiles, find, panel("Queues", h("div", {}, queues, none, more)), charts);
   await view.every(10, async () => {
     const [step, n] = STEPS[by];
     const since = new Date((Math.floor(clock() / 1000 / step) - n + 1) * step * 1000);
-    drawCharts(view, charts, await view.get("/api/v1/history", { since: since.toISOString(), step }), since, step, n);
+    const time = { since: since.toISOString(), step };
+    const [drawn, each] = await Promise.all([
+      view.get("/api/v1/history", only ? { ...time, queue: only } : { ...time, together: true }), view.get("/api/v1/history", { ...time, ...page }),
+    ]);
+    drawCharts(view, charts, drawn, each, since, step, n);
   });
 }
 
@@ -62,19 +78,15 @@ function slotsOf(queue, workers) {
   return { workers: taking.length, slots: queue.concurrency ? Math.min(queue.concurrency, slots || queue.concurrency) : slots };
 }
 
-function drawTiles(tiles, queues, workers, rates) {
-  const sum = (state) => queues.reduce((n, queue) => n + queue.states[state], 0);
-  const waiting = (why) => queues.reduce((n, queue) => n + queue.waiting[why], 0);
+function drawTiles(tiles, { states, waiting, oldest_ready_age: oldest }, workers, all) {
   const silent = workers.filter((one) => one.silent).length;
-  const all = Object.values(rates).reduce(([a, b], [c, d]) => [a + c, b + d], [0, 0]);
   const unit = rateUnit(all);
-  const ages = queues.map((queue) => queue.oldest_ready_age).filter((age) => age !== null);
   const shown = [
-    ["Waiting jobs", compact(sum("pending")), `${compact(waiting("ready"))} ready, ${compact(waiting("scheduled"))} scheduled, ${compact(waiting("blocked"))} blocked`, to("/jobs", { state: "pending" })],
-    ["Running jobs", compact(sum("running")), "right now", to("/jobs", { state: "running" })],
-    ["Oldest waiting", ages.length ? span(Math.max(...ages)) : "–", "ready and not begun", to("/jobs", { state: "pending" })],
+    ["Waiting jobs", compact(states.pending), `${compact(waiting.ready)} ready, ${compact(waiting.scheduled)} scheduled, ${compact(waiting.blocked)} blocked`, to("/jobs", { state: "pending" })],
+    ["Running jobs", compact(states.running), "right now", to("/jobs", { state: "running" })],
+    ["Oldest waiting", oldest === null ? "–" : span(oldest), "ready and not begun", to("/jobs", { state: "pending" })],
     ["Attempts ended", rate(all[1], unit), `${rate(all[0], unit)} jobs in, lately`, to("/store")],
-    ["Failed jobs", compact(sum("failed")), "kept until retried or removed", to("/jobs", { state: "failed" })],
+    ["Failed jobs", compact(states.failed), "kept until retried or removed", to("/jobs", { state: "failed" })],
     ["Workers", number(workers.length - silent), silent ? `${silent} silent` : "all heard of", to("/workers")],
   ];
   keyed(tiles, shown, ([name]) => name, ([name, big, sub, href]) => h("a.tile", { href }, h("span.name", {}, name), h("span.big", {}, big), h("span.sub", {}, sub)));
@@ -125,20 +137,20 @@ async function pause(view, queue) {
 
 // Charts
 
-function drawCharts(view, parent, history, since, step, n) {
-  const only = view.params.queue;
+function drawCharts(view, parent, history, each, since, step, n) {
   const times = Array.from({ length: n }, (_, i) => new Date(since.getTime() + i * step * 1000));
   const at = (iso) => Math.round((Date.parse(iso) - since.getTime()) / 1000 / step);
   const zeros = () => new Array(n).fill(0);
   const into = zeros(), done = zeros(), bad = zeros();
   const waits = times.map(() => null), runs = times.map(() => null);
   const spreads = new Map();
+  for (const one of each.intervals) {
+    const spread = spreads.get(one.queue) || {};
+    spreads.set(one.queue, { wait: added(spread.wait, one.wait.buckets), run: added(spread.run, one.run.buckets) });
+  }
   for (const one of history.intervals) {
     const i = at(one.at);
     if (i < 0 || i >= n) continue;
-    const spread = spreads.get(one.queue) || {};
-    spreads.set(one.queue, { wait: added(spread.wait, one.wait.buckets), run: added(spread.run, one.run.buckets) });
-    if (only && one.queue !== only) continue;
     into[i] += one.counts.enqueued || 0;
     done[i] += one.counts.done || 0;
     bad[i] += (one.counts.failed || 0) + (one.counts.expired || 0);
@@ -150,7 +162,7 @@ function drawCharts(view, parent, history, since, step, n) {
   const say = { say: (v) => compact(Math.round(v * 10) / 10), sayTime, exact: number, sayStep };
   const p95 = (list) => list.map((buckets) => (buckets ? quantile(buckets, history.bounds, 0.95) : null));
   const unit = { 60: "minute", 3600: "hour", 86400: "day" }[step];
-  const whole = panel("Wait and run time of attempts by queue", percentiles(view, spreads, history.bounds));
+  const whole = panel("Wait and run time of attempts by queue", percentiles(view, spreads, history));
   whole.classList.add("whole");
   redraw(parent, () => replace(parent,
     panel(`Jobs per ${unit}`, body(chart("Jobs enqueued and done", times, [{ name: "jobs enqueued", kind: "c-in", values: into }, { name: "jobs done", kind: "c-out", values: done, second: true }], say))),
@@ -161,16 +173,16 @@ function drawCharts(view, parent, history, since, step, n) {
 
 const PARTS = [0.5, 0.95, 0.99];
 
-/** A row for all queues and one for each; the name of a queue leads to its charts. */
-function percentiles(view, spreads, bounds) {
+/** A row for all queues and one for each of the page; the name of a queue leads to its charts. */
+function percentiles(view, spreads, { bounds, intervals }) {
   const total = { wait: null, run: null };
-  for (const one of spreads.values()) for (const kind of ["wait", "run"]) total[kind] = added(total[kind], one[kind]);
+  for (const one of intervals) for (const kind of ["wait", "run"]) total[kind] = added(total[kind], one[kind].buckets);
   const cells = (kind, buckets) => PARTS.map((p) => cell(`${kind} p${p * 100}`, "number", buckets && buckets.some(Boolean) ? span(quantile(buckets, bounds, p)) : "–"));
   const row = (name, { wait, run }) => h("tr", {}, cell("", "wide", name), cells("Wait", wait), cells("Run", run), cell("Attempts", "number", number((run || []).reduce((a, b) => a + b, 0))));
-  const link = (name) => h("a", { href: to("/", { by: view.params.by, queue: name }), "aria-current": name === view.params.queue ? "true" : null, title: `Charts of ${name}` }, name);
+  const link = (name) => h("a", { href: to("/", { ...view.params, queue: name }), "aria-current": name === view.params.queue ? "true" : null, title: `Charts of ${name}` }, name);
   const headings = ["wait", "run"].flatMap((kind) => PARTS.map((p) => [`${kind} p${p * 100}`, "number"]));
   return table("Percentiles of wait and run time by queue", ["Queue", ...headings, ["Attempts", "number"]],
-    [row("All", total), ...[...spreads].sort(([a], [b]) => (a < b ? -1 : 1)).map(([name, spread]) => row(link(name), spread))]);
+    [!view.params.queue && row("All", total), ...[...spreads].sort(([a], [b]) => (a < b ? -1 : 1)).map(([name, spread]) => row(link(name), spread))]);
 }
 
 function added(sum, buckets) {

@@ -302,20 +302,6 @@ def ready_tags(
     return names.decode(found.fetchone()[0])
 
 
-def oldest_ready(execute: Execute) -> dict[str, int]:
-    """See `Store.oldest_ready`; of the jobs that are ready already."""
-    found = [*execute("oldest_ready"), *execute("oldest_of_tenants")]
-    for (held,) in execute("holders").fetchall():
-        for tenant, queue, priority in execute("held_places", (held,)).fetchall():
-            place = (held, tenant, queue, priority)
-            found.append((queue, *execute("oldest_held", place).fetchone()))
-    oldest: dict[str, int] = {}
-    for queue, at in found:
-        if at is not None:
-            oldest[queue] = min(at, oldest.get(queue, at))
-    return oldest
-
-
 def next_start(execute: Execute, after: int, now: int) -> int | None:
     """When a rate that holds ready jobs lets the next one start, behind an instant."""
     instants = [
