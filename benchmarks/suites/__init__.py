@@ -17,6 +17,7 @@ NAMES: Mapping[str, str] = {
     "http": "benchmarks.suites.http",
     "indexing": "benchmarks.suites.indexing",
     "ingest": "benchmarks.suites.ingest",
+    "names": "benchmarks.suites.names",
     "notebooks": "benchmarks.suites.notebooks",
     "postgres": "benchmarks.suites.postgres",
 }

@@ -15,6 +15,7 @@ from penstock.core.errors import (
     PenstockError,
     QueueFull,
     ScheduleNotFound,
+    TooManyQueues,
 )
 from penstock.core.job import Job, NewJob, bind
 from penstock.core.schedule import (
@@ -159,7 +160,7 @@ class Periodic(Looking):
             return False
         try:
             jobs = await self.store.fire(firing, actor=self.actor)
-        except QueueFull as error:
+        except (QueueFull, TooManyQueues) as error:
             self._complain(schedule, str(error))
             return False
         if jobs is not None:

@@ -120,6 +120,24 @@ class Queues(Opened):
         check_queue_limits(settings)
         return await self._configure(settings)
 
+    async def remove_queue(self, queue: str) -> bool:
+        """Lift all limits of a queue, and its pause; whether there was such a queue.
+
+        Without jobs it is gone at once, else it goes with the last of them, as a queue that nobody
+        has configured does by itself. Raises `QueueInUse` while it has unfinished jobs.
+        """
+        check_name("queue", queue)
+        return await self.store.remove_queue(queue)
+
+    async def limit_queues(self, most: int | None) -> None:
+        """Have at most so many queues in the store, for every process; None: 100,000.
+
+        A job of a further queue is refused with `TooManyQueues`; the queues that are there stay.
+        """
+        if most is not None:
+            check_limit(most, least=1)
+        await self.store.limit(Limit(kind="queues", name="", concurrency=most))
+
     async def limit_task(self, task: str, concurrency: int | None) -> None:
         """Run at most so many jobs of a task at a time, in all processes; None for any number."""
         check_name("task", task)
@@ -142,7 +160,7 @@ class Queues(Opened):
         await self.store.limit(limit)
 
     async def limits(self) -> list[Limit]:
-        """Every limit of a task or of throttles; those of queues are in `queues`."""
+        """The limits of tasks, of throttles and of the number of queues; others are in `queues`."""
         return await self.store.limits()
 
     async def _declare_limits(self) -> None:

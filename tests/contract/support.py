@@ -10,6 +10,8 @@ from penstock.core.job import Change, Claim, Job, JobQuery, LogEntry, NewJob
 from penstock.core.lifecycle import Move, Outcome, State, Waiting, advance
 from penstock.core.retry import RetryPolicy
 from penstock.core.store import Store
+from penstock.core.tables import Within
+from penstock.stores import open_store
 from tests.schemas import schemas
 
 T = TypeVar("T")
@@ -23,6 +25,9 @@ STORES: dict[str, Callable[[Path], str]] = {
 """Every store there is, as the URL of an empty one; a file is made in a fresh folder. A store is
 done when the suite passes.
 """
+
+MERGED = ["sqlite merged", "postgres merged"]
+"""Stores of which no queue has a line of its own unless it needs one."""
 
 LASTING = [name for name in STORES if name != "memory"]
 """The stores that outlive a process."""
@@ -71,6 +76,19 @@ def drive(verb: Coroutine[Any, Any, T]) -> T:
         return finished.value  # type: ignore[no-any-return] # a coroutine's own result
     verb.close()
     raise AssertionError("a verb suspended although no event loop runs")
+
+
+def open_named(name: str, folder: Path, clock: ManualClock) -> Store:
+    """An empty store of `STORES` or of `MERGED`; or one that is there already, opened again."""
+    store = open_store(STORES[name.removesuffix(" merged")](folder), clock=clock)
+    if name in MERGED:
+        drive(store.transact(_give_no_lines))
+    return store
+
+
+def _give_no_lines(within: Within) -> None:
+    table = "penstock_meta" if within.dialect == "sqlite" else "meta"
+    within.execute(f"UPDATE {table} SET value = 0 WHERE name = 'own_lines'")  # noqa: S608 - ours
 
 
 def new(**options: Any) -> NewJob:

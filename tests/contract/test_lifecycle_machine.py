@@ -43,9 +43,17 @@ from penstock.core.lifecycle import Event, Move, State, Waiting
 from penstock.core.limits import Limit
 from penstock.core.retry import RetryPolicy
 from penstock.core.schedule import Firing, Missed, Rhythm, Schedule, plan, redefined, resumed
-from penstock.stores import open_store
 from penstock.stores.journal import compaction
-from tests.contract.support import SECOND, STORES, ManualClock, drive, everything, totals
+from tests.contract.support import (
+    MERGED,
+    SECOND,
+    STORES,
+    ManualClock,
+    drive,
+    everything,
+    open_named,
+    totals,
+)
 
 PENDING, RUNNING = State.PENDING, State.RUNNING
 UNFINISHED = {PENDING, RUNNING}
@@ -323,7 +331,7 @@ class Life(RuleBasedStateMachine):
         super().__init__()
         self.folder = Path(tempfile.mkdtemp(prefix="penstock-machine-"))
         self.clock = ManualClock()
-        self.store = open_store(STORES[self.store_name](self.folder), clock=self.clock)
+        self.store = open_named(self.store_name, self.folder, self.clock)
         self.model = Model()
         self.claimed: list[Job] = []
         self.highest = 0
@@ -342,7 +350,7 @@ class Life(RuleBasedStateMachine):
     def open_again(self) -> None:
         """All that is in memory only is lost."""
         drive(self.store.close())
-        self.store = open_store(STORES[self.store_name](self.folder), clock=self.clock)
+        self.store = open_named(self.store_name, self.folder, self.clock)
 
     @initialize(batch=st.lists(new_jobs, min_size=2, max_size=6))
     def begin(self, batch: list[NewJob]) -> None:
@@ -697,8 +705,7 @@ class Life(RuleBasedStateMachine):
         if paused:
             self.model.paused[queue] = until or FOREVER
         settings = QueueSettings(name=queue, paused=paused, paused_until=asked)
-        drive(self.store.configure(settings))
-        (found,) = [one for one in drive(self.store.queues()) if one.name == queue]
+        found = drive(self.store.configure(settings))
         assert (found.paused, found.paused_until) == (paused, until)
 
     @rule(queue=st.sampled_from("ab"), limit=st.sampled_from([None, None, 2, 5]))
@@ -939,7 +946,7 @@ def by_job(entry: tuple[int, Event, State, str]) -> int:
 
 # Ample, because a failure takes minutes to shrink to its shortest story.
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("name", STORES)
+@pytest.mark.parametrize("name", [*STORES, *MERGED])
 def test_random_lives_end_as_the_model_says(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compaction, "SMALLEST", 3_000)  # a snapshot every few transactions
     machine = type("Life", (Life,), {"store_name": name})
@@ -947,7 +954,7 @@ def test_random_lives_end_as_the_model_says(name: str, monkeypatch: pytest.Monke
         machine,
         settings=settings(
             max_examples=40
-            if name == "postgres"
+            if name.startswith("postgres")
             else 120,  # where each step takes three times as long
             stateful_step_count=60,
             deadline=None,

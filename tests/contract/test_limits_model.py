@@ -16,8 +16,16 @@ from penstock.core.job import Ages, Claim, Job, NewJob, QueueSettings
 from penstock.core.lifecycle import Done, Expired, Failed, Outcome, State, Waiting, advance
 from penstock.core.limits import Limit, throttle_limit
 from penstock.core.store import Store
-from penstock.stores import open_store
-from tests.contract.support import STORES, ManualClock, drive, everything, move, new
+from tests.contract.support import (
+    MERGED,
+    STORES,
+    ManualClock,
+    drive,
+    everything,
+    move,
+    new,
+    open_named,
+)
 
 MINUTE = timedelta(minutes=1)
 WINDOW = 5 * MINUTE
@@ -217,7 +225,7 @@ fair_steps = st.lists(
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("name", STORES)
+@pytest.mark.parametrize("name", [*STORES, *MERGED])
 @given(life=fair_steps)
 @settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_turns_are_those_of_the_model(name: str, life: list[tuple[Any, ...]]) -> None:
@@ -225,7 +233,7 @@ def test_turns_are_those_of_the_model(name: str, life: list[tuple[Any, ...]]) ->
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("name", STORES)
+@pytest.mark.parametrize("name", [*STORES, *MERGED])
 @given(life=steps)
 @settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_claims_give_what_the_model_says(name: str, life: list[tuple[Any, ...]]) -> None:
@@ -234,7 +242,7 @@ def test_claims_give_what_the_model_says(name: str, life: list[tuple[Any, ...]])
 
 def play(name: str, kind: type[Life], life: list[tuple[Any, ...]]) -> None:
     folder, clock = Path(tempfile.mkdtemp(prefix="penstock-limits-")), ManualClock()
-    store = open_store(STORES[name](folder), clock=clock)
+    store = open_named(name, folder, clock)
     try:
         living = kind(store, clock)
         for step in life:

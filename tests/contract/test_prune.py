@@ -113,12 +113,14 @@ async def test_ids_tokens_and_versions_are_never_given_again(
     assert ended.version < fresh.version < fresher.version < taken.token
 
 
-async def test_queue_of_removed_jobs_is_still_known(store: Store, clock: ManualClock) -> None:
-    job = await add_one(store, queue="q")
+async def test_queue_goes_with_its_last_job(store: Store, clock: ManualClock) -> None:
+    job, other = await add_one(store, queue="q"), await add_one(store, queue="other")
     await move(store, job, cancel(job))
+    assert [queue.name for queue in await store.queues()] == ["other", "q"]
     clock.advance(2 * HOUR)
     await store.prune(KEEP, 10)
-    assert [queue.name for queue in await store.queues()] == ["q"]
+    assert [queue.name for queue in await store.queues()] == ["other"]
+    assert (await store.get([other.id])) == [other]
 
 
 async def test_key_and_dedupe_work_on_after_removal(store: Store, clock: ManualClock) -> None:

@@ -5,7 +5,7 @@ expected, so that no variant heals in silence when the source changes.
 """
 
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import closing
 from typing import Any
 
@@ -53,14 +53,14 @@ def acknowledges_before_commit() -> None:
 
 def deletes_what_it_gives_out() -> None:
     SQL["delete_given_out"] = "DELETE FROM penstock_job WHERE id = ?"
-    real = starting._claim_one
+    real = starting.claim_one
 
     def claim_one(tx: Transaction, *rest: Any) -> list[Job]:
         jobs = real(tx, *rest)
         tx.executemany("delete_given_out", [(job.id,) for job in jobs])
         return jobs
 
-    starting._claim_one = claim_one  # type: ignore[assignment] # breaks it on purpose
+    starting.claim_one = claim_one  # type: ignore[assignment] # breaks it on purpose
 
 
 def settles_what_it_gives_out() -> None:
@@ -146,11 +146,12 @@ def checks_then_acts() -> None:
 
     SqliteStore.add = add  # type: ignore[method-assign, assignment] # breaks it on purpose
     Transaction.dedupe_holder = lambda *_, **__: None  # type: ignore[method-assign] # breaks it on purpose
-    Adding._room = room  # type: ignore[method-assign] # breaks it on purpose
+    Adding.look_up_queues = look_up_queues  # type: ignore[method-assign] # breaks it on purpose
 
 
-def room(self: Any, queue: str) -> None:
-    self._rooms[queue] = None
+def look_up_queues(self: Any, queues: Collection[str]) -> None:
+    self._names.look_up(queues)
+    self._rooms = dict.fromkeys(queues)
 
 
 def stores_a_batch_in_pieces() -> None:

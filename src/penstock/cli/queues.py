@@ -1,4 +1,4 @@
-"""Commands on queues: `status`, `pause`, `resume`, `limit`, `drain`."""
+"""Commands on queues: `status`, `pause`, `resume`, `limit`, `drain`, `remove`, `limit-queues`."""
 
 import shlex
 from collections.abc import Mapping, Sequence
@@ -16,6 +16,7 @@ from penstock.cli.store import (
     did_you_mean,
     doubt_queue,
     on_store,
+    opened,
     parse_seconds,
     queue_exists,
     reached,
@@ -24,7 +25,7 @@ from penstock.cli.store import (
 )
 from penstock.core.job import Ages, Queue, QueueQuery, QueueStatus
 from penstock.core.lifecycle import State, Waiting
-from penstock.core.limits import Limit
+from penstock.core.limits import MOST_QUEUES, Limit
 from penstock.core.seal import describe
 from penstock.engine import Penstock, run_sync
 from penstock.queues import Drained
@@ -135,6 +136,8 @@ def _workers_text(alive: int, silent: int) -> str:
 
 
 def _limit_text(limit: Limit) -> str:
+    if limit.kind == "queues":
+        return f"The store takes at most {limit.concurrency:,} queues."
     what = f"throttle {limit.name}…" if limit.kind == "throttle" else f"task {limit.name}"
     return f"Of {what}, at most {limit.concurrency:,} run at a time."
 
@@ -302,6 +305,43 @@ def _print_queue(queue: Queue, text: str, *, as_json: bool, warning: str | None 
         warn(warning, as_json=as_json)
 
 
+@click.command("remove")
+@queue_argument
+@on_store
+def remove_queue(*, queue: str, store: str, as_json: bool) -> None:
+    """Remove a queue: lift its limits and its pause.
+
+    It goes with its last job, at once if it has none. A queue with unfinished jobs is not removed.
+    """
+    with reached(store) as app:
+        require_queue(app, queue)
+        run_sync(app.remove_queue(queue))
+        stays = queue_exists(app, queue)
+    if as_json:
+        emit({"name": queue, "removed": not stays})
+    elif stays:
+        click.echo(shown(f"Queue {queue} has no settings any more, and goes with its last job."))
+    else:
+        click.echo(shown(f"Queue {queue} is removed."))
+
+
+@click.command("limit-queues")
+@click.argument("most", metavar="N|none", callback=_parse_limit)
+@on_store
+def limit_queues(*, most: int | None, store: str, as_json: bool) -> None:
+    """Have at most N queues in the store; none: 100,000.
+
+    A job of a further queue is refused with `TooManyQueues`; the queues that are there stay.
+    """
+    with opened(store, create=False) as app:
+        run_sync(app.limit_queues(most))
+        limit = MOST_QUEUES if most is None else most
+    if as_json:
+        emit({"queues": limit})
+    else:
+        click.echo(f"The store takes at most {limit:,} queues.")
+
+
 @click.command("drain")
 @click.argument("queue", required=False)
 @click.option(
@@ -354,4 +394,6 @@ COMMANDS: Sequence[click.Command] = (
     resume_queue,
     limit_queue,
     drain_queue,
+    remove_queue,
+    limit_queues,
 )

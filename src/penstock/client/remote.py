@@ -1,5 +1,6 @@
 """The jobs of a server: as `Penstock` answers for a store, as far as the server offers it."""
 
+import re
 import uuid
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -18,7 +19,7 @@ from penstock.client.shapes import Body
 from penstock.client.stream import Frame, frames
 from penstock.client.wire import Request
 from penstock.core import note
-from penstock.core.errors import ConfigurationError, InvalidJob, JobNotFound
+from penstock.core.errors import ConfigurationError, InvalidJob, JobNotFound, QueueInUse
 from penstock.core.history import MINUTE, TOGETHER, Interval
 from penstock.core.job import (
     ALL_QUEUES,
@@ -383,6 +384,23 @@ class RemotePenstock:
         """Start jobs of this queue again."""
         request = Request("POST", _of_queue(queue, "/resume"))
         return shapes.queue(await self._line.ask(request, Body))
+
+    async def remove_queue(self, queue: str) -> bool:
+        """Lift all limits of a queue, and its pause; it goes with its last job.
+
+        False if there is no such queue; raises `QueueInUse` while it has unfinished jobs.
+        """
+
+        def in_use(detail: str) -> QueueInUse:
+            found = re.search(r"has (\d+) unfinished", detail)
+            return QueueInUse(queue, int(found[1]) if found else 1)
+
+        request = Request("DELETE", _of_queue(queue, ""), conflict=in_use)
+        try:
+            await self._line.ask(request, Body)
+        except JobNotFound:
+            return False
+        return True
 
     async def limit(
         self,

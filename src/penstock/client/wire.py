@@ -19,12 +19,14 @@ from penstock.core.errors import (
     ServerUnreachable,
     StoreError,
     StoreUnavailable,
+    TooManyQueues,
     TransitionRefused,
 )
 
 T = TypeVar("T")
 
 _OK = range(200, 300)
+_TOO_MANY = re.compile(r"as many queues as its limit of (\d+) allows")
 _FULL = re.compile(r"queue '(.*)' is full: its limit is (\d+)")
 # What a framework says of a path that it does not know; ours name what is missing.
 _NO_ROUTE = "Not Found"
@@ -147,6 +149,8 @@ def _detail(reply: Reply) -> str | None:
 
 
 def _full(detail: str, after: float | None) -> PenstockError:
+    if (most := _TOO_MANY.search(detail)) is not None:
+        return TooManyQueues(int(most[1]))
     found = _FULL.search(detail)
     if found is None:
         return StoreUnavailable(detail)

@@ -92,6 +92,36 @@ class QueueFull(PenstockError):
         return type(self), (self.queue, self.limit, self.retry_after)
 
 
+class TooManyQueues(PenstockError):
+    """The store has as many queues as its limit allows; none of the call was stored."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(
+            f"the store has as many queues as its limit of {limit} allows, and takes jobs of no "
+            "further one: use fewer names (tags, keys and tenants are not limited), remove "
+            "queues, or raise the limit"
+        )
+        self.limit = limit
+
+    def __reduce__(self) -> tuple[type[Self], tuple[int]]:
+        return type(self), (self.limit,)
+
+
+class QueueInUse(PenstockError):
+    """The queue has unfinished jobs and cannot be removed; nothing changed."""
+
+    def __init__(self, queue: str, unfinished: int) -> None:
+        super().__init__(
+            f"queue {queue!r} has {unfinished} unfinished jobs and stays; let them finish, or "
+            "cancel them, and remove it then"
+        )
+        self.queue = queue
+        self.unfinished = unfinished
+
+    def __reduce__(self) -> tuple[type[Self], tuple[str, int]]:
+        return type(self), (self.queue, self.unfinished)
+
+
 class TransitionRefused(PenstockError):
     """The job's state does not allow what was asked for; nothing changed."""
 

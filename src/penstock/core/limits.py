@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 DEFAULT_THROTTLE = 1
 """How many jobs of one throttle run at a time, where no prefix says otherwise."""
 
+MOST_QUEUES = 100_000
+"""How many queues a store may have, where no limit says otherwise."""
+
 # Starts so close together, as a part of the window, are remembered as one: what a rate costs
 # does not grow with it, and the window gets longer by at most this part.
 _GRAIN = 100
@@ -25,9 +28,12 @@ Start = tuple[int, int, int]
 
 
 class Limit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """How many jobs of a task, or of each throttle that begins with a prefix, run at a time."""
+    """How many jobs of a task, or of each throttle that begins with a prefix, run at a time.
 
-    kind: Literal["task", "throttle"]
+    Of the kind "queues", which has no name: how many queues the store may have.
+    """
+
+    kind: Literal["task", "throttle", "queues"]
     name: str
     concurrency: int | None
 

@@ -75,10 +75,10 @@ class Store(Protocol):
         job still waited for.
 
         A job whose dedupe key is held is not stored: the holder is returned in its place, with
-        `duplicate` set. Raises `QueueFull` when a queue would pass its limit; duplicates are
-        looked for first. With `connection`, all happens inside that caller's own transaction
-        and becomes visible when the caller commits. `reason` is what the log says about why, for
-        jobs that neither supersede nor join a transaction.
+        `duplicate` set. Raises `QueueFull` when a queue would pass its limit, `TooManyQueues` when
+        the store would; duplicates are looked for first. With `connection`, all happens inside
+        that caller's own transaction and becomes visible when the caller commits. `reason` is what
+        the log says about why, for jobs that neither supersede nor join a transaction.
         """
         ...
 
@@ -232,7 +232,7 @@ class Store(Protocol):
         ...
 
     async def queues(self, query: QueueQuery = ALL_QUEUES) -> list[Queue]:
-        """The queues that have held a job or a setting, by name; all, unless the query narrows."""
+        """The queues that have a job or a setting, by name; all, unless the query narrows."""
         ...
 
     async def overall(self, without: Collection[str] = ()) -> Overall:
@@ -247,10 +247,20 @@ class Store(Protocol):
         """
         ...
 
+    async def remove_queue(self, name: str) -> bool:
+        """Lift all settings of a queue, and its pause; whether there was such a queue.
+
+        It goes at once if it has no jobs, else with the last of them. Raises `QueueInUse`, and
+        changes nothing, while it has unfinished jobs.
+        """
+        ...
+
     async def limit(self, limit: Limit) -> None:
         """Set how many jobs of a task or of each throttle run, for every process; None: any.
 
-        What runs goes on, also beyond a lower limit.
+        What runs goes on, also beyond a lower limit. The kind "queues" is about how many queues
+        there may be: `add`, `configure` and `restore` raise `TooManyQueues` instead of making a
+        further one. Those that are there stay; None is the default, `MOST_QUEUES`.
         """
         ...
 

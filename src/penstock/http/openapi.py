@@ -33,7 +33,7 @@ _PROBLEMS = {
     414: "The parameters are too long.",
     415: "The body is not sent as JSON.",
     422: "A field or a parameter is wrong; `field` names it.",
-    429: "The queue is full.",
+    429: "The queue is full, or the store has no room for a further one.",
     503: "The store cannot answer just now; nothing was changed.",
 }
 

@@ -17,10 +17,12 @@ from penstock.core.errors import (
     PayloadTooLarge,
     PenstockError,
     QueueFull,
+    QueueInUse,
     ScheduleNotFound,
     StoreError,
     StoreMoved,
     StoreUnavailable,
+    TooManyQueues,
     TransitionRefused,
     UnknownTask,
 )
@@ -37,6 +39,8 @@ STATUSES: dict[type[PenstockError], int] = {
     JobNotFound: 404,
     ScheduleNotFound: 404,
     QueueFull: 429,
+    TooManyQueues: 429,
+    QueueInUse: 409,
     TransitionRefused: 409,
     Overtaken: 409,
     LeaseLost: 409,
@@ -92,7 +96,7 @@ def naming_element_of(name: str) -> Iterator[None]:
 def problem_of(error: PenstockError) -> Problem:
     """The answer to an error of the engine: by the nearest class in the table."""
     status = next(STATUSES[kind] for kind in type(error).__mro__ if kind in STATUSES)
-    later = status in (429, 503)
+    later = status in (429, 503) and not isinstance(error, TooManyQueues)
     return Problem(status, str(error), headers=RETRY_AFTER if later else None)
 
 

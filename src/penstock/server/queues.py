@@ -205,6 +205,23 @@ class QueueRoutes:
         return await self._changed(queue)
 
     @route(
+        "DELETE",
+        "/api/v1/queues/{name}",
+        Access.ADMIN,
+        "Remove a queue",
+        answers={200: QueueShape},
+        examples={"200": _EXAMPLE},
+    )
+    async def remove(self, name: Name) -> QueueShape:
+        """Lift all limits of a queue, and its pause; the answer is the queue as it was.
+
+        It goes with its last job, at once without any. While it has unfinished jobs, it is refused.
+        """
+        queue = await self.get(name)
+        await self._penstock.remove_queue(name)
+        return queue
+
+    @route(
         "POST",
         "/api/v1/queues/{name}/pause",
         Access.ADMIN,

@@ -16,6 +16,8 @@ SMALL = {"arrival", "counter", "job_id", "limit", "queue", "rate", "schedule", "
 SMALL |= {"newcomer", "series", "total", "worker"}
 # Queries that walk, and why they may.
 WALKS = {
+    "any_ready": "one entry of each line",
+    "oldest_held_merged": "jobs that limits hold",
     "any_forward_edge": "edges of jobs that are waiting; asked when one is superseded",
     "expired": "jobs that are running",
     "has_logged": "the newest entries, after a crash of the server",

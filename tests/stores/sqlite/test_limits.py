@@ -62,7 +62,7 @@ def statements_of_a_claim(store: SqliteStore) -> list[str]:
 
 def test_claim_without_limits_runs_no_statement_more(store: SqliteStore) -> None:
     drive(store.add([new()] * 3, actor="p"))
-    plain = ["arrived", "seal", "any_due", "queues_with_ready", "pick", "last_ids", "log_claimed"]
+    plain = ["arrived", "seal", "any_due", "outlook", "pick", "last_ids", "log_claimed"]
     plain += ["start", "jobs", *["add_totals"] * 2]
     assert statements_of_a_claim(store) == plain
     drive(store.limit(Limit(kind="throttle", name="x", concurrency=2)))

@@ -15,8 +15,6 @@ from penstock.stores.sqlite.searching import searched, tagged
 from penstock.stores.sqlite.transaction import SQL
 
 SMALL = {
-    "penstock_queue",
-    "penstock_total",
     "penstock_meta",
     "penstock_limit",
     "penstock_rate",
@@ -27,7 +25,7 @@ SMALL = {
     "penstock_worker",
     "penstock_seal",
 }
-"""Tables with a few rows per queue, setting, token or worker, which may be read whole."""
+"""Tables with a few rows per setting, token or worker, which may be read whole."""
 
 
 @pytest.fixture
@@ -74,12 +72,40 @@ def used(steps: list[str]) -> set[str]:
         ("oldest_of_tenants", {"penstock_job_share"}),
         ("oldest_held", {"penstock_job_held"}),
         (
-            "queues_with_ready",
-            {"penstock_job_share", "penstock_job_throttled", "penstock_job_held"},
+            "outlook",
+            {
+                "penstock_job_held",
+                "penstock_job_merged",
+                "penstock_job_share",
+                "penstock_job_throttled",
+                "penstock_queue_leaving",
+                "penstock_queue_own",
+            },
+        ),
+        (
+            "outlook_named",
+            {
+                "penstock_job_held",
+                "penstock_job_share",
+                "penstock_job_throttled",
+                "penstock_queue_leaving",
+            },
+        ),
+        ("pick_merged", {"penstock_job_merged"}),
+        ("pick_merged_level", {"penstock_job_merged"}),
+        ("pick_merged_tagged", {"penstock_ready_tag_merged"}),
+        ("pick_merged_level_tagged", {"penstock_ready_tag_merged"}),
+        ("merged_levels", {"penstock_job_merged"}),
+        ("unmerge_jobs", {"penstock_job_member"}),
+        ("leaving", {"penstock_queue_leaving"}),
+        ("rates_in_force", {"penstock_queue_rated"}),
+        (
+            "limited",
+            {"penstock_job_held", "penstock_job_throttled", "penstock_queue_limited"},
         ),
         ("any_due", {"penstock_job_scheduled"}),
         ("promote_due", {"penstock_job_scheduled"}),
-        ("next_due", {"penstock_job_scheduled"}),
+        ("next_due", {"penstock_job_scheduled", "penstock_queue_paused"}),
         ("expired", {"penstock_job_leased"}),
         ("holdings", {"penstock_job_leased"}),
         ("prunable", {"penstock_job_finished"}),
@@ -94,7 +120,7 @@ def test_question_is_answered_by_its_own_index(
 ) -> None:
     steps = plan(connection, SQL[query])
     assert used(steps) == indexes, steps
-    assert scanned(SQL[query], steps) == set(), steps
+    assert query in ALL_BUT or scanned(SQL[query], steps) == set(), steps
 
 
 @pytest.mark.parametrize(
@@ -105,6 +131,10 @@ def test_question_is_answered_by_its_own_index(
         "pick_level",
         "pick_share",
         "pick_level_tagged",
+        "pick_merged",
+        "pick_merged_tagged",
+        "pick_merged_level",
+        "pick_merged_level_tagged",
         "held_places",
         "release",
         "oldest_held",
@@ -131,8 +161,8 @@ def test_held_jobs_are_sought_by_what_they_wait_for(connection: sqlite3.Connecti
     steps = [step for step in plan(connection, SQL["held_places"]) if "SEARCH j" in step]
     ends = [step.split("penstock_job_held ")[1] for step in steps]
     assert ends == [
-        "(held=? AND <expr>=? AND queue=? AND priority>?)",
-        "(held=? AND <expr>=? AND queue>?)",
+        "(held=? AND <expr>=? AND <expr>=? AND priority>?)",
+        "(held=? AND <expr>=? AND <expr>>?)",
         "(held=? AND <expr>>?)",
     ]
 
@@ -146,6 +176,11 @@ def test_pick_begins_where_its_queue_does(connection: sqlite3.Connection) -> Non
 ALL_BUT = {
     "arrived": "what programs have ended since the last claim",
     "find": "built from its parts: see below",
+    "oldest_held_merged": "jobs that limits hold",
+    "oldest_of_tenants": "of every queue: that is its question",
+    "oldest_ready": "of every queue: that is its question",
+    "queues": "lists every queue",
+    "totals": "lists every queue",
     "find_tagged": "as find",
     "holding": "asks for any row at all",
     "find_ids": "as find",
@@ -294,7 +329,7 @@ def test_ready_tags_are_found_without_a_look_at_their_jobs(connection: sqlite3.C
         connection.execute("DELETE FROM penstock_ready_tag")
         connection.execute("INSERT OR IGNORE INTO penstock_queue (name) VALUES ('q')")
         connection.executemany(
-            "INSERT INTO penstock_ready_tag VALUES ('q', ?, 5, '', 0, ?)",
+            "INSERT INTO penstock_ready_tag VALUES ('q', ?, 5, '', 0, ?, 0)",
             [(tag, place) for place in range(jobs) for tag in "abc"],
         )
         done = [0]

@@ -50,7 +50,7 @@ def _settings(content: Content) -> Batch:
     """All that there is not much of."""
     minutes, ever = content.sums.all()
     return Batch(
-        queues=list(content.queues.values()),
+        queues=[content.queues[name] for name in sorted(content.queues)],
         last_job=content.last_job,
         last_log=content.last_log,
         schedules=content.timetable.find(None),

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from penstock.core.choosing import NO_TENANT, Candidate, Stream, choose, promoted, stream_of
 from penstock.core.job import Claim, Job, JobId, Queue
 from penstock.core.limits import (
+    MOST_QUEUES,
     Held,
     Limit,
     Places,
@@ -93,6 +94,16 @@ class Claiming:
         self.starts.update(batch.starts)
         for queue, turns in batch.turns.items():
             self.turns.setdefault(queue, {}).update(turns)
+
+    def forget(self, queue: str) -> None:
+        """A queue is no more."""
+        self.starts.pop(queue, None)
+        self.turns.pop(queue, None)
+
+    @property
+    def most_queues(self) -> int:
+        """How many queues there may be."""
+        return self._limits.get(("queues", ""), MOST_QUEUES)
 
     def limits(self) -> list[Limit]:
         """See `Store.limits`."""

@@ -24,6 +24,10 @@ from penstock.stores.memory.shelves import Line, Ranked, Ranking, Shelf
 from penstock.stores.memory.timetable import Timetable
 
 _UNTAGGED = (None,)
+_STAGES: list[tuple[State, Waiting | None]] = [
+    *((State.PENDING, waiting) for waiting in Waiting),
+    *((state, None) for state in State if state is not State.PENDING),
+]
 _OFTEN = {"jobs", "entries", "queues", "edges", "removed", "last_job", "last_log", "seal"}
 _rest_of = attrgetter(*(name for name in Batch.__struct_fields__ if name not in _OFTEN))
 
@@ -116,6 +120,8 @@ class Content:
         """Take over all that a batch says."""
         for queue in batch.queues:
             self.queues[queue.name] = queue
+        unused = {queue.name for queue in batch.queues}
+        unused.update(self.jobs[place].queue for place in batch.removed)
         for job in batch.jobs:
             self._relate(job, self._put(job))
         for key in {job.key for job in batch.jobs}:
@@ -130,6 +136,8 @@ class Content:
         self.last_log = max(self.last_log, batch.last_log)
         for place in batch.removed:
             self._remove(place)
+        for name in unused:
+            self._remove_unused(name)
         if self.notes:
             self.notes.follow(batch.jobs, batch.entries, batch.removed)
         if batch.seal is not UNSET or any(_rest_of(batch)):
@@ -170,6 +178,19 @@ class Content:
         self._leave(self.jobs.take(place))
         for entry_id in self.entries.pop(place):
             self.log.take(entry_id)
+
+    def _remove_unused(self, name: str) -> None:
+        """Remove a queue that has neither jobs nor settings."""
+        if name not in self.queues or queue_at(self.queues[name], self.now) != Queue(name=name):
+            return
+        places = [(name, *stage) for stage in _STAGES]
+        if any(self.totals[place] for place in places):
+            return
+        for place in places:
+            del self.totals[place]
+        del self.queues[name]
+        self.unfinished.pop(name, None)
+        self.claiming.forget(name)
 
     def _end(self, job: Job) -> None:
         """Let go of what an unfinished job holds."""

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Iterator
 from heapq import merge
 from itertools import groupby, islice
 
-from penstock.core.errors import QueueFull
+from penstock.core.errors import QueueFull, TooManyQueues
 from penstock.core.job import Claim, Job, Queue
 from penstock.core.lifecycle import State, Waiting
 from penstock.stores.memory.claiming import Chosen
@@ -40,6 +40,14 @@ def _claimable(content: Content, queues: Iterable[Queue], wanted: Claim) -> Iter
     ]
     # A job that fits several tags comes up once for each, one after the other.
     return (entry for entry, _ in groupby(merge(*rankings)))
+
+
+def check_names(content: Content, names: Iterable[str]) -> None:
+    """Whether there may be queues of these names, too."""
+    new = set(names).difference(content.queues)
+    limit = content.claiming.most_queues
+    if new and len(content.queues) + len(new) > limit:
+        raise TooManyQueues(limit)
 
 
 def check_lengths(content: Content, written: Collection[Job]) -> None:

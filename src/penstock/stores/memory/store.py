@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 from msgspec.structs import replace
 
-from penstock.core.errors import ConfigurationError, Overtaken
+from penstock.core.errors import ConfigurationError, Overtaken, QueueInUse
 from penstock.core.history import Counters, Interval
 from penstock.core.job import (
     ALL_QUEUES,
@@ -56,7 +56,7 @@ from penstock.stores.memory.batch import Batch
 from penstock.stores.memory.content import until
 from penstock.stores.memory.draft import Draft
 from penstock.stores.memory.performing import Performing, verb
-from penstock.stores.memory.queueing import check_lengths, chosen
+from penstock.stores.memory.queueing import check_lengths, check_names, chosen
 from penstock.stores.memory.restoring import Restoring
 
 
@@ -88,6 +88,7 @@ class MemoryStore(Performing):
         if tail is not None and tail.job is not None and tail.replaces and not places[0][1]:
             draft.replace(tail.job, places[0][0])
         check_lengths(self._content, draft.jobs.values())
+        check_names(self._content, {job.queue for job in draft.jobs.values()})
         self._commit(draft.batch())
         found = ((self._content.jobs[place], duplicate) for place, duplicate in places)
         return [replace(job, duplicate=hit) for job, hit in found]
@@ -228,10 +229,21 @@ class MemoryStore(Performing):
     @verb
     def configure(self, settings: QueueSettings) -> Queue:
         check_lasting(self._content.seal)
+        check_names(self._content, [settings.name])
         stored = self._content.queues.get(settings.name) or Queue(name=settings.name)
         queue = configured(queue_at(stored, self._tick()), settings)
         self._commit(Batch(queues=[queue]))
         return queue
+
+    @verb
+    def remove_queue(self, name: str) -> bool:
+        self._tick()
+        if name not in self._content.queues:
+            return False
+        if unfinished := self._content.unfinished.get(name):
+            raise QueueInUse(name, len(unfinished))
+        self._commit(Batch(queues=[Queue(name=name)]))
+        return True
 
     @verb
     def limit(self, limit: Limit) -> None:
@@ -300,6 +312,7 @@ class MemoryStore(Performing):
         notes: Mapping[JobId, KeptNotes] | None = None,
     ) -> list[Job | None]:
         check_lasting(self._content.seal)
+        check_names(self._content, {record.job.queue for record in records})
         restoring = Restoring(self._content, self._tick(), origin, actor)
         places = [restoring.take(record) for record in records]
         restoring.link(records, places)
@@ -419,6 +432,7 @@ class MemoryStore(Performing):
         if places is None:
             return None
         check_lengths(self._content, draft.jobs.values())
+        check_names(self._content, {job.queue for job in draft.jobs.values()})
         fired = self._content.timetable.fired(firing, draft.jobs.values())
         self._commit(replace(draft.batch(), schedules=[fired]))
         return [replace(self._content.jobs[place], duplicate=hit) for place, hit in places]

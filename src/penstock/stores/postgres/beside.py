@@ -15,6 +15,9 @@ from penstock.stores.sql.adding import Addition
 from penstock.stores.sql.rows import READY, encoded
 from penstock.stores.sql.transaction import Transaction
 
+# More groups of jobs that have all in common are not written one by one.
+_FEW = 8
+
 
 def depends(job: NewJob) -> bool:
     """Whether other jobs decide what becomes of this one."""
@@ -33,14 +36,18 @@ class Beside:
         if tx.mode is Mode.ALONE:
             return adding.add(tx, calls)
         asked = [(job, actor) for jobs, actor, _ in calls for job in jobs]
-        if any(job.tags or job.tenant or job.throttle for job, _ in asked):
+        groups = [list(group) for _, group in groupby(asked, key=_options)]
+        if len(groups) > _FEW or any(job.tags or job.tenant or job.throttle for job, _ in asked):
             names = {job.queue for job, _ in asked}
             if tx.execute("any_bounded", (encoded(names),)).fetchone()[0]:
                 raise NeedsAlone
             return adding.add(tx, calls)
+        unknown = {job.queue for job, _ in asked}.difference(self._queues)
+        if unknown:
+            tx.execute("add_queues", (Texts(sorted(unknown)),))
         added: list[Job] = []
-        for _, group in groupby(asked, key=_options):
-            added += self._add_alike(tx, list(group))
+        for group in groups:
+            added += self._add_alike(tx, group)
         tx.written = tx.ring = tx.ring_others = bool(added)
         answers: list[list[Job] | Exception] = []
         for jobs, _, _ in calls:
@@ -50,8 +57,6 @@ class Beside:
 
     def _add_alike(self, tx: PostgresTransaction, asked: Sequence[tuple[NewJob, str]]) -> list[Job]:
         new = asked[0][0]
-        if new.queue not in self._queues:
-            tx.execute("add_queue", (new.queue,))
         options = rows.options(new, READY, 0, 0)
         parameters = (
             Texts([job.payload for job, _ in asked]),
@@ -63,14 +68,15 @@ class Beside:
             new.task,
             new.priority,
             options[5],
-            options[6],
-            options[11],
+            options[7],
+            options[12],
             new.correlation,
             new.parent,
             new.trace,
         )
         found = tx.execute("add_plain", parameters).fetchall()
-        if not found:  # the queue has a limit
+        if not found:  # the queue has a limit, or was removed since it was known
+            self._queues.discard(new.queue)
             raise NeedsAlone
         self._queues.add(new.queue)
         _, _, now, due = found[0]

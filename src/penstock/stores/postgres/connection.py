@@ -11,7 +11,13 @@ from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 import psycopg
 from psycopg import RawCursor, errors
 
-from penstock.core.errors import ConfigurationError, StoreError, StoreMissing, StoreUnavailable
+from penstock.core.errors import (
+    ConfigurationError,
+    StoreError,
+    StoreMissing,
+    StoreUnavailable,
+    TooManyQueues,
+)
 from penstock.stores.postgres.arrays import register
 from penstock.stores.sql import load_migrations, load_queries
 
@@ -67,6 +73,8 @@ _RETRYABLE = (
     errors.CannotConnectNow,
     errors.IdleInTransactionSessionTimeout,
 )
+
+_TOO_MANY_QUEUES = re.compile(r"as many queues as its limit of (\d+) allows")
 
 
 class Address(NamedTuple):
@@ -138,9 +146,11 @@ def translated(name: str) -> Iterator[None]:
         raise translate(error, name) from error
 
 
-def translate(error: psycopg.Error, name: str) -> StoreError:
+def translate(error: psycopg.Error, name: str) -> StoreError | TooManyQueues:  # noqa: PLR0911 - a list of cases
     """The error of ours that says what the driver's means for this store."""
     text = (str(error).strip() or type(error).__name__).splitlines()[0]
+    if (found := _TOO_MANY_QUEUES.search(text)) is not None:
+        return TooManyQueues(int(found[1]))
     if isinstance(error, _BROKEN) or "authentication failed" in text:
         return StoreError(f"{name} cannot be used: {text}")
     if isinstance(error, _RETRYABLE):

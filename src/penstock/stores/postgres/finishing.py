@@ -11,7 +11,7 @@ from penstock.core.job import Change, Job, kept_error, moved_fields
 from penstock.core.lifecycle import Event, State
 from penstock.core.times import from_micros
 from penstock.stores.postgres.arrays import Int8s, Texts
-from penstock.stores.postgres.transaction import NeedsAlone, PostgresTransaction
+from penstock.stores.postgres.transaction import PostgresTransaction
 from penstock.stores.sql.rows import STAGE_OF
 
 _FINISHING = {Event.DONE, Event.FAILED, Event.CANCELLED}
@@ -33,17 +33,18 @@ def finishes(change: Change) -> bool:
 
 def finish(
     tx: PostgresTransaction, calls: Sequence[tuple[Sequence[Change], str]]
-) -> list[list[Job | None] | Exception]:
-    """End those jobs; raises `NeedsAlone` if one of them has moved, or others wait for it."""
+) -> list[list[Job | None]]:
+    """End those jobs; None for each that has moved, or that others wait for."""
     ended = [(change, actor) for changes, actor in calls for change in changes]
     versions: dict[int, int] = {}
     for _, group in groupby(ended, key=_way):
         _finish_alike(tx, list(group), versions)
-    if len(versions) < len(ended):
-        raise NeedsAlone
     tx.written = tx.ring = True
     at = from_micros(tx.now())
-    return [[_ended(change, versions, at) for change in changes] for changes, _ in calls]
+    return [
+        [_ended(change, versions, at) if change.job.id in versions else None for change in changes]
+        for changes, _ in calls
+    ]
 
 
 def _finish_alike(
@@ -83,6 +84,6 @@ def _way(ended: tuple[Change, str]) -> tuple[Any, ...]:
     return move.event, move.state, move.attempt, actor
 
 
-def _ended(change: Change, versions: dict[int, int], at: datetime) -> Job | None:
+def _ended(change: Change, versions: dict[int, int], at: datetime) -> Job:
     fields = moved_fields(change.move, kept_error(change.job, change.move), at=at, waiting=None)
     return replace(change.job, version=versions[change.job.id], **fields)

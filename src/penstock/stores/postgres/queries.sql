@@ -97,8 +97,9 @@ ON CONFLICT (name) DO UPDATE SET value = excluded.value;
 SELECT name, paused_until, max_pending, concurrency, rate, rate_window, promote_after
 FROM penstock.queue WHERE name = $1;
 
+-- The queue stays until the end of the transaction.
 -- name: max_pending
-SELECT max_pending FROM penstock.queue WHERE name = $1;
+SELECT max_pending, merged FROM penstock.queue WHERE name = $1 FOR KEY SHARE;
 
 -- name: any_bounded
 SELECT EXISTS (
@@ -106,8 +107,117 @@ SELECT EXISTS (
     JOIN penstock.queue AS q ON q.name = n WHERE q.max_pending IS NOT NULL
 );
 
--- name: add_queue
-INSERT INTO penstock.queue (name) VALUES ($1) ON CONFLICT DO NOTHING;
+-- name: max_pendings
+SELECT q.name, q.max_pending, q.merged FROM penstock.queue AS q
+WHERE q.name IN (SELECT json_array_elements_text($1::json)) ORDER BY q.name FOR KEY SHARE;
+
+-- The first queues have lines of their own.
+-- name: add_queues
+INSERT INTO penstock.queue (name, merged)
+SELECT n.name, (penstock.names() + n.number > m.value)::integer
+FROM unnest($1::text[]) WITH ORDINALITY AS n (name, number)
+CROSS JOIN penstock.meta AS m
+WHERE m.name = 'own_lines' AND NOT EXISTS (SELECT 1 FROM penstock.queue AS q WHERE q.name = n.name)
+ORDER BY n.name
+ON CONFLICT DO NOTHING;
+
+-- Gives queues a line of their own; their jobs follow by portions.
+-- name: unmerge
+UPDATE penstock.queue SET merged = 2
+WHERE merged = 1 AND name IN (SELECT json_array_elements_text($1::json));
+
+-- name: leaving
+SELECT name FROM penstock.queue WHERE merged = 2 LIMIT 1;
+
+-- name: unmerge_jobs
+WITH t AS MATERIALIZED (
+    SELECT ctid AS tid FROM penstock.job_active
+    WHERE queue = $1 AND merged LIMIT $2 FOR UPDATE SKIP LOCKED
+)
+UPDATE penstock.job_active AS j SET merged = false FROM t WHERE j.ctid = t.tid RETURNING j.id;
+
+-- name: unmerged
+UPDATE penstock.queue SET merged = 0
+WHERE name = $1 AND merged = 2
+AND NOT EXISTS (SELECT 1 FROM penstock.job_active WHERE queue = $1 AND merged);
+
+-- name: names
+SELECT penstock.names(), nullif(penstock.most_names(), 0);
+
+-- Others are told of what is configured.
+-- name: note_configured
+SELECT 1;
+
+-- Queues among these that have no jobs, as far as this transaction sees, and no settings.
+-- name: unused
+WITH n AS MATERIALIZED (SELECT json_array_elements_text($1::json) COLLATE "C" AS name),
+counted AS MATERIALIZED (
+    SELECT queue, sum(n) AS jobs FROM (
+        SELECT t.queue, t.n FROM n CROSS JOIN LATERAL (
+            SELECT queue, n FROM penstock.total WHERE queue = n.name OFFSET 0
+        ) AS t
+        UNION ALL
+        SELECT queue, n FROM penstock.delta
+        WHERE id > (SELECT value FROM penstock.meta WHERE name = 'folded')
+        AND queue IN (SELECT name FROM n)
+    ) AS t
+    GROUP BY queue HAVING sum(n) <> 0
+)
+SELECT q.name FROM n CROSS JOIN LATERAL (
+    SELECT * FROM penstock.queue WHERE name = n.name OFFSET 0
+) AS q
+WHERE q.paused_until <= $2
+AND num_nonnulls(q.max_pending, q.concurrency, q.rate, q.promote_after) = 0
+AND q.name NOT IN (SELECT queue FROM counted);
+
+-- Who adds a job keeps its queue until the end of the transaction: such a queue is left out.
+-- name: lock_unused
+SELECT name FROM penstock.queue
+WHERE name IN (SELECT json_array_elements_text($1::json)) ORDER BY name FOR UPDATE SKIP LOCKED;
+
+-- name: remove_unused
+WITH gone AS (
+    DELETE FROM penstock.queue WHERE name IN (SELECT json_array_elements_text($1::json))
+    RETURNING name
+),
+turns AS (
+    DELETE FROM penstock.turn AS d USING (
+        SELECT t.tid FROM gone AS g CROSS JOIN LATERAL (
+            SELECT ctid AS tid FROM penstock.turn WHERE queue = g.name OFFSET 0
+        ) AS t
+    ) AS t
+    WHERE d.ctid = t.tid
+),
+rates AS (
+    DELETE FROM penstock.rate AS d USING (
+        SELECT t.tid FROM gone AS g CROSS JOIN LATERAL (
+            SELECT ctid AS tid FROM penstock.rate WHERE queue = g.name OFFSET 0
+        ) AS t
+    ) AS t
+    WHERE d.ctid = t.tid
+)
+SELECT count(*) FROM gone;
+
+-- Totals of nothing say nothing.
+-- name: drop_empty_totals
+DELETE FROM penstock.total AS d USING (
+    SELECT ctid AS tid FROM penstock.total WHERE n = 0 LIMIT $1
+) AS t
+WHERE d.ctid = t.tid AND d.n = 0;
+
+-- Queues that nobody has configured, in their order.
+-- name: plain_queues
+SELECT coalesce(json_agg(name)::text, '[]') FROM (
+    SELECT name FROM penstock.queue
+    WHERE name > $1 AND paused_until <= $2
+    AND num_nonnulls(max_pending, concurrency, rate, promote_after) = 0
+    ORDER BY name LIMIT $3
+) AS q;
+
+-- name: count_uncounted
+WITH seen AS (UPDATE penstock.queue SET counted = true WHERE NOT counted RETURNING 1)
+UPDATE penstock.meta SET value = value + (SELECT count(*) FROM seen) WHERE name = 'queues'
+AND EXISTS (SELECT 1 FROM penstock.queue WHERE NOT counted);
 
 -- name: pending_total
 SELECT coalesce(sum(n), 0)::bigint FROM (
@@ -115,6 +225,14 @@ SELECT coalesce(sum(n), 0)::bigint FROM (
     UNION ALL
     SELECT n FROM penstock.delta
     WHERE id > (SELECT value FROM penstock.meta WHERE name = 'folded') AND queue = $1 AND stage < 3
+) AS t;
+
+-- name: unfinished_total
+SELECT coalesce(sum(n), 0)::bigint FROM (
+    SELECT n FROM penstock.total WHERE queue = $1 AND stage < 4
+    UNION ALL
+    SELECT n FROM penstock.delta
+    WHERE id > (SELECT value FROM penstock.meta WHERE name = 'folded') AND queue = $1 AND stage < 4
 ) AS t;
 
 -- name: dedupe_holders
@@ -135,24 +253,30 @@ WHERE EXISTS (SELECT 1 FROM penstock.job_active WHERE key = k AND key IS NOT NUL
 -- the rest is the same. Nothing is written where the queue has a limit, or is not known yet.
 -- name: add_plain
 WITH entered AS MATERIALIZED (
-    SELECT coalesce($3::bigint, at) AS now, coalesce($4::bigint, coalesce($3::bigint, at) + $5::bigint) AS due
-    FROM (SELECT penstock.enter(0) AS at) AS e
-    WHERE EXISTS (SELECT 1 FROM penstock.queue WHERE name = $6 AND max_pending IS NULL)
-    AND NOT EXISTS (SELECT 1 FROM penstock.seal)
+    SELECT
+        coalesce($3::bigint, at) AS now,
+        coalesce($4::bigint, coalesce($3::bigint, at) + $5::bigint) AS due, merged
+    FROM (
+        SELECT merged = 1 AS merged FROM penstock.queue
+        WHERE name = $6 AND max_pending IS NULL FOR KEY SHARE
+    ) AS q
+    CROSS JOIN LATERAL (SELECT penstock.enter(0) AS at OFFSET 0) AS e
+    WHERE NOT EXISTS (SELECT 1 FROM penstock.seal)
 ),
 new AS MATERIALIZED (
     SELECT
         nextval('penstock.job_id') AS id, nextval('penstock.log_id') AS version, p.body, p.actor,
-        e.now, e.due
+        e.now, e.due, e.merged
     FROM entered AS e CROSS JOIN unnest($1::text[], $2::text[]) AS p (body, actor)
 ),
 job AS (
     INSERT INTO penstock.job_active (
         id, version, enqueued_at, stage, run_at, queue, task, priority, lease_time, body, timeout,
-        retry, correlation, parent, trace
+        retry, correlation, parent, trace, merged
     )
     SELECT
-        id, version, now, (due > now)::integer, due, $6, $7, $8, $9, body, $10, $11, $12, $13, $14
+        id, version, now, (due > now)::integer, due, $6, $7, $8, $9, body, $10, $11, $12, $13, $14,
+        merged
     FROM new
 ),
 entry AS (
@@ -171,20 +295,21 @@ SELECT id, version, now, due FROM new;
 -- name: add_jobs
 INSERT INTO penstock.job_active (
     id, version, body, enqueued_at,
-    stage, run_at, queue, task, priority, lease_time, timeout, key, dedupe, scope, tags, retry,
-    correlation, tenant, parent, throttle, trace, needs
+    stage, run_at, queue, task, priority, lease_time, merged, timeout, key, dedupe, scope, tags,
+    retry, correlation, tenant, parent, throttle, trace, needs
 )
 SELECT
-    id, version, body, $22,
-    stage, run_at, queue, task, priority, lease_time, timeout, key, dedupe, scope, tags, retry,
-    correlation, tenant, parent, throttle, trace, coalesce(needs, 0)
+    id, version, body, $23,
+    stage, run_at, queue, task, priority, lease_time, merged = 1, timeout, key, dedupe, scope, tags,
+    retry, correlation, tenant, parent, throttle, trace, coalesce(needs, 0)
 FROM unnest(
     $1::bigint[], $2::bigint[], $3::text[], $4::bigint[], $5::bigint[], $6::text[], $7::text[],
-    $8::bigint[], $9::bigint[], $10::bigint[], $11::text[], $12::text[], $13::text[], $14::text[],
-    $15::text[], $16::text[], $17::text[], $18::bigint[], $19::text[], $20::text[], $21::bigint[]
+    $8::bigint[], $9::bigint[], $10::bigint[], $11::bigint[], $12::text[], $13::text[],
+    $14::text[], $15::text[], $16::text[], $17::text[], $18::text[], $19::bigint[], $20::text[],
+    $21::text[], $22::bigint[]
 ) AS p (
-    id, version, body, stage, run_at, queue, task, priority, lease_time, timeout, key, dedupe,
-    scope, tags, retry, correlation, tenant, parent, throttle, trace, needs
+    id, version, body, stage, run_at, queue, task, priority, lease_time, merged, timeout, key,
+    dedupe, scope, tags, retry, correlation, tenant, parent, throttle, trace, needs
 );
 
 -- name: add_tags_of
@@ -200,8 +325,8 @@ CROSS JOIN json_array_elements_text($3::json) AS t WHERE $2::bigint IS NOT NULL
 ON CONFLICT DO NOTHING;
 
 -- name: add_ready_tags
-INSERT INTO penstock.ready_tag (queue, tag, priority, tenant, run_at, job_id)
-SELECT $4, t, $5, coalesce($6, ''), $7, p.id FROM unnest($1::bigint[]) AS p (id)
+INSERT INTO penstock.ready_tag (queue, tag, priority, tenant, run_at, job_id, merged)
+SELECT $4, t, $5, coalesce($6, ''), $7, p.id, $8::boolean FROM unnest($1::bigint[]) AS p (id)
 CROSS JOIN json_array_elements_text($3::json) AS t WHERE $2::bigint IS NOT NULL
 ON CONFLICT DO NOTHING;
 
@@ -256,16 +381,32 @@ EXISTS (SELECT 1 FROM penstock.job_active WHERE stage = 1 AND run_at <= $1)
     )
 )
 
+-- The open queues with lines of their own, and '' if there are merged ones.
+-- name: _open_lines
+ARRAY(
+        SELECT name FROM penstock.queue WHERE merged <> 1 AND paused_until <= $1 ORDER BY name
+    ) || CASE WHEN EXISTS (SELECT 1 FROM penstock.queue WHERE merged = 1) THEN '{""}'::text[] END
+
 -- name: outlook
+SELECT {_any_due}, {_any_arrived}, {_any_say}, {_open_lines};
+
+-- The same for those that a worker names, whether they are merged or not.
+-- name: outlook_named
 SELECT
     {_any_due}, {_any_arrived}, {_any_say},
     ARRAY(
-        SELECT name FROM penstock.queue
-        WHERE paused_until <= $1 AND ($2::text[] IS NULL OR name = ANY ($2)) ORDER BY name
+        SELECT q.name FROM unnest($2::text[]) AS n JOIN penstock.queue AS q ON q.name = n COLLATE "C"
+        WHERE q.paused_until <= $1 ORDER BY q.name
     );
 
 -- name: queues_with_ready
-SELECT q.name, true FROM penstock.queue AS q WHERE q.paused_until <= $1;
+SELECT q.name, true, q.merged FROM penstock.queue AS q
+WHERE q.merged <> 1 AND q.paused_until <= $1 AND {_ready};
+
+-- name: named_with_ready
+SELECT q.name, true, q.merged
+FROM json_array_elements_text($2::json) AS n JOIN penstock.queue AS q ON q.name = n COLLATE "C"
+WHERE q.paused_until <= $1 AND {_ready};
 
 -- The next jobs of one queue, to nobody else; from a place on, in case those before are long gone.
 -- name: _picked
@@ -276,14 +417,26 @@ SELECT j.ctid AS tid, j.id, j.version AS previous, -j.priority AS rank, j.run_at
     AND (-j.priority, j.run_at, j.id) >= (q.rank, q.run_at, q.id)
     ORDER BY -j.priority, j.run_at, j.id
 
+-- The same of all merged queues, but of some that are not wanted. Of a queue that was merged until a
+-- moment ago, jobs may still be there.
+-- name: _picked_merged
+SELECT j.ctid AS tid, j.id, j.version AS previous, -j.priority AS rank, j.run_at
+    FROM penstock.job_active AS j
+    WHERE j.stage = 0 AND j.merged AND j.held IS NULL AND j.throttle IS NULL
+    AND (-j.priority, j.run_at, j.id) >= (m.rank, m.run_at, m.id)
+    AND (SELECT q.merged FROM penstock.queue AS q WHERE q.name = j.queue) = 1
+    AND j.queue <> ALL ($13::text[])
+    ORDER BY -j.priority, j.run_at, j.id
+
 -- The outlook of the claim before, in the claim itself: whether it still holds. Without one, the
 -- transaction has looked already.
 -- name: _outlook
 outlook AS MATERIALIZED (
-    SELECT $8::text[] IS NULL OR NOT ({_any_due} OR {_any_arrived} OR {_any_say}) AND $8 = ARRAY(
-        SELECT name FROM penstock.queue
-        WHERE paused_until <= $1 AND ($9::text[] IS NULL OR name = ANY ($9)) ORDER BY name
-    ) AS holds
+    SELECT $8::text[] IS NULL OR NOT ({_any_due} OR {_any_arrived} OR {_any_say})
+    AND $8 = CASE WHEN $9::text[] IS NULL THEN {_open_lines} ELSE ARRAY(
+        SELECT q.name FROM unnest($9) AS n JOIN penstock.queue AS q ON q.name = n COLLATE "C"
+        WHERE q.paused_until <= $1 ORDER BY q.name
+    ) END AS holds
 )
 
 -- name: _claimed
@@ -335,7 +488,14 @@ picked AS MATERIALIZED (
 
 -- One job of each queue: how long that takes tells how many dead entries stand before it.
 -- name: any_ready
-SELECT count(*) FROM unnest($1::text[]) AS q (name) CROSS JOIN LATERAL (
+SELECT count(*) + (
+    SELECT count(*) FROM (
+        SELECT 1 FROM penstock.job_active AS j
+        WHERE '' = ANY ($1) AND j.stage = 0 AND j.merged AND j.held IS NULL
+        ORDER BY -j.priority, j.run_at, j.id LIMIT 1
+    ) AS m
+)
+FROM unnest($1::text[]) AS q (name) CROSS JOIN LATERAL (
     SELECT 1 FROM penstock.job_active AS j
     WHERE j.queue = q.name AND j.stage = 0 AND j.tenant IS NULL AND j.held IS NULL
     AND j.throttle IS NULL
@@ -364,6 +524,45 @@ picked AS MATERIALIZED (
 {_claimed}
 {_answer};
 
+-- The same, with all merged queues as one more.
+-- name: claim_of_all
+WITH {_outlook},
+q (name, rank, run_at, id) AS (
+    SELECT u.* FROM outlook
+    CROSS JOIN unnest($3::text[], $4::bigint[], $5::bigint[], $6::bigint[]) AS u WHERE holds
+),
+m (rank, run_at, id) AS (
+    SELECT $10::bigint, $11::bigint, $12::bigint FROM outlook WHERE holds
+),
+wanted AS MATERIALIZED (
+    SELECT name, rank, run_at, id, count(*) AS n FROM (
+        SELECT t.name, t.rank, t.run_at, t.id FROM (
+            SELECT q.*, p.rank AS a, p.run_at AS b, p.id AS c
+            FROM q CROSS JOIN LATERAL ({_picked} LIMIT $7) AS p
+            UNION ALL
+            SELECT NULL, m.*, p.rank, p.run_at, p.id
+            FROM m CROSS JOIN LATERAL ({_picked_merged} LIMIT $7) AS p
+        ) AS t
+        ORDER BY t.a, t.b, t.c LIMIT $7
+    ) AS t GROUP BY name, rank, run_at, id
+),
+picked AS MATERIALIZED (
+    SELECT * FROM (
+        SELECT p.* FROM wanted AS q CROSS JOIN LATERAL (
+            {_picked} LIMIT q.n FOR UPDATE SKIP LOCKED
+        ) AS p
+        WHERE q.name IS NOT NULL
+        UNION ALL
+        SELECT p.* FROM wanted AS m CROSS JOIN LATERAL (
+            {_picked_merged} LIMIT m.n FOR UPDATE OF j SKIP LOCKED
+        ) AS p
+        WHERE m.name IS NULL
+    ) AS p
+    ORDER BY p.rank, p.run_at, p.id
+),
+{_claimed}
+{_answer};
+
 -- By tags: the same, of each queue and tag.
 -- name: _picked_tagged
 SELECT t.job_id AS id, -t.priority AS rank, t.run_at
@@ -374,12 +573,28 @@ SELECT t.job_id AS id, -t.priority AS rank, t.run_at
     AND j.held IS NULL AND j.throttle IS NULL
     ORDER BY -t.priority, t.tenant, t.run_at, t.job_id
 
+-- name: _picked_merged_tagged
+SELECT t.job_id AS id, -t.priority AS rank, t.run_at
+    FROM penstock.ready_tag AS t CROSS JOIN LATERAL (
+        SELECT stage, tenant, held, throttle FROM penstock.job_active WHERE id = t.job_id OFFSET 0
+    ) AS j
+    WHERE t.merged AND t.tag = m.tag AND j.stage = 0 AND j.tenant IS NULL
+    AND j.held IS NULL AND j.throttle IS NULL
+    AND (SELECT q.merged FROM penstock.queue AS q WHERE q.name = t.queue) = 1
+    AND t.queue <> ALL ($6::text[])
+    ORDER BY -t.priority, t.run_at, t.job_id
+
 -- name: claim_tagged
 WITH q (name, tag) AS (
-    SELECT n, t FROM unnest($3::text[]) AS n CROSS JOIN unnest($4::text[]) AS t
+    SELECT n, t FROM unnest($3::text[]) AS n CROSS JOIN unnest($4::text[]) AS t WHERE n <> ''
+),
+m (tag) AS (
+    SELECT t FROM unnest($4::text[]) AS t WHERE '' = ANY ($3)
 ),
 wanted AS MATERIALIZED (
-    SELECT DISTINCT rank, run_at, id FROM q CROSS JOIN LATERAL ({_picked_tagged} LIMIT $5) AS p
+    SELECT rank, run_at, id FROM q CROSS JOIN LATERAL ({_picked_tagged} LIMIT $5) AS p
+    UNION
+    SELECT rank, run_at, id FROM m CROSS JOIN LATERAL ({_picked_merged_tagged} LIMIT $5) AS p
     ORDER BY rank, run_at, id LIMIT $5
 ),
 picked AS MATERIALIZED (
@@ -408,7 +623,27 @@ SELECT
             WHERE id > (SELECT value FROM penstock.meta WHERE name = 'folded')
             AND queue = q.name AND stage = 3
         ) AS t
-    ) END
+    ) END,
+    (
+        SELECT coalesce(json_agg(json_build_array(level, tenant))::text, '[]')
+        FROM penstock.turn WHERE queue = q.name
+    ),
+    (
+        SELECT coalesce(json_agg(p)::text, '[]') FROM generate_series(0, 10) AS p
+        WHERE EXISTS (
+            SELECT 1 FROM penstock.job_active
+            WHERE queue = q.name AND -priority = -p
+            AND stage = 0 AND tenant IS NULL AND held IS NULL OFFSET 0
+        )
+    ),
+    (
+        SELECT coalesce(json_agg(p)::text, '[]') FROM generate_series(0, 10) AS p
+        WHERE EXISTS (
+            SELECT 1 FROM penstock.job_active
+            WHERE queue = q.name AND -priority = -p
+            AND stage = 0 AND tenant IS NOT NULL AND held IS NULL OFFSET 0
+        )
+    )
 FROM penstock.queue AS q LEFT JOIN penstock.rate AS r ON r.queue = q.name
 WHERE q.name IN (SELECT json_array_elements_text($1::json));
 
@@ -437,16 +672,19 @@ SELECT held FROM holder WHERE held IS NOT NULL;
 -- name: held_places
 WITH RECURSIVE place (tenant, queue, priority) AS (
     (
-        SELECT coalesce(tenant, ''), queue, priority FROM penstock.job_active
+        SELECT coalesce(tenant, ''), CASE WHEN merged THEN '' ELSE queue END, priority
+        FROM penstock.job_active
         WHERE stage = 0 AND held = $1 AND held IS NOT NULL
-        ORDER BY coalesce(tenant, ''), queue, priority LIMIT 1
+        ORDER BY coalesce(tenant, ''), CASE WHEN merged THEN '' ELSE queue END, priority LIMIT 1
     )
     UNION ALL
     SELECT n.tenant, n.queue, n.priority FROM place AS p CROSS JOIN LATERAL (
-        SELECT coalesce(j.tenant, '') AS tenant, j.queue, j.priority FROM penstock.job_active AS j
+        SELECT coalesce(j.tenant, '') AS tenant, CASE WHEN j.merged THEN '' ELSE j.queue END AS queue, j.priority
+        FROM penstock.job_active AS j
         WHERE j.stage = 0 AND j.held = $1 AND j.held IS NOT NULL
-        AND (coalesce(j.tenant, ''), j.queue, j.priority) > (p.tenant, p.queue, p.priority)
-        ORDER BY coalesce(j.tenant, ''), j.queue, j.priority LIMIT 1
+        AND (coalesce(j.tenant, ''), CASE WHEN j.merged THEN '' ELSE j.queue END, j.priority)
+        > (p.tenant, p.queue, p.priority)
+        ORDER BY coalesce(j.tenant, ''), CASE WHEN j.merged THEN '' ELSE j.queue END, j.priority LIMIT 1
     ) AS n
 )
 SELECT tenant, queue, priority FROM place;
@@ -455,7 +693,8 @@ SELECT tenant, queue, priority FROM place;
 WITH t AS MATERIALIZED (
     SELECT ctid AS tid FROM penstock.job_active
     WHERE stage = 0 AND held = $1 AND held IS NOT NULL
-    AND coalesce(tenant, '') = $2 AND queue = $3 AND priority = $4
+    AND coalesce(tenant, '') = $2 AND CASE WHEN merged THEN '' ELSE queue END = $3
+    AND priority = $4
     ORDER BY run_at, id LIMIT nullif($5::bigint, -1)
 )
 UPDATE penstock.job_active AS j SET held = NULL FROM t WHERE j.ctid = t.tid;
@@ -487,7 +726,12 @@ SELECT
     )
     OR EXISTS (
         SELECT 1 FROM penstock.job_active AS j
-        WHERE j.queue = q.name AND j.stage = 0 AND j.held IS NOT NULL OFFSET 0
+        WHERE CASE WHEN j.merged THEN '' ELSE j.queue END = q.name
+        AND j.stage = 0 AND j.held IS NOT NULL OFFSET 0
+    )
+    OR EXISTS (
+        SELECT 1 FROM penstock.job_active AS j
+        WHERE j.queue = q.name AND j.merged AND j.stage + 0 = 0 AND num_nonnulls(j.held) > 0 OFFSET 0
     )
 )
 
@@ -516,20 +760,32 @@ WITH t AS MATERIALIZED (
 )
 UPDATE penstock.job_active AS j SET held = $1 FROM t WHERE j.ctid = t.tid;
 
+-- The priorities of ready jobs.
+-- name: merged_levels
+SELECT p::integer FROM generate_series(0, 10) AS p CROSS JOIN LATERAL (
+    SELECT 1 FROM penstock.job_active
+    WHERE -priority = -p AND stage = 0 AND merged AND held IS NULL
+    ORDER BY -priority, run_at, id LIMIT 1
+) AS j;
+
+-- Each with the first of its jobs: in a round, there is one for each.
 -- name: tenants
-WITH RECURSIVE turn (tenant) AS (
-    SELECT min(tenant) FROM penstock.job_active
-    WHERE queue = $1 AND -priority = -$2::bigint AND stage = 0
-    AND tenant IS NOT NULL AND held IS NULL AND tenant > $3
+WITH RECURSIVE turn (tenant, run_at, id, task, throttle) AS (
+    (
+        SELECT tenant, run_at, id, task, throttle FROM penstock.job_active
+        WHERE queue = $1 AND -priority = -$2::bigint AND stage = 0
+        AND tenant IS NOT NULL AND held IS NULL AND tenant > $3
+        ORDER BY queue, -priority, tenant, run_at, id LIMIT 1
+    )
     UNION ALL
-    SELECT (
-        SELECT min(j.tenant) FROM penstock.job_active AS j
+    SELECT n.* FROM turn CROSS JOIN LATERAL (
+        SELECT j.tenant, j.run_at, j.id, j.task, j.throttle FROM penstock.job_active AS j
         WHERE j.queue = $1 AND -j.priority = -$2::bigint AND j.stage = 0
         AND j.tenant IS NOT NULL AND j.held IS NULL AND j.tenant > turn.tenant
-    )
-    FROM turn WHERE turn.tenant IS NOT NULL
+        ORDER BY j.queue, -j.priority, j.tenant, j.run_at, j.id LIMIT 1
+    ) AS n
 )
-SELECT tenant FROM turn WHERE tenant IS NOT NULL LIMIT $4;
+SELECT tenant, run_at, id, task, throttle FROM turn LIMIT $4;
 
 -- name: tenants_tagged
 WITH RECURSIVE turn (tenant) AS (
@@ -553,6 +809,29 @@ SELECT coalesce(json_agg(json_build_array(run_at, id, task, throttle))::text, '[
     ORDER BY run_at, id LIMIT $5
 ) AS t;
 
+-- name: pick_merged_level
+SELECT coalesce(json_agg(json_build_array(run_at, id, task, throttle, queue))::text, '[]') FROM (
+    SELECT run_at, id, task, throttle, queue FROM penstock.job_active AS j
+    WHERE stage = 0 AND merged AND held IS NULL AND -priority = -$2::bigint
+    AND (run_at, id) > ($3, $4)
+    AND (SELECT q.merged FROM penstock.queue AS q WHERE q.name = j.queue) = 1
+    AND queue NOT IN (SELECT json_array_elements_text($1::json))
+    ORDER BY run_at, id LIMIT $5
+) AS t;
+
+-- name: pick_merged_level_tagged
+SELECT coalesce(json_agg(json_build_array(run_at, job_id, task, throttle, queue))::text, '[]') FROM (
+    SELECT t.run_at, t.job_id, j.task, j.throttle, t.queue FROM penstock.ready_tag AS t
+    CROSS JOIN LATERAL (
+        SELECT task, throttle FROM penstock.job_active WHERE id = t.job_id OFFSET 0
+    ) AS j
+    WHERE t.merged AND t.tag = $6 AND -t.priority = -$2::bigint
+    AND (t.run_at, t.job_id) > ($3, $4)
+    AND (SELECT q.merged FROM penstock.queue AS q WHERE q.name = t.queue) = 1
+    AND t.queue NOT IN (SELECT json_array_elements_text($1::json))
+    ORDER BY t.run_at, t.job_id LIMIT $5
+) AS t;
+
 -- name: pick_share
 SELECT coalesce(json_agg(json_build_array(run_at, id, task, throttle))::text, '[]') FROM (
     SELECT run_at, id, task, throttle FROM penstock.job_active
@@ -573,9 +852,6 @@ SELECT coalesce(json_agg(json_build_array(run_at, job_id, task, throttle))::text
     ORDER BY t.run_at, t.job_id LIMIT $5
 ) AS t;
 
--- name: turns
-SELECT level, tenant FROM penstock.turn WHERE queue = $1;
-
 -- name: note_turn
 INSERT INTO penstock.turn (queue, level, tenant) VALUES ($1, $2, $3)
 ON CONFLICT (queue, level) DO UPDATE SET tenant = excluded.tenant;
@@ -584,34 +860,14 @@ ON CONFLICT (queue, level) DO UPDATE SET tenant = excluded.tenant;
 INSERT INTO penstock.rate (queue, starts) VALUES ($1, $2)
 ON CONFLICT (queue) DO UPDATE SET starts = excluded.starts;
 
--- The claim logs first, because the jobs' versions still are those before it.
--- name: log_claimed
-INSERT INTO penstock.log (
-    id, job_id, previous, at, day, event, state, queue, actor, token, duration
-)
-SELECT
-    v.number, j.id, j.version, $2, $2::bigint / 86400000000, 'claimed', 'running', j.queue, $3,
-    v.number, greatest(0, $2 - greatest(j.run_at, j.enqueued_at))
-FROM ROWS FROM (unnest($1::bigint[]), json_array_elements_text($4::json)) AS v (number, id)
-CROSS JOIN LATERAL (SELECT * FROM penstock.job_active WHERE id = v.id::bigint OFFSET 0) AS j;
-
 -- name: start
-WITH t AS MATERIALIZED (
-    SELECT p.number, j.tid
-    FROM ROWS FROM (unnest($1::bigint[]), json_array_elements_text($4::json)) AS p (number, id)
-    CROSS JOIN LATERAL (
-        SELECT ctid AS tid FROM penstock.job_active WHERE id = p.id::bigint OFFSET 0
-    ) AS j
-)
-UPDATE penstock.job_active AS j SET
-    stage = 3,
-    version = t.number,
-    token = t.number,
-    attempt = j.attempt + 1,
-    started_at = $2,
-    expires_at = $2 + j.lease_time,
-    worker = $3
-FROM t WHERE j.ctid = t.tid;
+WITH picked AS MATERIALIZED (
+    SELECT j.tid, j.id, j.version AS previous, p.n AS rank, j.run_at
+    FROM unnest($3::bigint[]) WITH ORDINALITY AS p (id, n) CROSS JOIN {_active}
+    ORDER BY p.n
+),
+{_claimed}
+SELECT * FROM started ORDER BY place;
 
 -- name: jobs
 SELECT {_columns} FROM unnest($1::bigint[]) WITH ORDINALITY AS p (id, n) CROSS JOIN {_any_job}
@@ -688,13 +944,13 @@ kept AS (
     INSERT INTO penstock.job (
         id, version, token, run_at, enqueued_at, lease_time, started_at, finished_at, shelf,
         attempt, stage, priority, queue, task, worker, body, timeout, dedupe, scope,
-        tags, retry, correlation, tenant, parent, throttle, trace, error, result
+        tags, retry, correlation, tenant, parent, throttle, trace, error, result, merged
     )
     SELECT
         id, number, token, run_at, enqueued_at, lease_time, started_at, $8,
         2 * ($8::bigint / 86400000000) + ($12 = 5)::integer, coalesce($13::integer, attempt), $12,
         priority, queue, task, worker, body, timeout, dedupe, scope, tags, retry, correlation,
-        tenant, parent, throttle, trace, kept, outcome
+        tenant, parent, throttle, trace, kept, outcome, merged
     FROM numbered
 )
 SELECT n, number, ({_limited}) FROM numbered;
@@ -737,7 +993,7 @@ CROSS JOIN {_any_job};
 INSERT INTO penstock.job (
     shelf, stage, version, attempt, run_at, finished_at, error, result, started_at, worker, held,
     id, token, enqueued_at, lease_time, needs, awaited, priority, queue, task, body, timeout, key,
-    dedupe, scope, tags, retry, correlation, tenant, parent, throttle, trace
+    dedupe, scope, tags, retry, correlation, tenant, parent, throttle, trace, merged
 )
 SELECT
     CASE
@@ -750,7 +1006,7 @@ SELECT
     CASE WHEN $3 = 0 THEN g.held END,
     g.id, g.token, g.enqueued_at, g.lease_time, g.needs, g.awaited, g.priority, g.queue, g.task,
     g.body, g.timeout, g.key, g.dedupe, g.scope, g.tags, g.retry, g.correlation, g.tenant,
-    g.parent, g.throttle, g.trace
+    g.parent, g.throttle, g.trace, g.merged
 FROM gone AS g
 
 -- name: move
@@ -1164,8 +1420,13 @@ FROM share AS s WHERE s.tenant IS NOT NULL GROUP BY s.queue;
 -- name: oldest_held
 SELECT run_at FROM penstock.job_active
 WHERE stage = 0 AND held = $1 AND held IS NOT NULL
-AND coalesce(tenant, '') = $2 AND queue = $3 AND priority = $4
+AND coalesce(tenant, '') = $2 AND CASE WHEN merged THEN '' ELSE queue END = $3
+AND priority = $4
 ORDER BY run_at LIMIT 1;
+
+-- name: oldest_held_merged
+SELECT queue, min(run_at) FROM penstock.job_active
+WHERE stage = 0 AND held IS NOT NULL AND merged GROUP BY queue;
 
 -- name: backlog
 SELECT count(*), max(id) FROM penstock.job_active
@@ -1195,7 +1456,8 @@ ON CONFLICT (name) DO UPDATE SET
     concurrency = excluded.concurrency,
     rate = excluded.rate,
     rate_window = excluded.rate_window,
-    promote_after = excluded.promote_after;
+    promote_after = excluded.promote_after,
+    merged = CASE queue.merged WHEN 1 THEN 2 ELSE queue.merged END;
 
 -- name: set_limit
 INSERT INTO penstock."limit" (kind, name, concurrency) VALUES ($1, $2, $3)
@@ -1300,12 +1562,12 @@ SELECT
 -- name: restore_job
 INSERT INTO penstock.job (
     id, stage, version, attempt, token, run_at, started_at, finished_at, worker, queue, task,
-    priority, enqueued_at, lease_time, timeout, key, dedupe, scope, tags, retry, correlation,
-    tenant, parent, throttle, trace, needs, error, result, body, shelf
+    priority, enqueued_at, lease_time, merged, timeout, key, dedupe, scope, tags, retry,
+    correlation, tenant, parent, throttle, trace, needs, error, result, body, shelf
 ) VALUES (
     $1, $2::bigint, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20,
-    $21, $22, $23, $24, $25, coalesce($26::bigint, 0), $27, $28, $29,
-    CASE WHEN $2::bigint < 4 THEN 0 ELSE 2 * ($30::bigint / 86400000000) + ($2 = 5)::integer END
+    $21, $22, $23, $24, $25, $26, coalesce($27::bigint, 0), $28, $29, $30,
+    CASE WHEN $2::bigint < 4 THEN 0 ELSE 2 * ($31::bigint / 86400000000) + ($2 = 5)::integer END
 );
 
 -- name: restore_log
@@ -1450,7 +1712,7 @@ checkpoint AS (DELETE FROM penstock.checkpoint AS d USING {_checkpoint_of} WHERE
 line AS (DELETE FROM penstock.line AS d USING {_line_of} WHERE d.ctid = t.tid),
 edge AS (DELETE FROM penstock.edge AS d USING {_edges_of} WHERE d.ctid = t.tid),
 tagged AS (DELETE FROM penstock.tag AS d USING {_tags_of} WHERE d.ctid = t.tid)
-SELECT count(*) FROM p;
+SELECT count(*), coalesce(json_agg(DISTINCT queue)::text, '[]') FROM p;
 
 -- The jobs of a shelf that a mirror follows: their rows have to go with them.
 -- name: clear_mirrored
@@ -1622,7 +1884,7 @@ SELECT
         (SELECT min(run_at) FROM penstock.job_active WHERE stage = 1 AND run_at > $1),
         (
             SELECT min(paused_until) FROM penstock.queue
-            WHERE paused_until > $1 AND paused_until < 9223372036854775807
+            WHERE paused_until > 0 AND paused_until > $1 AND paused_until < 9223372036854775807
         )
     ),
     EXISTS (SELECT 1 FROM penstock.queue WHERE rate IS NOT NULL);

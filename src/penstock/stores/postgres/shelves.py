@@ -5,10 +5,12 @@ from penstock.core.lifecycle import State
 from penstock.core.times import span_to_micros
 from penstock.stores.postgres.connection import DAY
 from penstock.stores.postgres.transaction import PostgresTransaction
+from penstock.stores.sql import rows
 
 # A table cannot be dropped while a transaction of anybody looks at it; others must not queue up
 # behind this one meanwhile.
 _PATIENCE = b"SET LOCAL lock_timeout = '200ms'"
+_SWEPT_AT_ONCE = 1_000
 
 
 def drop_days(tx: PostgresTransaction, retention: Retention) -> int:
@@ -33,12 +35,28 @@ def drop_days(tx: PostgresTransaction, retention: Retention) -> int:
     return removed
 
 
+def sweep_queues(tx: PostgresTransaction, after: str) -> str:
+    """Remove a portion of queues that are left without jobs; where the next portion begins.
+
+    Two that remove the last jobs of a queue at the same time do not see each other, so that the
+    queue stays. Also counts those that came with transactions of others.
+    """
+    changed = tx.execute("count_uncounted").rowcount
+    changed += tx.execute("drop_empty_totals", (_SWEPT_AT_ONCE,)).rowcount
+    tx.written = tx.written or changed > 0
+    found = tx.execute("plain_queues", (after, tx.now(), _SWEPT_AT_ONCE)).fetchone()[0]
+    names = rows.names.decode(found)
+    tx.remove_unused(names)
+    return names[-1] if len(names) == _SWEPT_AT_ONCE else ""
+
+
 def _is_over(tx: PostgresTransaction, day: int, retention: Retention, state: State) -> bool:
     return (day + 1) * DAY <= tx.now() - span_to_micros(retention.keeps(state))
 
 
 def _drop_shelf(tx: PostgresTransaction, day: int, *, failed: bool) -> int:
-    (removed,) = tx.execute("clear_shelf", (2 * day + failed,)).fetchone()
+    removed, queues = tx.execute("clear_shelf", (2 * day + failed,)).fetchone()
+    tx.remove_unused(rows.names.decode(queues))
     tx.execute("clear_mirrored", (2 * day + failed,))
     tx.drop(f"job_{day}_{'failed' if failed else 'ended'}")
     return int(removed)

@@ -31,7 +31,7 @@ from penstock.stores.postgres.bell import Bell
 from penstock.stores.postgres.beside import Beside, depends
 from penstock.stores.postgres.claiming import Claims
 from penstock.stores.postgres.connection import address, connect, prepare, queries, translated
-from penstock.stores.postgres.shelves import drop_days
+from penstock.stores.postgres.shelves import drop_days, sweep_queues
 from penstock.stores.postgres.transaction import (
     Connection,
     Mode,
@@ -90,6 +90,7 @@ class PostgresStore(SqlStore):
         self._readers: deque[Connection] = deque()
         self._threads = ThreadPoolExecutor(_READER_THREADS, "penstock-reader")
         self._joining = Joining(self._where, self._sql, clock)
+        self._swept = ""
         self._closed = False
 
     def _modes(self) -> dict[Verb[Any, Any], Mode]:
@@ -313,14 +314,23 @@ class PostgresStore(SqlStore):
     def _finish(
         self, tx: Transaction, calls: Sequence[tuple[Sequence[Change], str]]
     ) -> Sequence[list[Job | None] | Exception]:
-        """End jobs that run here and that no other job depends on."""
+        """End jobs that run here and that no other job depends on; others with the queue alone."""
         tx = ours(tx)
-        if tx.mode is Mode.ALONE:
-            return self._transition(tx, calls)
         answers = finishing.finish(tx, calls)
-        if self._noting.resumable:
-            self._noting.settle(tx, answers)
-        return answers
+        left = [
+            (
+                [change for change, job in zip(changes, ended, strict=True) if job is None],
+                actor,
+            )
+            for (changes, actor), ended in zip(calls, answers, strict=True)
+        ]
+        if not any(changes for changes, _ in left):
+            if self._noting.resumable:
+                self._noting.settle(tx, answers)
+            return answers
+        if tx.mode is not Mode.ALONE:
+            raise NeedsAlone
+        return _merged(answers, self._transition(tx, left))
 
     # Retention
 
@@ -339,6 +349,7 @@ class PostgresStore(SqlStore):
         tx = ours(tx)
         if tx.execute("any_arrived").fetchone()[0]:
             return [0] * len(calls)  # who waits for them must hear first
+        self._swept = sweep_queues(tx, self._swept)
         return [drop_days(tx, retention) for retention in calls]
 
     # The log and its sums
@@ -375,3 +386,19 @@ class PostgresStore(SqlStore):
         if counted.end == counted.start and counted.forget_before is None:
             return 0
         return await self._write(history.write, counted)
+
+
+def _merged(
+    answers: Sequence[Sequence[Job | None]], rest: Sequence[list[Job | None] | Exception]
+) -> list[list[Job | None] | Exception]:
+    """The answers, with those in place of each None that are about the rest."""
+    whole: list[list[Job | None] | Exception] = []
+    for answer, more in zip(answers, rest, strict=True):
+        if isinstance(more, Exception):
+            if any(answer):  # a part of it was written
+                raise more
+            whole.append(more)
+        else:
+            others = iter(more)
+            whole.append([next(others) if job is None else job for job in answer])
+    return whole

@@ -2,7 +2,7 @@
 
 import contextlib
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from enum import IntEnum
 from functools import lru_cache
 from itertools import count
@@ -24,7 +24,7 @@ Connection = psycopg.Connection[Any]
 
 _GONE: Current = (None, -1, None, 0, 0)
 # The columns of `add_jobs` behind id, version and body: which are numbers.
-_KINDS = [Int8s, Int8s, Texts, Texts, Int8s, Int8s, Int8s, Texts, Texts, Texts, Texts, Texts]
+_KINDS = [Int8s, Int8s, Texts, Texts, Int8s, Int8s, Int8s, Int8s, Texts, Texts, Texts, Texts, Texts]
 _KINDS += [Texts, Texts, Int8s, Texts, Texts, Int8s]
 # What is between quotes, or a comment, has no parameters in it.
 _QUOTED_OR_MARK = re.compile(r"""'[^']*'|"[^"]*"|--[^\n]*|\?""")
@@ -207,6 +207,12 @@ class PostgresTransaction(PostgresReading, Transaction):
                 found[missing[place - 1]] = tuple(current)
         return found
 
+    def start(self, ids: Sequence[int], worker: str) -> list[Job]:
+        """See `Transaction.start`."""
+        found = self.execute("start", (self._now, worker, Int8s(ids))).fetchall()
+        self.written = True
+        return [rows.job(row[3:]) for row in found]
+
     def add_jobs(
         self,
         ids: Sequence[int],
@@ -247,6 +253,28 @@ class PostgresTransaction(PostgresReading, Transaction):
         if changes:
             self.execute("add_totals", (encoded(changes), self._last_entry()))
         self.written = True
+
+    def add_queues(self, names: Collection[str]) -> None:
+        """See `Transaction.add_queues`. Others may make some of them at the same time."""
+        self.execute("add_queues", (Texts(sorted(names)),))
+
+    def remove_unused(self, queues: Collection[str]) -> None:
+        """See `Transaction.remove_unused`.
+
+        Who adds jobs to a queue keeps it for its transaction. So a queue that is locked here, and
+        is seen to have none after that, has none.
+        """
+        unused = self._unused(queues)
+        if unused:
+            locked = self.execute("lock_unused", (encoded(unused),)).fetchall()
+            unused = self._unused([name for (name,) in locked])
+        if unused:
+            self.execute("remove_unused", (encoded(unused),))
+            self.written = True
+
+    def _unused(self, queues: Collection[str]) -> list[str]:
+        found = self.execute("unused", (encoded(list(queues)), self._now)).fetchall()
+        return [name for (name,) in found]
 
 
 def ours(tx: Transaction) -> PostgresTransaction:

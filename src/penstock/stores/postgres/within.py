@@ -18,7 +18,7 @@ from penstock.core.lifecycle import Done, advance
 from penstock.core.seal import Passage, Seal, check_open
 from penstock.core.store import Clock
 from penstock.core.times import from_micros, span_to_micros, to_micros
-from penstock.stores.postgres.arrays import storable
+from penstock.stores.postgres.arrays import Texts, storable
 from penstock.stores.postgres.connection import DAY, Address
 from penstock.stores.postgres.joining import Fetch, joined
 from penstock.stores.sql import rows
@@ -26,8 +26,9 @@ from penstock.stores.sql.rows import encoded
 from penstock.stores.sql.transaction import Reading
 
 _OPTIONS = (
-    "stage", "run_at", "queue", "task", "priority", "lease_time", "timeout", "key", "dedupe",
-    "scope", "tags", "retry", "correlation", "tenant", "parent", "throttle", "trace", "needs",
+    "stage", "run_at", "queue", "task", "priority", "lease_time", "merged", "timeout", "key",
+    "dedupe", "scope", "tags", "retry", "correlation", "tenant", "parent", "throttle", "trace",
+    "needs",
 )  # fmt: skip
 _SAID = {
     "autocommit": "the connection is in autocommit mode: begin a transaction first",
@@ -56,8 +57,7 @@ class Joining:
         day = reading.now() // DAY
         for one in (day, day + 1):
             reading.execute("make_room", (one,))
-        for queue in queues:
-            reading.execute("add_queue", (queue,))
+        reading.execute("add_queues", (Texts(sorted(queues)),))
         self._room = day + 1
         self._queues.update(queues)
 

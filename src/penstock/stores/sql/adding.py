@@ -1,16 +1,16 @@
 """Adds the jobs of one transaction: decides for each caller, then writes them all at once."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from msgspec.structs import replace
 
-from penstock.core.errors import JobNotFound, Overtaken, QueueFull
+from penstock.core.errors import JobNotFound, Overtaken, QueueFull, TooManyQueues
 from penstock.core.job import Change, Job, NewJob, OnFailure, Tail
 from penstock.core.lifecycle import State, abandon, frees, supersede
 from penstock.core.times import from_micros
-from penstock.stores.sql import rows, seals
+from penstock.stores.sql import names, rows, seals
 from penstock.stores.sql.edges import inherit
 from penstock.stores.sql.moving import Moving, Taken
 from penstock.stores.sql.rows import BLOCKED, READY, SCHEDULED, STAGES, encoded
@@ -25,6 +25,7 @@ def add(tx: Transaction, calls: Sequence[Addition]) -> list[list[Job] | Exceptio
     seals.check_open(tx)
     now = tx.now()
     adding = Adding(tx, now, sum([len(jobs) for jobs, _, _ in calls]))
+    adding.look_up_queues({job.queue for jobs, _, _ in calls for job in jobs})
     adding.look_up_keys(job.key for jobs, _, _ in calls for job in jobs if job.key is not None)
     following: Following | None = None
     answers: list[list[Job] | Exception] = []
@@ -66,12 +67,20 @@ class Adding:
         self._actors: list[tuple[str, int]] = []
         self._totals: Totals = {}
         self._rooms: dict[str, tuple[int, int] | None] = {}
+        self._names = names.Names(tx)
         self._held_keys: set[str] = set()
         self.added_keys: set[str] = set()
         self._deduped: dict[str, Job] = {}
         # Who waits for whom among the new jobs and those that were stored before.
         self._edges: list[tuple[int, int, OnFailure, bool]] = []
         self.abandoned: dict[int, tuple[int, State]] = {}
+
+    def look_up_queues(self, queues: Collection[str]) -> None:
+        """How many more jobs these queues take, and their limits; None for those without."""
+        self._rooms = dict.fromkeys(queues)
+        for queue, limit in self._names.look_up(queues).items():
+            pending = self._tx.execute("pending_total", (queue,)).fetchone()[0]
+            self._rooms[queue] = (limit - pending, limit)
 
     def look_up_keys(self, keys: Iterable[str]) -> None:
         """Which of these keys already have an unfinished job."""
@@ -94,7 +103,7 @@ class Adding:
     ) -> list[Job] | Exception:
         """As `call`, for one that takes another's place: also in a queue that is full."""
         (new,) = jobs
-        room = self._room(new.queue)
+        room = self._rooms[new.queue]
         if room is None or new.queue != replaced.queue:
             return self.call(jobs, actor)
         self._rooms[new.queue] = (max(room[0], 0) + 1, room[1])
@@ -121,12 +130,14 @@ class Adding:
                 taken.append(self._take(job))
         return taken
 
-    def _ask(self, asked: Mapping[str, int], actor: str) -> QueueFull | None:
+    def _ask(self, asked: Mapping[str, int], actor: str) -> QueueFull | TooManyQueues | None:
         """Whether the queues have no room for so many more; else it is theirs."""
         for queue, n in asked.items():
-            room = self._room(queue)
+            room = self._rooms[queue]
             if room is not None and n > room[0]:
                 return QueueFull(queue, room[1])
+        if refused := self._names.add(asked):
+            return refused
         for queue, n in asked.items():
             room = self._rooms[queue]
             self._rooms[queue] = None if room is None else (room[0] - n, room[1])
@@ -212,7 +223,8 @@ class Adding:
             stage = BLOCKED
         job_id, version = self._ids[self._n], self._versions[self._n]
         self._n += 1
-        options = rows.options(new, stage, run_at, needs)
+        merged = self._names.is_merged(new.queue, new.tenant)
+        options = rows.options(new, stage, run_at, needs, merged=merged)
         if self._last is not None and options == self._groups[-1][0]:
             self._groups[-1][1].append(new.payload)
             job = replace(self._last, id=job_id, version=version, payload=new.payload)
@@ -233,19 +245,6 @@ class Adding:
             return self._deduped[job.dedupe]
         holder = self._tx.dedupe_holder(job.dedupe, job.scope)
         return None if holder is None else self._tx.jobs([holder])[0]
-
-    def _room(self, queue: str) -> tuple[int, int] | None:
-        """How many more jobs a queue takes, and its limit; None without a limit."""
-        if queue not in self._rooms:
-            row = self._tx.execute("max_pending", (queue,)).fetchone()
-            if row is None:
-                self._tx.execute("add_queue", (queue,))
-            limit = None if row is None else row[0]
-            self._rooms[queue] = None
-            if limit is not None:
-                pending = self._tx.execute("pending_total", (queue,)).fetchone()[0]
-                self._rooms[queue] = (limit - pending, limit)
-        return self._rooms[queue]
 
 
 class Following:
@@ -325,7 +324,8 @@ def add_tags(tx: Transaction, ids: Sequence[int], options: tuple[Any, ...]) -> N
     span = tx.numbers(ids), ids[-1]
     tx.execute("add_tags", (*span, tags))
     if stage == READY:
-        tx.execute("add_ready_tags", (*span, tags, queue, priority, tenant, run_at))
+        merged = options[rows.MERGED]
+        tx.execute("add_ready_tags", (*span, tags, queue, priority, tenant, run_at, merged))
 
 
 def explain(tx: Transaction, reasons: Mapping[int, str]) -> None:

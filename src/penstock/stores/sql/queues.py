@@ -2,11 +2,12 @@
 
 from collections.abc import Collection, Sequence
 
+from penstock.core.errors import QueueInUse, TooManyQueues
 from penstock.core.job import JobId, Overall, Queue, QueueQuery, QueueSettings, configured
-from penstock.core.limits import Limit
+from penstock.core.limits import MOST_QUEUES, Limit
 from penstock.core.times import from_micros
-from penstock.stores.sql import rows, seals
-from penstock.stores.sql.claiming import Execute
+from penstock.stores.sql import names, rows, seals
+from penstock.stores.sql.claiming import MERGED, Execute
 from penstock.stores.sql.rows import STAGES, encoded
 from penstock.stores.sql.transaction import Reading, Transaction
 
@@ -33,9 +34,11 @@ def oldest_ready(execute: Execute, queues: Collection[str] | None) -> dict[str, 
     found = [*execute("oldest_ready", (wanted,)), *execute("oldest_of_tenants", (wanted,))]
     for (held,) in execute("holders").fetchall():
         for tenant, queue, priority in execute("held_places", (held,)).fetchall():
-            if queues is None or queue in queues:
+            if queue != MERGED and (queues is None or queue in queues):
                 place = (held, tenant, queue, priority)
                 found.append((queue, *execute("oldest_held", place).fetchone()))
+    merged = execute("oldest_held_merged").fetchall()
+    found += [one for one in merged if queues is None or one[0] in queues]
     oldest: dict[str, int] = {}
     for queue, at in found:
         if at is not None:
@@ -58,19 +61,45 @@ def overall(reading: Reading, without: frozenset[str]) -> Overall:
     )
 
 
-def configure(tx: Transaction, calls: Sequence[QueueSettings]) -> list[Queue]:
+def configure(tx: Transaction, calls: Sequence[QueueSettings]) -> list[Queue | Exception]:
     """See `Store.configure`."""
     seals.check_lasting(tx)
     return [_configure_one(tx, settings) for settings in calls]
 
 
-def _configure_one(tx: Transaction, settings: QueueSettings) -> Queue:
+def _configure_one(tx: Transaction, settings: QueueSettings) -> Queue | TooManyQueues:
     row = tx.execute("queue", (settings.name,)).fetchone()
     queue = Queue(name=settings.name) if row is None else rows.queue(row, tx.now())
     queue = configured(queue, settings)
+    if row is None:
+        taken, limit = tx.execute("names").fetchone()
+        limit = MOST_QUEUES if limit is None else limit
+        if taken >= limit:
+            return TooManyQueues(limit)
     tx.execute("configure", rows.queue_columns(queue))
+    tx.execute("note_configured")
+    if not queue.paused:
+        names.remove_unused(tx, [queue.name])  # if that took its last setting
     tx.written = tx.ring = tx.ring_others = True
     return queue
+
+
+def remove(tx: Transaction, calls: Sequence[str]) -> list[bool | Exception]:
+    """See `Store.remove_queue`."""
+    return [_remove_one(tx, name) for name in calls]
+
+
+def _remove_one(tx: Transaction, name: str) -> bool | QueueInUse:
+    if tx.execute("queue", (name,)).fetchone() is None:
+        return False
+    (unfinished,) = tx.execute("unfinished_total", (name,)).fetchone()
+    if unfinished:
+        return QueueInUse(name, unfinished)
+    tx.execute("configure", rows.queue_columns(Queue(name=name)))
+    tx.execute("note_configured")
+    names.remove_unused(tx, [name])
+    tx.written = tx.ring = tx.ring_others = True
+    return True
 
 
 def limits(reading: Reading) -> list[Limit]:
@@ -88,6 +117,7 @@ def limit(tx: Transaction, calls: Sequence[Limit]) -> list[None]:
             tx.execute("remove_limit", (one.kind, one.name))
         else:
             tx.execute("set_limit", (one.kind, one.name, one.concurrency))
+    tx.execute("note_configured")
     tx.written = tx.ring = tx.ring_others = True
     return [None] * len(calls)
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from penstock.core.job import Job, JobId, Retention
 from penstock.core.lifecycle import FINAL
 from penstock.core.times import span_to_micros
-from penstock.stores.sql import rows
+from penstock.stores.sql import names, rows
 from penstock.stores.sql.rows import encoded
 from penstock.stores.sql.transaction import Transaction
 
@@ -49,4 +49,5 @@ def _remove(tx: Transaction, found: str) -> int:
     tx.execute("prune_payloads", (found,))
     gone = tx.execute("prune_jobs", (found,)).fetchall()
     tx.add_totals({key: -n for key, n in Counter(gone).items()})
+    names.remove_unused(tx, {queue for queue, _ in gone})
     return len(gone)

@@ -20,7 +20,7 @@ from penstock.core.job import (
 from penstock.core.lifecycle import Event, State, abandon, frees
 from penstock.core.note import Notes
 from penstock.core.times import from_micros, span_to_micros, to_micros
-from penstock.stores.sql import noting, rows, seals
+from penstock.stores.sql import names, noting, rows, seals
 from penstock.stores.sql.adding import add_tags
 from penstock.stores.sql.moving import Moving
 from penstock.stores.sql.rows import BLOCKED, READY, SCHEDULED, STAGES, encoded
@@ -60,6 +60,7 @@ class Restoring:
         self._last_log = max(last_log, origin.last_log)
         self._places: dict[int, JobId] = {}
         self._totals: Totals = {}
+        self._names = names.Names(tx)
         self._keys: set[str] = set()
         self._edges: list[tuple[int, int, OnFailure, bool]] = []
         self._lost: dict[int, tuple[int, State]] = {}
@@ -75,9 +76,10 @@ class Restoring:
         self._places = dict(
             self._tx.execute("taken_over", (self._origin.source, encoded(originals))).fetchall()
         )
-        for queue in {record.job.queue for record in records}:
-            if self._tx.execute("queue", (queue,)).fetchone() is None:
-                self._tx.execute("add_queue", (queue,))
+        queues = {record.job.queue for record in records}
+        self._names.look_up(queues)
+        if refused := self._names.add(queues):
+            raise refused
         self._coming = {record.job.id: record.job.state for record in records}
         answers = [self._take(record) for record in records]
         self._link()
@@ -85,6 +87,7 @@ class Restoring:
         floors = (max(self._last_job, self._origin.last_job), self._last_log)
         self._tx.number_on(*floors)
         self._tx.add_totals(self._totals)
+        names.remove_unused(self._tx, queues)  # of jobs that were not taken
         self._tx.ring = self._tx.ring_others = True
         if self._lost:
             self._abandon()
@@ -105,7 +108,8 @@ class Restoring:
         )
         needs = self._needs(record, place) if record.edges else 0
         stage = self._stage(job, needs)
-        options = rows.options(asked(moved), stage, to_micros(moved.run_at), needs)
+        merged = self._names.is_merged(job.queue, job.tenant)
+        options = rows.options(asked(moved), stage, to_micros(moved.run_at), needs, merged=merged)
         self._tx.restore_job(_row(moved, stage, options), job.payload)
         add_tags(self._tx, [place], options)
         self._tx.restore_log(_log_rows(log), job.queue)

@@ -72,15 +72,18 @@ def _decode_retry(text: str) -> RetryPolicy:
 
 
 # Where `options` has what few jobs ask for.
-RARE = slice(6, 18)
-TAGS, TENANT = 10, 13
+RARE = slice(7, 19)
+MERGED, TAGS, TENANT = 6, 11, 14
 NONE_OF_THEM = (None,) * 12
 
 
-def options(job: NewJob, stage: int, run_at: int, needs: int) -> tuple[Any, ...]:
+def options(
+    job: NewJob, stage: int, run_at: int, needs: int, *, merged: bool = False
+) -> tuple[Any, ...]:
     """All but the arguments of a new job: the parameters of the query `add_jobs` from `stage` on.
 
-    Jobs with the same options are written together, so that this has to be cheap to compare.
+    `merged` says whether its queue has no line of its own. Jobs with the same options are written
+    together, so that this has to be cheap to compare.
     """
     return (
         stage,
@@ -89,6 +92,7 @@ def options(job: NewJob, stage: int, run_at: int, needs: int) -> tuple[Any, ...]
         job.task,
         job.priority,
         _DEFAULT_LEASE if job.lease is DEFAULT_LEASE else span_to_micros(job.lease),
+        merged,
         None if job.timeout is None else span_to_micros(job.timeout),
         job.key,
         job.dedupe,

@@ -82,6 +82,7 @@ def fire(
     seals.check_open(tx)
     now = tx.now()
     adding = Adding(tx, now, sum(len(firing.jobs) for firing, _ in calls))
+    adding.look_up_queues({job.queue for firing, _ in calls for job in firing.jobs})
     adding.look_up_keys(
         job.key for firing, _ in calls for job in firing.jobs if job.key is not None
     )

@@ -169,6 +169,10 @@ class SqlStore(ABC):
         """See `Store.configure`."""
         return await self._write(queues.configure, settings)
 
+    async def remove_queue(self, name: str) -> bool:
+        """See `Store.remove_queue`."""
+        return await self._write(queues.remove, name)
+
     async def delete(self, jobs: Sequence[Job]) -> list[JobId]:
         """See `Store.delete`."""
         return await self._write(removing.delete, jobs)

@@ -115,6 +115,10 @@ class Transaction(Reading):
         """What these jobs are now, in this order; nobody else changes them before the end."""
 
     @abstractmethod
+    def start(self, ids: Sequence[int], worker: str) -> list[Job]:
+        """Give ready jobs out, which nobody else changes; as they are then, in this order."""
+
+    @abstractmethod
     def add_jobs(
         self,
         ids: Sequence[int],
@@ -135,6 +139,14 @@ class Transaction(Reading):
     @abstractmethod
     def add_totals(self, totals: Totals) -> None:
         """Keep the totals that no one counts rows for."""
+
+    @abstractmethod
+    def add_queues(self, names: Collection[str]) -> None:
+        """Make queues; the first ones of a store have lines of their own."""
+
+    @abstractmethod
+    def remove_unused(self, queues: Collection[str]) -> None:
+        """Remove those of these queues that have neither jobs nor settings."""
 
     def dedupe_holder(self, dedupe: str, scope: Scope, but: Collection[int] = ()) -> int | None:
         """Who keeps a job with this dedupe key from being pending."""

@@ -18,13 +18,56 @@ SELECT name, paused_until, max_pending, concurrency, rate, rate_window, promote_
 FROM penstock_queue WHERE name = ?;
 
 -- name: max_pending
-SELECT max_pending FROM penstock_queue WHERE name = ?;
+SELECT max_pending, merged FROM penstock_queue WHERE name = ?;
 
+-- name: max_pendings
+SELECT q.name, q.max_pending, q.merged
+FROM json_each(?) AS n CROSS JOIN penstock_queue AS q ON q.name = n.value;
+
+-- The first queues have lines of their own.
 -- name: add_queue
-INSERT INTO penstock_queue (name) VALUES (?);
+INSERT INTO penstock_queue (name, merged)
+SELECT ?, value >= (SELECT value FROM penstock_meta WHERE name = 'own_lines')
+FROM penstock_meta WHERE name = 'queues';
+
+-- Gives queues a line of their own; their jobs follow by portions.
+-- name: unmerge
+UPDATE penstock_queue SET merged = 2
+WHERE merged = 1 AND name IN (SELECT value FROM json_each(?));
+
+-- name: leaving
+SELECT name FROM penstock_queue WHERE merged = 2 LIMIT 1;
+
+-- name: unmerge_jobs
+UPDATE penstock_job SET merged = 0
+WHERE id IN (
+    SELECT id FROM penstock_job WHERE queue = ? AND merged AND stage < 4 LIMIT ?
+)
+RETURNING id;
+
+-- name: unmerged
+UPDATE penstock_queue SET merged = 0 WHERE name = ? AND merged = 2;
+
+-- How many queues there are, and how many there may be; NULL without a limit of its own.
+-- name: names
+SELECT value, (SELECT concurrency FROM penstock_limit WHERE kind = 'queues' AND name = '')
+FROM penstock_meta WHERE name = 'queues';
+
+-- name: note_configured
+UPDATE penstock_meta SET value = value + 1 WHERE name = 'configured';
+
+-- Queues among these that have no jobs and that nobody has configured.
+-- name: remove_unused
+DELETE FROM penstock_queue
+WHERE name IN (SELECT value FROM json_each(?1))
+AND paused_until <= ?2 AND coalesce(max_pending, concurrency, rate, promote_after) IS NULL
+AND NOT EXISTS (SELECT 1 FROM penstock_total AS t WHERE t.queue = name AND t.n <> 0);
 
 -- name: pending_total
 SELECT ifnull(sum(n), 0) FROM penstock_total WHERE queue = ? AND stage < 3;
+
+-- name: unfinished_total
+SELECT ifnull(sum(n), 0) FROM penstock_total WHERE queue = ? AND stage < 4;
 
 -- name: dedupe_holders
 SELECT id, stage, scope FROM penstock_job WHERE dedupe = ?1 AND dedupe IS NOT NULL AND stage < 3
@@ -40,15 +83,15 @@ WHERE EXISTS (
 -- name: add_job
 INSERT INTO penstock_job (
     id, version, enqueued_at,
-    stage, run_at, queue, task, priority, lease_time, timeout, key, dedupe, scope, tags, retry,
+    stage, run_at, queue, task, priority, lease_time, merged, timeout, key, dedupe, scope, tags, retry,
     correlation, tenant, parent, throttle, trace, needs
-) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ifnull(?, 0));
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ifnull(?, 0));
 
 -- The same without what is rarely asked for: binding a NULL costs as much as ten numbers.
 -- name: add_plain_job
 INSERT INTO penstock_job (
-    id, version, enqueued_at, stage, run_at, queue, task, priority, lease_time
-) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?);
+    id, version, enqueued_at, stage, run_at, queue, task, priority, lease_time, merged
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: add_payload
 INSERT INTO penstock_payload (job_id, body) VALUES (?, ?);
@@ -62,19 +105,19 @@ INSERT INTO penstock_payload (job_id, body) SELECT ?2 + p.key, p.value FROM json
 -- name: add_jobs
 INSERT INTO penstock_job (
     id, version, enqueued_at,
-    stage, run_at, queue, task, priority, lease_time, timeout, key, dedupe, scope, tags, retry,
+    stage, run_at, queue, task, priority, lease_time, merged, timeout, key, dedupe, scope, tags, retry,
     correlation, tenant, parent, throttle, trace, needs
 )
 SELECT
     p.job_id, ?3 + p.job_id, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18,
-    ?19, ?20, ?21, ifnull(?22, 0)
+    ?19, ?20, ?21, ?22, ifnull(?23, 0)
 FROM penstock_payload AS p WHERE p.job_id BETWEEN ?1 AND ?2;
 
 -- name: add_plain_jobs
 INSERT INTO penstock_job (
-    id, version, enqueued_at, stage, run_at, queue, task, priority, lease_time
+    id, version, enqueued_at, stage, run_at, queue, task, priority, lease_time, merged
 )
-SELECT p.job_id, ?3 + p.job_id, ?4, ?5, ?6, ?7, ?8, ?9, ?10
+SELECT p.job_id, ?3 + p.job_id, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11
 FROM penstock_payload AS p WHERE p.job_id BETWEEN ?1 AND ?2;
 
 -- Jobs that are written together have the same tags.
@@ -84,8 +127,8 @@ SELECT t.value, p.job_id
 FROM json_each(?3) AS t CROSS JOIN penstock_payload AS p WHERE p.job_id BETWEEN ?1 AND ?2;
 
 -- name: add_ready_tags
-INSERT OR IGNORE INTO penstock_ready_tag (tag, queue, priority, tenant, run_at, job_id)
-SELECT t.value, ?4, ?5, ifnull(?6, ''), ?7, p.job_id
+INSERT OR IGNORE INTO penstock_ready_tag (tag, queue, priority, tenant, run_at, job_id, merged)
+SELECT t.value, ?4, ?5, ifnull(?6, ''), ?7, p.job_id, ?8
 FROM json_each(?3) AS t CROSS JOIN penstock_payload AS p WHERE p.job_id BETWEEN ?1 AND ?2;
 
 -- Of new jobs nothing but the id is read: the rest is known, and columns far back cost most.
@@ -108,24 +151,62 @@ WHERE id IN (
 )
 RETURNING queue;
 
--- With each, whether limits, tenants or ages have a say in what comes next.
--- name: queues_with_ready
+-- What a claim has to know first: whether limits may have a say in every queue, any ready job is
+-- merged or has a throttle, and jobs have to follow their queue; then the queues with lines of their
+-- own that have ready jobs, each with whether limits, tenants or ages have a say there.
+-- name: outlook
 SELECT
-    q.name,
-    q.concurrency IS NOT NULL OR q.rate IS NOT NULL OR q.promote_after IS NOT NULL
-    OR EXISTS (
-        SELECT 1 FROM penstock_job
-        WHERE queue = q.name AND stage = 0 AND tenant IS NOT NULL AND held IS NULL
-    )
-    OR EXISTS (
-        SELECT 1 FROM penstock_job
-        WHERE queue = q.name AND stage = 0 AND throttle IS NOT NULL AND held IS NULL
-    )
-    OR EXISTS (SELECT 1 FROM penstock_job WHERE stage = 0 AND held IS NOT NULL)
-    OR EXISTS (SELECT 1 FROM penstock_limit WHERE kind = 'task')
-FROM penstock_total AS t
-JOIN penstock_queue AS q ON q.name = t.queue
-WHERE t.stage = 0 AND t.n > 0 AND q.paused_until <= ?;
+    EXISTS (SELECT 1 FROM penstock_job WHERE stage = 0 AND held IS NOT NULL)
+    OR EXISTS (SELECT 1 FROM penstock_limit WHERE kind = 'task'),
+    EXISTS (SELECT 1 FROM penstock_job WHERE stage = 0 AND merged AND held IS NULL)
+    OR EXISTS (SELECT 1 FROM penstock_job WHERE stage = 0 AND held IS NOT NULL),
+    EXISTS (SELECT 1 FROM penstock_job WHERE stage = 0 AND throttle IS NOT NULL AND held IS NULL),
+    EXISTS (SELECT 1 FROM penstock_queue WHERE merged = 2),
+    (
+        SELECT json_group_array(json_array(
+            q.name,
+            q.concurrency IS NOT NULL OR q.rate IS NOT NULL OR q.promote_after IS NOT NULL
+            OR EXISTS (
+                SELECT 1 FROM penstock_job
+                WHERE queue = q.name AND stage = 0 AND tenant IS NOT NULL AND held IS NULL
+            )
+            OR EXISTS (
+                SELECT 1 FROM penstock_job
+                WHERE queue = q.name AND stage = 0 AND throttle IS NOT NULL AND held IS NULL
+            ),
+            0
+        ))
+        FROM penstock_queue AS q
+        CROSS JOIN penstock_total AS t ON t.queue = q.name AND t.stage = 0
+        WHERE q.merged <> 1 AND t.n > 0 AND q.paused_until <= ?1
+    );
+
+-- The same of queues that a worker names, with whether they are merged.
+-- name: outlook_named
+SELECT
+    EXISTS (SELECT 1 FROM penstock_job WHERE stage = 0 AND held IS NOT NULL)
+    OR EXISTS (SELECT 1 FROM penstock_limit WHERE kind = 'task'),
+    0,
+    0,
+    EXISTS (SELECT 1 FROM penstock_queue WHERE merged = 2),
+    (
+        SELECT json_group_array(json_array(
+            q.name,
+            q.concurrency IS NOT NULL OR q.rate IS NOT NULL OR q.promote_after IS NOT NULL
+            OR EXISTS (
+                SELECT 1 FROM penstock_job
+                WHERE queue = q.name AND stage = 0 AND tenant IS NOT NULL AND held IS NULL
+            )
+            OR EXISTS (
+                SELECT 1 FROM penstock_job
+                WHERE queue = q.name AND stage = 0 AND throttle IS NOT NULL AND held IS NULL
+            ),
+            q.merged
+        ))
+        FROM json_each(?2) AS n CROSS JOIN penstock_queue AS q ON q.name = n.value
+        CROSS JOIN penstock_total AS t ON t.queue = q.name AND t.stage = 0
+        WHERE t.n > 0 AND q.paused_until <= ?1
+    );
 
 -- name: pick
 SELECT json_group_array(json_array(-priority, run_at, id)) FROM (
@@ -142,7 +223,49 @@ SELECT json_group_array(json_array(-priority, run_at, job_id)) FROM (
     ORDER BY priority DESC, tenant, run_at, job_id LIMIT ? OFFSET ?
 );
 
--- The queries of a claim where limits, tenants or ages have a say.
+-- The ready jobs of all merged queues, but of some that are not wanted. Of a queue that was merged
+-- until a moment ago, jobs may still be there.
+-- name: pick_merged
+SELECT json_group_array(json_array(-priority, run_at, id)) FROM (
+    SELECT priority, run_at, id FROM penstock_job
+    WHERE stage = 0 AND merged AND held IS NULL
+    AND (SELECT q.merged FROM penstock_queue AS q WHERE q.name = queue) = 1
+    AND queue NOT IN (SELECT value FROM json_each(?1))
+    ORDER BY priority DESC, run_at, id LIMIT ?2 OFFSET ?3
+);
+
+-- name: pick_merged_tagged
+SELECT json_group_array(json_array(-priority, run_at, job_id)) FROM (
+    SELECT priority, run_at, job_id FROM penstock_ready_tag
+    WHERE merged AND tag = ?4
+    AND (SELECT q.merged FROM penstock_queue AS q WHERE q.name = queue) = 1
+    AND queue NOT IN (SELECT value FROM json_each(?1))
+    ORDER BY priority DESC, run_at, job_id LIMIT ?2 OFFSET ?3
+);
+
+-- The same of one priority, from a place on, with what limits may ask for.
+-- name: pick_merged_level
+SELECT json_group_array(json_array(run_at, id, task, throttle, queue)) FROM (
+    SELECT run_at, id, task, throttle, queue FROM penstock_job
+    WHERE stage = 0 AND merged AND held IS NULL AND priority = ?2
+    AND (run_at, id) > (?3, ?4)
+    AND (SELECT q.merged FROM penstock_queue AS q WHERE q.name = queue) = 1
+    AND queue NOT IN (SELECT value FROM json_each(?1))
+    ORDER BY run_at, id LIMIT ?5
+);
+
+-- name: pick_merged_level_tagged
+SELECT json_group_array(json_array(run_at, job_id, task, throttle, queue)) FROM (
+    SELECT t.run_at, t.job_id, j.task, j.throttle, j.queue FROM penstock_ready_tag AS t
+    CROSS JOIN penstock_job AS j ON j.id = t.job_id
+    WHERE t.merged AND t.tag = ?6 AND t.priority = ?2 AND (t.run_at, t.job_id) > (?3, ?4)
+    AND (SELECT q.merged FROM penstock_queue AS q WHERE q.name = t.queue) = 1
+    AND t.queue NOT IN (SELECT value FROM json_each(?1))
+    ORDER BY t.run_at, t.job_id LIMIT ?5
+);
+
+-- The queries of a claim where limits, tenants or ages have a say: first what there is to know of its
+-- queues, with the turns that were, and the priorities of ready jobs without and with a tenant.
 -- name: open_queues
 SELECT
     q.name, q.concurrency, q.rate, q.rate_window, q.promote_after, r.starts,
@@ -150,7 +273,24 @@ SELECT
         SELECT 1 FROM penstock_job
         WHERE queue = q.name AND stage = 0 AND tenant IS NOT NULL AND held IS NULL
     ),
-    ifnull((SELECT n FROM penstock_total WHERE queue = q.name AND stage = 3), 0)
+    ifnull((SELECT n FROM penstock_total WHERE queue = q.name AND stage = 3), 0),
+    (SELECT json_group_array(json_array(level, tenant)) FROM penstock_turn WHERE queue = q.name),
+    (
+        SELECT json_group_array(p.value) FROM json_each('[0,1,2,3,4,5,6,7,8,9,10]') AS p
+        WHERE EXISTS (
+            SELECT 1 FROM penstock_job
+            WHERE queue = q.name AND priority = p.value
+            AND stage = 0 AND tenant IS NULL AND held IS NULL
+        )
+    ),
+    (
+        SELECT json_group_array(p.value) FROM json_each('[0,1,2,3,4,5,6,7,8,9,10]') AS p
+        WHERE EXISTS (
+            SELECT 1 FROM penstock_job
+            WHERE queue = q.name AND priority = p.value
+            AND stage = 0 AND tenant IS NOT NULL AND held IS NULL
+        )
+    )
 FROM penstock_queue AS q LEFT JOIN penstock_rate AS r ON r.queue = q.name
 WHERE q.name IN (SELECT value FROM json_each(?));
 
@@ -181,33 +321,35 @@ SELECT held FROM holder WHERE held IS NOT NULL;
 WITH RECURSIVE place (id) AS (
     SELECT * FROM (
         SELECT id FROM penstock_job WHERE stage = 0 AND held = ?1 AND held IS NOT NULL
-        ORDER BY ifnull(tenant, ''), queue, priority LIMIT 1
+        ORDER BY ifnull(tenant, ''), CASE WHEN merged THEN '' ELSE queue END, priority LIMIT 1
     )
     UNION ALL
     SELECT coalesce(
         (
             SELECT j.id FROM penstock_job AS j
             WHERE j.stage = 0 AND j.held = ?1 AND j.held IS NOT NULL
-            AND ifnull(j.tenant, '') = ifnull(p.tenant, '') AND j.queue = p.queue
+            AND ifnull(j.tenant, '') = ifnull(p.tenant, '')
+            AND CASE WHEN j.merged THEN '' ELSE j.queue END = CASE WHEN p.merged THEN '' ELSE p.queue END
             AND j.priority > p.priority
             ORDER BY j.priority LIMIT 1
         ),
         (
             SELECT j.id FROM penstock_job AS j
             WHERE j.stage = 0 AND j.held = ?1 AND j.held IS NOT NULL
-            AND ifnull(j.tenant, '') = ifnull(p.tenant, '') AND j.queue > p.queue
-            ORDER BY j.queue, j.priority LIMIT 1
+            AND ifnull(j.tenant, '') = ifnull(p.tenant, '')
+            AND CASE WHEN j.merged THEN '' ELSE j.queue END > CASE WHEN p.merged THEN '' ELSE p.queue END
+            ORDER BY CASE WHEN j.merged THEN '' ELSE j.queue END, j.priority LIMIT 1
         ),
         (
             SELECT j.id FROM penstock_job AS j
             WHERE j.stage = 0 AND j.held = ?1 AND j.held IS NOT NULL
             AND ifnull(j.tenant, '') > ifnull(p.tenant, '')
-            ORDER BY ifnull(j.tenant, ''), j.queue, j.priority LIMIT 1
+            ORDER BY ifnull(j.tenant, ''), CASE WHEN j.merged THEN '' ELSE j.queue END, j.priority LIMIT 1
         )
     )
     FROM place CROSS JOIN penstock_job AS p ON p.id = place.id
 )
-SELECT ifnull(p.tenant, ''), p.queue, p.priority
+SELECT ifnull(p.tenant, ''), CASE WHEN p.merged THEN '' ELSE p.queue END, p.priority
 FROM place CROSS JOIN penstock_job AS p ON p.id = place.id;
 
 -- name: release
@@ -215,7 +357,8 @@ UPDATE penstock_job SET held = NULL
 WHERE id IN (
     SELECT id FROM penstock_job
     WHERE stage = 0 AND held = ?1 AND held IS NOT NULL
-    AND ifnull(tenant, '') = ?2 AND queue = ?3 AND priority = ?4
+    AND ifnull(tenant, '') = ?2 AND CASE WHEN merged THEN '' ELSE queue END = ?3
+    AND priority = ?4
     ORDER BY run_at, id LIMIT ?5
 );
 
@@ -249,6 +392,14 @@ OR EXISTS (SELECT 1 FROM penstock_ready_tag);
 UPDATE penstock_job SET held = ?1
 WHERE stage = 0 AND id IN (SELECT value FROM json_each(?2));
 
+-- The priorities of ready jobs.
+-- name: merged_levels
+SELECT p.value FROM json_each('[0,1,2,3,4,5,6,7,8,9,10]') AS p WHERE EXISTS (
+    SELECT 1 FROM penstock_job
+    WHERE priority = p.value AND stage = 0 AND merged AND held IS NULL
+);
+
+-- Each with the first of its jobs: in a round, there is one for each.
 -- name: tenants
 WITH RECURSIVE turn (tenant) AS (
     SELECT min(tenant) FROM penstock_job
@@ -263,7 +414,14 @@ WITH RECURSIVE turn (tenant) AS (
     FROM turn WHERE turn.tenant IS NOT NULL
     LIMIT ?4
 )
-SELECT tenant FROM turn WHERE tenant IS NOT NULL;
+SELECT t.tenant, j.run_at, j.id, j.task, j.throttle
+FROM turn AS t CROSS JOIN penstock_job AS j ON j.id = (
+    SELECT id FROM penstock_job
+    WHERE queue = ?1 AND priority = ?2 AND tenant = t.tenant
+    AND stage = 0 AND tenant IS NOT NULL AND held IS NULL
+    ORDER BY run_at, id LIMIT 1
+)
+WHERE t.tenant IS NOT NULL;
 
 -- name: tenants_tagged
 WITH RECURSIVE turn (tenant) AS (
@@ -304,9 +462,6 @@ SELECT json_group_array(json_array(run_at, job_id, task, throttle)) FROM (
     AND (t.run_at, t.job_id) > (?3, ?4)
     ORDER BY t.run_at, t.job_id LIMIT ?5
 );
-
--- name: turns
-SELECT level, tenant FROM penstock_turn WHERE queue = ?;
 
 -- name: note_turn
 INSERT INTO penstock_turn (queue, level, tenant) VALUES (?, ?, ?)
@@ -707,8 +862,13 @@ FROM share AS s WHERE s.tenant IS NOT NULL GROUP BY s.queue;
 -- name: oldest_held
 SELECT run_at FROM penstock_job
 WHERE stage = 0 AND held = ?1 AND held IS NOT NULL
-AND ifnull(tenant, '') = ?2 AND queue = ?3 AND priority = ?4
+AND ifnull(tenant, '') = ?2 AND CASE WHEN merged THEN '' ELSE queue END = ?3
+AND priority = ?4
 ORDER BY run_at LIMIT 1;
+
+-- name: oldest_held_merged
+SELECT queue, min(run_at) FROM penstock_job
+WHERE stage = 0 AND held IS NOT NULL AND merged GROUP BY queue;
 
 -- The plus sign keeps SQLite from walking all jobs by their ids.
 -- name: backlog
@@ -758,7 +918,8 @@ ON CONFLICT DO UPDATE SET
     concurrency = excluded.concurrency,
     rate = excluded.rate,
     rate_window = excluded.rate_window,
-    promote_after = excluded.promote_after;
+    promote_after = excluded.promote_after,
+    merged = CASE merged WHEN 1 THEN 2 ELSE merged END;
 
 -- name: set_limit
 INSERT INTO penstock_limit (kind, name, concurrency) VALUES (?, ?, ?)
@@ -818,10 +979,10 @@ INSERT INTO penstock_origin (source, original, job_id) VALUES (?, ?, ?);
 -- name: restore_job
 INSERT INTO penstock_job (
     id, stage, version, attempt, token, run_at, started_at, finished_at, worker, queue, task,
-    priority, enqueued_at, lease_time, timeout, key, dedupe, scope, tags, retry, correlation,
+    priority, enqueued_at, lease_time, merged, timeout, key, dedupe, scope, tags, retry, correlation,
     tenant, parent, throttle, trace, needs, error, result
 ) VALUES (
-    ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ifnull(?, 0), ?, ?
+    ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ifnull(?, 0), ?, ?
 );
 
 -- name: restore_log
@@ -1046,7 +1207,7 @@ SELECT min(at) FROM (
     SELECT min(run_at) AS at FROM penstock_job WHERE stage = 1 AND run_at > ?1
     UNION ALL
     SELECT min(paused_until) FROM penstock_queue
-    WHERE paused_until > ?1 AND paused_until < 9223372036854775807
+    WHERE paused_until > 0 AND paused_until > ?1 AND paused_until < 9223372036854775807
 );
 
 -- name: rates_in_force
@@ -1202,12 +1363,7 @@ SELECT
         (SELECT max(id) FROM penstock_log),
         (SELECT max(id) FROM penstock_newcomer),
         (SELECT value FROM penstock_meta WHERE name = 'last_schedule'),
-        (
-            SELECT json_group_array(json_array(
-                name, paused_until, max_pending, concurrency, rate, rate_window, promote_after
-            )) FROM penstock_queue
-        ),
-        (SELECT json_group_array(json_array(kind, name, concurrency)) FROM penstock_limit),
+        (SELECT value FROM penstock_meta WHERE name = 'configured'),
         (SELECT json_group_array(digest) FROM penstock_token)
     );
 

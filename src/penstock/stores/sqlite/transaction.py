@@ -2,7 +2,8 @@
 
 import contextlib
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 from penstock.core.job import Job, JobQuery
@@ -12,7 +13,14 @@ from penstock.stores.sql import load_queries, rows
 from penstock.stores.sql.adding import add_tags
 from penstock.stores.sql.moving import Moving
 from penstock.stores.sql.rows import encoded
-from penstock.stores.sql.transaction import Current, Reading, Search, Totals, Transaction
+from penstock.stores.sql.transaction import (
+    Current,
+    Reading,
+    Search,
+    Totals,
+    Transaction,
+    shift,
+)
 from penstock.stores.sqlite.connection import statements
 from penstock.stores.sqlite.searching import searched, tagged, tallied
 
@@ -142,6 +150,19 @@ class SqliteTransaction(SqliteReading, Transaction):
         found = self._execute(SQL["versions"], (encoded(ids),)).fetchone()[0]
         return rows.versions.decode(found)
 
+    def start(self, ids: Sequence[int], worker: str) -> list[Job]:
+        """See `Transaction.start`."""
+        _, tokens = self.reserve(0, len(ids))
+        parameters = (tokens[0], self.now(), worker, encoded(ids))
+        self._execute(SQL["log_claimed"], parameters)
+        self._execute(SQL["start"], parameters)
+        jobs = self.jobs(ids)
+        totals: Totals = {}
+        for queue, n in Counter([job.queue for job in jobs]).items():
+            shift(totals, queue, rows.READY, rows.RUNNING, n)
+        self.add_totals(totals)
+        return jobs
+
     def add_jobs(
         self,
         ids: Sequence[int],
@@ -182,6 +203,14 @@ class SqliteTransaction(SqliteReading, Transaction):
             if n:
                 self._execute(SQL["add_totals"], (queue, stage, n))
         self.written = True
+
+    def add_queues(self, names: Collection[str]) -> None:
+        """See `Transaction.add_queues`."""
+        self.executemany("add_queue", [(name,) for name in sorted(names)])
+
+    def remove_unused(self, queues: Collection[str]) -> None:
+        """See `Transaction.remove_unused`."""
+        self._execute(SQL["remove_unused"], (encoded(list(queues)), self.now()))
 
 
 def adopt(transaction: SqliteTransaction) -> None:
