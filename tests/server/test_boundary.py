@@ -31,6 +31,7 @@ from penstock.server.app import Service
 from penstock.server.installed import APPS
 from tests.apps.notebooks.serving import served as serving_notebooks
 from tests.cli.support import Shell
+from tests.contract.support import STORES
 from tests.server.support import guarded, serving
 
 SOURCE = Path(penstock.__file__).parent
@@ -398,9 +399,10 @@ class Callers:
         return [(job.args["by"], job.state) for job in reversed(await self.app.find())]
 
 
-@pytest.fixture
-async def callers(app: Penstock) -> AsyncIterator[Callers]:
-    service = Service(app, [])
+@pytest.fixture(params=STORES)
+async def callers(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Callers]:
+    """Three tokens, on every store in turn."""
+    service = Service(Penstock(STORES[request.param](tmp_path)), [])
     made = Callers(service)
     await made.add("ada", "publish")
     await made.add("eve", "publish", "read", "work")
