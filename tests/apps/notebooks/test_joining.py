@@ -175,6 +175,24 @@ async def test_joined_repository_that_goes_away_is_said_and_waited_for(
     assert subjects(outer) == ["Add notes/a.md", "code"]
 
 
+async def test_joined_repository_that_is_replaced_by_another_is_not_used(
+    tmp_path: Path, outer: Path
+) -> None:
+    other = tmp_path / "private"
+    git(tmp_path, "init", "-q", "private")
+    git(other, "commit", "-qm", "private", "--allow-empty")
+    async with serving(tmp_path) as api:
+        await add(api, outer, repository="join")
+        (outer / ".git").rename(tmp_path / "taken away")
+        (outer / ".git").symlink_to(other / ".git")
+        await create(api, "a.md", "1")
+        await commit(api)
+        found = await shown(api)
+        assert (found["git"], "any more" in found["git_problem"]) == (False, True)
+        await api("GET", "/notebooks/notes/history", status=404)
+    assert subjects(other) == ["private"]
+
+
 @pytest.mark.parametrize("kind", ["file", "link", "common directory"])
 async def test_repository_that_does_not_know_the_folder_cannot_be_joined(
     tmp_path: Path, outer: Path, kind: str
