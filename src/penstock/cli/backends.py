@@ -15,6 +15,7 @@ from penstock.client.wire import Request
 from penstock.config import Server, Sources
 from penstock.core.errors import ConfigurationError
 from penstock.engine import Penstock
+from penstock.http.problems import wrong_shape
 from penstock.server.installed import origin_of, store_url
 from penstock.worker.worker import Worker
 
@@ -72,7 +73,10 @@ class Local:
         from penstock.apps.indexing import shapes
         from penstock.apps.indexing.requests import index_parameters
 
-        request = msgspec.convert(body, shapes.IndexRequest)
+        try:
+            request = msgspec.convert(body, shapes.IndexRequest)
+        except msgspec.ValidationError as error:
+            raise wrong_shape(error, kind=shapes.IndexRequest) from error
         parameters = index_parameters(request, shapes.HowAsked(), self._parts.places)
         job = await self._parts.indexing.enqueue(parameters)
         return _plain(await self._parts.indexing.accepted(job))
