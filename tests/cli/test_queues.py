@@ -3,7 +3,7 @@ from datetime import timedelta
 
 import pytest
 
-from penstock import Done, Penstock, run_sync
+from penstock import Done, NewJob, Penstock, run_sync
 from tests.cli.support import Shell, run_one
 
 MINUTE = timedelta(minutes=1)
@@ -242,3 +242,19 @@ def test_drain_of_a_paused_queue_ends_at_once(app: Penstock, shell: Shell) -> No
     result = shell("drain", code=6)
     assert "1 job left" in result.stdout
     assert "in paused queues; to see which: penstock status" in result.stdout
+
+
+def test_status_shows_a_page_and_says_how_to_see_the_next(app: Penstock, shell: Shell) -> None:
+    names = [f"q{n:03}" for n in range(104)]
+    run_sync(app.enqueue_many([NewJob(task="t", payload="{}", queue=name) for name in names]))
+    first = shell("status").stdout
+    assert "q099" in first
+    assert "q100" not in first
+    assert "100 queues of 104" in first
+    assert "--after q099" in first
+    assert "q100" in shell("status", "--after", "q099").stdout
+    found = shell.json("status", "--name", "10")
+    assert [queue["name"] for queue in found["queues"]] == ["q010", *names[100:]]
+    assert len(shell.json("status")["queues"]) == 104
+    assert len(shell.json("status", "--limit", "3")["queues"]) == 3
+    assert "No queue is called so." in shell("status", "--name", "nowhere").stdout
