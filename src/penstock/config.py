@@ -6,11 +6,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Generic, Literal, TypeVar, get_args, get_origin
-from urllib.parse import urlsplit
 
 import msgspec
 
 from penstock.core.errors import ConfigurationError
+from penstock.core.redaction import redacted, redacted_within
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -49,6 +49,10 @@ class Server(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     secret_fields: tuple[str, ...] = ("password", "passwd", "secret", "api_key", "access_token")
     """The fields of arguments and results whose values are not shown."""
 
+    def __repr__(self) -> str:
+        fields = ((name, getattr(self, name)) for name in self.__struct_fields__)
+        return f"Server({', '.join(f'{k}={presentable(k, v)!r}' for k, v in fields)})"
+
 
 class Setting(msgspec.Struct, frozen=True):
     """One value, and where it came from."""
@@ -56,6 +60,14 @@ class Setting(msgspec.Struct, frozen=True):
     name: str
     value: Any
     source: str
+
+    @property
+    def shown(self) -> Any:
+        """The value as it may be shown: addresses without their secrets."""
+        return presentable(self.name, self.value)
+
+    def __repr__(self) -> str:
+        return f"Setting({self.name!r}, {self.shown!r}, {self.source!r})"
 
 
 class Found(msgspec.Struct, Generic[S], frozen=True):
@@ -163,10 +175,16 @@ def _variables(section: str, kind: type, name: str) -> Sequence[str]:
     return (variable_of(section, name), *also_called(kind, name))
 
 
-def without_password(url: str | None) -> str | None:
-    """The URL of a store as it may be shown."""
-    password = None if url is None else urlsplit(url).password
-    return url if url is None or not password else url.replace(f":{password}@", ":***@", 1)
+def presentable(name: str, value: Any) -> Any:
+    """The value of a setting as it may be shown: addresses without their secrets."""
+    match value:
+        case str():
+            return redacted(value) if name == "store" else redacted_within(value)
+        case tuple() | list():
+            return type(value)(presentable(name, one) for one in value)
+        case dict():
+            return {key: presentable(name, one) for key, one in value.items()}
+    return value
 
 
 def _read_file(environment: Mapping[str, str], file: Path | None) -> tuple[Path, dict[str, Any]]:
@@ -198,4 +216,5 @@ def _converted(value: Any, field: Any, title: str, source: str) -> Any:
         expected = str(error)
         if get_origin(field.type) is Literal:
             expected = f"Expected one of {', '.join(get_args(field.type))}"
-        raise ConfigurationError(f"{title} (from {source}) is {value!r}: {expected}") from error
+        given = presentable(title, value)
+        raise ConfigurationError(f"{title} (from {source}) is {given!r}: {expected}") from error

@@ -9,6 +9,7 @@ from contextvars import ContextVar
 from typing import Self
 
 from penstock.core.errors import StoreError
+from penstock.core.redaction import redacted
 from penstock.core.store import Clock, Store
 from penstock.stores import open_store, system_clock
 
@@ -76,8 +77,8 @@ class Opened:
                     self._store = self._open(self.url, clock=self._clock, create=self._create)
         if self._pid != _Process.pid:
             raise StoreError(
-                f"{self.url} was opened before this process was forked, and cannot be shared with "
-                "it; start processes first, or start them by 'spawn'"
+                f"{redacted(self.url)} was opened before this process was forked, and cannot be "
+                "shared with it; start processes first, or start them by 'spawn'"
             )
         return self._store
 

@@ -21,6 +21,7 @@ from penstock.core.errors import (
     TokenNotFound,
     UnknownTask,
 )
+from penstock.core.redaction import redacted_within
 
 
 class QueueNotFound(PenstockError, LookupError):
@@ -80,10 +81,11 @@ def report(error: BaseException, *, as_json: bool) -> None:
     if isinstance(error, click.Abort | KeyboardInterrupt):
         error = KeyboardInterrupt("interrupted")
     elif not as_json and not isinstance(error, PenstockError | click.ClickException):
-        traceback.print_exception(error)
+        text = "".join(traceback.format_exception(error))
+        click.echo(redacted_within(text), err=True, nl=False)
         return
     message = error.format_message() if isinstance(error, click.ClickException) else str(error)
-    message = " ".join(message.split()).removesuffix(".")
+    message = redacted_within(" ".join(message.split()).removesuffix("."))
     step = _next_step(error)
     if as_json:
         kind = type(error).__name__

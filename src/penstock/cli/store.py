@@ -21,6 +21,7 @@ from penstock.core.errors import (
     PenstockError,
     StoreError,
 )
+from penstock.core.redaction import redacted
 from penstock.engine import Penstock, run_sync
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -148,7 +149,7 @@ def suggest(command: str) -> str:
     """A command to try next, on the same store as the current one."""
     context = click.get_current_context()
     if context.get_parameter_source("store") is ParameterSource.COMMANDLINE:
-        command += f" --store {shlex.quote(context.params['store'])}"
+        command += f" --store {shlex.quote(redacted(context.params['store']))}"
     return f"penstock {command}"
 
 

@@ -21,6 +21,7 @@ from penstock.core.errors import (
     StoreUnavailable,
     TransitionRefused,
 )
+from penstock.core.redaction import redacted
 
 T = TypeVar("T")
 
@@ -89,7 +90,9 @@ def checked_url(url: str) -> str:
     """The address of a server, without a slash at its end."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ConfigurationError(f"a server's address is like http://host:8000, not {url!r:.200}")
+        raise ConfigurationError(
+            f"a server's address is like http://host:8000, not {redacted(url)!r:.200}"
+        )
     return url.rstrip("/")
 
 

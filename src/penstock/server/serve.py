@@ -13,9 +13,10 @@ from datetime import timedelta
 import uvicorn
 
 from penstock.apps.beside import beside
-from penstock.config import Server, Sources, without_password
+from penstock.config import Server, Sources
 from penstock.core.errors import ConfigurationError
 from penstock.core.job import Retention
+from penstock.core.redaction import redacted
 from penstock.engine import Penstock
 from penstock.http.routes import routes_of
 from penstock.server.app import Service
@@ -182,7 +183,7 @@ class Serving:
             problem = ConfigurationError(
                 f"{host} can be reached from elsewhere, and there is no access token"
             )
-            store = shlex.quote(without_password(self._penstock.url) or "")
+            store = shlex.quote(redacted(self._penstock.url))
             problem.add_note(f"penstock token create NAME --scope SCOPE --store {store}")
             raise problem
 

@@ -15,6 +15,7 @@ from penstock.client.remote import RemotePenstock
 from penstock.core.errors import PenstockError, ServerUnreachable
 from penstock.core.job import Job, JobQuery, LogEntry
 from penstock.core.note import LINES_KEPT, Line, Progress
+from penstock.core.redaction import redacted
 from penstock.core.token import Access
 from penstock.core.worker import WorkerInfo
 from penstock.engine import Penstock
@@ -126,7 +127,9 @@ async def _of_server(app: RemotePenstock) -> AsyncIterator[Wait]:
                     await news.wait()
             news.clear()
             if reading.done():
-                raise reading.exception() or ServerUnreachable(f"{app.url} has ended the stream")
+                raise reading.exception() or ServerUnreachable(
+                    f"{redacted(app.url)} has ended the stream"
+                )
 
         try:
             yield wait
