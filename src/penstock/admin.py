@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from datetime import UTC, datetime
+from functools import partial
 from typing import TypeVar
 
 import msgspec
@@ -70,7 +71,22 @@ class Administration(Opened):
     async def count_matching(self, query: JobQuery) -> int:
         """How many jobs fit a query."""
         _check_query(query)
-        return sum((await self.store.tally(query)).values())
+        if not self._is_guarded(query):
+            return sum((await self.store.tally(query)).values())
+        walk, found = await self._walk(query), 0
+        while ids := await walk.portion():
+            found += len(ids)
+        return found
+
+    def _is_guarded(self, query: JobQuery) -> bool:
+        """Whether the store may find what nobody may search for: see `Secrets`."""
+        return query.text is not None and self.secrets.hides
+
+    async def _walk(self, query: JobQuery, *, newest_first: bool = False) -> "_Walk":
+        walk = await _Walk.over(self.store, query, newest_first=newest_first)
+        if self._is_guarded(query):
+            walk.finds = partial(self.secrets.lets_find, query=query)
+        return walk
 
     async def cancel_all(
         self,
@@ -208,7 +224,7 @@ class Administration(Opened):
                 queues = [queue for queue in queues if queue.name == query.queue]
             await _aside(export.write, [files.QueueLine(queue=queue) for queue in queues])
             done = Bulk()
-            walk = await _Walk.over(self.store, query)
+            walk = await self._walk(query)
             while ids := await walk.portion():
                 records = await self.store.histories(ids)
                 lines = [
@@ -272,7 +288,7 @@ class Administration(Opened):
         if dry_run:
             return Bulk(matched=await self.count_matching(query))
         done = Bulk()
-        walk = await _Walk.over(self.store, query, newest_first=newest_first)
+        walk = await self._walk(query, newest_first=newest_first)
         while ids := await walk.portion():
             done = _add(done, len(ids), await self._move(ids, query, decide), progress)
         return done
@@ -323,7 +339,7 @@ class Administration(Opened):
         file = None if archive is None else files.Archive(archive, await self._header("archive"))
         try:
             for query in queries:
-                walk = await _Walk.over(self.store, query)
+                walk = await self._walk(query)
                 while ids := await walk.portion():
                     gone = await self._remove_portion(ids, query, file)
                     done = _add(done, len(ids), gone, progress)
@@ -360,6 +376,8 @@ class _Walk:
         self._last = last
         self._ids: list[JobId] = []
         self._over = False
+        self.finds: Callable[[Job], bool] | None = None
+        """Decides about what the store has found, where that is not enough."""
 
     @classmethod
     async def over(cls, store: Store, query: JobQuery, *, newest_first: bool = False) -> "_Walk":
@@ -370,6 +388,15 @@ class _Walk:
 
     async def portion(self) -> list[JobId]:
         """The next ones; none at the end."""
+        while portion := await self._next():
+            if self.finds is None:
+                return portion
+            kept = [job.id for job in await self._store.get(portion) if self.finds(job)]
+            if kept:
+                return kept
+        return []
+
+    async def _next(self) -> list[JobId]:
         while not self._ids and not self._over:
             found = await self._store.find_ids(self._page)
             self._over = len(found) < self._page.limit

@@ -11,6 +11,7 @@ import msgspec
 
 from penstock.core.errors import ConfigurationError
 from penstock.core.redaction import redacted, redacted_within
+from penstock.core.secrets import DEFAULT_FIELDS
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -46,8 +47,8 @@ class Server(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Whether every request is logged."""
     cors_origins: tuple[str, ...] = ()
     """The origins of web pages that may call this server."""
-    secret_fields: tuple[str, ...] = ("password", "passwd", "secret", "api_key", "access_token")
-    """The fields of arguments and results whose values are not shown."""
+    secret_fields: tuple[str, ...] = DEFAULT_FIELDS
+    """The fields of arguments and results whose values are not shown: see `core.secrets`."""
 
     def __repr__(self) -> str:
         fields = ((name, getattr(self, name)) for name in self.__struct_fields__)

@@ -10,6 +10,7 @@ from typing import Self
 
 from penstock.core.errors import StoreError
 from penstock.core.redaction import redacted
+from penstock.core.secrets import Secrets
 from penstock.core.store import Clock, Store
 from penstock.stores import open_store, system_clock
 
@@ -52,8 +53,10 @@ class Opened:
         clock: Clock = system_clock,
         create: bool = True,
         opener: Callable[..., Store] = open_store,
+        secrets: Secrets | None = None,
     ) -> None:
         self.url = url
+        self.secrets = secrets or Secrets()
         self._actor = actor or f"{socket.gethostname()}:{os.getpid()}"
         self._clock = clock
         self._create = create

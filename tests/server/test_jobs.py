@@ -10,6 +10,7 @@ from penstock import Done, Failed, Job, NewJob, Note, Penstock, Progress, Snooze
 from penstock.cli.output import plain
 from penstock.core.note import Line
 from penstock.core.seal import Passage, Seal
+from penstock.core.secrets import Secrets
 from penstock.server import searching
 from penstock.server.app import Service
 from tests.contract.support import SECOND, ManualClock
@@ -386,8 +387,8 @@ async def test_full_page_of_a_search_goes_on_behind_its_last_job(
 async def test_nobody_can_search_for_what_is_hidden(app: Penstock) -> None:
     payload = '{"to":"ada","password":"swordfish"}'
     [job] = await add(app, payload=payload)
-    service = Service(app, [], secret_fields=["password"])
-    transport = httpx.ASGITransport(app=service)
+    app.secrets = Secrets(["password"])
+    transport = httpx.ASGITransport(app=Service(app, []))
     async with httpx.AsyncClient(transport=transport, base_url="http://penstock") as client:
         for text, found in {"fish": [], "ada": [job.id], "password": [job.id]}.items():
             page = await Api(client)("GET", "/jobs", params={"text": text})

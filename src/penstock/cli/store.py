@@ -5,7 +5,7 @@ import getpass
 import os
 import shlex
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,7 +13,9 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
+from penstock.cli.output import conceal
 from penstock.client.remote import RemotePenstock
+from penstock.config import Server, Sources
 from penstock.core.errors import (
     ConfigurationError,
     JobNotFound,
@@ -22,6 +24,7 @@ from penstock.core.errors import (
     StoreError,
 )
 from penstock.core.redaction import redacted
+from penstock.core.secrets import DEFAULT_FIELDS
 from penstock.engine import Penstock, run_sync
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -81,7 +84,8 @@ def opened(url: str, *, create: bool = False) -> Iterator[Penstock]:
         refused.add_note("it where the store is, with --store sqlite:///…")
         raise refused
     create = create and not url.startswith("memory:")  # which would be gone at once
-    app = Penstock(url, actor=_actor(), create=create)
+    app = Penstock(url, actor=_actor(), create=create, secret_fields=_secret_fields())
+    conceal(app.secrets)
     try:
         _ = app.store
     except StoreError as error:
@@ -100,6 +104,14 @@ def opened(url: str, *, create: bool = False) -> Iterator[Penstock]:
         raise
     finally:
         run_sync(app.close())
+
+
+def _secret_fields() -> Sequence[str]:
+    """What a server on this store would not show; the defaults if its settings cannot be read."""
+    try:
+        return Sources().section("", Server).settings.secret_fields
+    except ConfigurationError:
+        return DEFAULT_FIELDS
 
 
 def _another_store(url: str) -> str:

@@ -21,6 +21,7 @@ from penstock.core.errors import (
     StoreUnavailable,
     TransitionRefused,
     UnknownTask,
+    Unreadable,
 )
 
 RETRY_AFTER = {"Retry-After": "1"}
@@ -68,7 +69,8 @@ def problem_of(error: PenstockError) -> Problem:
     """The answer to an error of the engine: by the nearest class in the table."""
     status = next(STATUSES[kind] for kind in type(error).__mro__ if kind in STATUSES)
     later = status in (429, 503)
-    return Problem(status, str(error), headers=RETRY_AFTER if later else None)
+    field = error.field if isinstance(error, Unreadable) else None
+    return Problem(status, str(error), field=field, headers=RETRY_AFTER if later else None)
 
 
 def wrong_shape(text: str, *, where: str = "") -> Problem:

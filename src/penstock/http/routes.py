@@ -14,8 +14,10 @@ from typing import Any, NamedTuple, TypeVar
 from urllib.parse import parse_qsl
 
 import msgspec
+import msgspec.inspect
 
 from penstock.core.errors import PenstockError
+from penstock.core.jsontext import DEPTH_LIMIT, is_deeper
 from penstock.core.token import Access
 from penstock.http.bodies import Disconnected, Receive, Scope, Send, header, read_body
 from penstock.http.problems import Problem, problem_of, wrong_shape
@@ -31,6 +33,9 @@ GONE = 499
 """No status: the caller went away before it was answered. As nginx calls it."""
 
 _QUERY_LIMIT = 8_000
+# What is stored of a body has the limit itself; around it there are a few levels.
+_BODY_DEPTH = DEPTH_LIMIT + 8
+_TOO_DEEP = Problem(422, f"the body is nested more than {DEPTH_LIMIT} levels deep")
 _JSON = b"application/json"
 _encode = msgspec.json.Encoder().encode
 _log = logging.getLogger(__name__)
@@ -124,6 +129,9 @@ class Route:
         self.query_type = hints["query"].annotation if "query" in hints else None
         self.body_type = hints["body"].annotation if "body" in hints else None
         self._decoder = msgspec.json.Decoder(self.body_type) if self.body_type else None
+        # Values that a route takes as they are have no other bound. Raw ones are read, and
+        # checked, where they are stored.
+        self._is_free = self.body_type is not None and _holds_anything(self.body_type)
         self._takes_call = "call" in hints
 
     def __repr__(self) -> str:
@@ -187,10 +195,14 @@ class Route:
             raise Problem(415, "send the body as application/json")
         body = await read_body(scope, receive, self.declared.body_limit)
         try:
+            if self._is_free and is_deeper(body, _BODY_DEPTH):
+                raise _TOO_DEEP
             return self._decoder.decode(body)
+        except RecursionError:
+            raise _TOO_DEEP from None
         except msgspec.ValidationError as error:
             raise wrong_shape(str(error)) from error
-        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise Problem(400, f"the body is not JSON: {error}") from error
 
 
@@ -220,6 +232,11 @@ async def respond(send: Send, answer: Answer) -> None:
             start.append((b"content-type", _JSON))
     await send({"type": "http.response.start", "status": status, "headers": start})
     await send({"type": "http.response.body", "body": body})
+
+
+def _holds_anything(kind: Any) -> bool:
+    """Whether a type has a place for values of any type."""
+    return "AnyType()" in repr(msgspec.inspect.type_info(kind))
 
 
 def _is_json(kind: bytes) -> bool:

@@ -5,10 +5,10 @@ from datetime import datetime
 import msgspec
 
 from penstock.core.schedule import Schedule
+from penstock.core.secrets import Secrets
 from penstock.core.token import Access
 from penstock.engine import Penstock
 from penstock.http.routes import Answer, route
-from penstock.server.secrets import Secrets
 from penstock.server.shapes import JobShape, Name, enqueued, seconds
 
 

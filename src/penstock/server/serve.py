@@ -113,6 +113,7 @@ class Serving:
         self._penstock = Penstock(
             store_url(settings),
             payload_limit=_PAYLOAD_LIMIT,
+            secret_fields=settings.secret_fields,
             opener=lambda *args, **options: observe(open_store(*args, **options), timings),
             origin=origin_of(settings, sources),
         )
@@ -124,7 +125,6 @@ class Serving:
             routes_of(metrics),
             meter=meter,
             cors_origins=settings.cors_origins,
-            secret_fields=settings.secret_fields,
             timings=timings,
         )
         self._gate = Gatekeeper(

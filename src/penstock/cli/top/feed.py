@@ -72,7 +72,8 @@ class Feed:
 
     async def find(self, query: JobQuery) -> list[Job]:
         """A page of jobs."""
-        return await self.app.find(query)
+        found = await self.app.find(query)
+        return [job for job in found if self.app.secrets.lets_find(job, query)]
 
     async def whole(self, job_id: int) -> Whole:
         """One job in full."""
