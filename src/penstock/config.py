@@ -2,7 +2,7 @@
 
 import os
 import tomllib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Generic, Literal, TypeVar, get_args, get_origin
@@ -107,7 +107,10 @@ class Sources:
             sources.append(Setting(title, values.get(field.name, field.default), source))
         self._refuse_unknown(name, stored, kind)
         self.know(name, kind)
-        return Found(name, kind(**values), sources)
+        settings = kind(**values)
+        check: Callable[[], object] = getattr(settings, "check", lambda: None)
+        check()  # what a type cannot say: so that `config` refuses what `serve` does
+        return Found(name, settings, sources)
 
     def refuse_sections(self, known: Collection[str]) -> None:
         """Refuse sections of the file that belong to nobody."""

@@ -16,6 +16,7 @@ from penstock.client.wire import Request
 from penstock.config import Server, Sources
 from penstock.core.errors import ConfigurationError
 from penstock.engine import Penstock
+from penstock.http.problems import converted
 from penstock.server.installed import origin_of, store_url
 from penstock.worker.worker import Worker
 
@@ -73,7 +74,7 @@ class Local:
         from penstock.apps.indexing import shapes
         from penstock.apps.indexing.requests import index_parameters
 
-        request = msgspec.convert(body, shapes.IndexRequest)
+        request = converted(body, shapes.IndexRequest)
         asked = shapes.HowAsked(allow_external=True)  # who has a shell here may read it anyway
         parameters = index_parameters(request, asked, self._parts.places)
         job = await self._parts.indexing.enqueue(parameters)
@@ -93,7 +94,7 @@ class Local:
         """What is found here."""
         from penstock.apps.indexing import shapes
 
-        question = msgspec.convert(body, shapes.Question)
+        question = converted(body, shapes.Question)
         return _plain(await asyncio.to_thread(self._parts.searcher.search, question))
 
 

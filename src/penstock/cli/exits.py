@@ -68,7 +68,7 @@ class Exit(IntEnum):
     @classmethod
     def of(cls, error: BaseException) -> "Exit":
         """The code for an error: that of the nearest class in the table."""
-        if isinstance(error, click.UsageError):
+        if isinstance(error, click.UsageError) or _is_about_a_file(error):
             return cls.USAGE
         if isinstance(error, click.Abort | KeyboardInterrupt):
             return cls.INTERRUPTED
@@ -80,6 +80,9 @@ def report(error: BaseException, *, as_json: bool) -> None:
     """Say on stderr what happened, and what to try next as far as the error's notes know it."""
     if isinstance(error, click.Abort | KeyboardInterrupt):
         error = KeyboardInterrupt("interrupted")
+    elif _is_about_a_file(error):
+        assert isinstance(error, OSError)  # noqa: S101 - as just seen
+        error = click.UsageError(f"{error.filename!s:.200} cannot be used: {error.strerror}")
     elif not as_json and not isinstance(error, PenstockError | click.ClickException):
         text = "".join(traceback.format_exception(error))
         click.echo(redacted_within(text), err=True, nl=False)
@@ -93,6 +96,11 @@ def report(error: BaseException, *, as_json: bool) -> None:
         click.echo(json.dumps(fields), err=True)
     else:
         click.echo(f"penstock: {message}" + (f"; try: {step}" if step else ""), err=True)
+
+
+def _is_about_a_file(error: BaseException) -> bool:
+    """Whether the system refused a file that was named, for whatever reason."""
+    return isinstance(error, OSError) and error.filename is not None and bool(error.strerror)
 
 
 def _next_step(error: BaseException) -> str | None:

@@ -1,6 +1,9 @@
 """How an error is answered: every status code in one table, every body in one shape."""
 
 from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import msgspec
 
 from penstock.core.errors import (
     ConfigurationError,
@@ -23,6 +26,8 @@ from penstock.core.errors import (
     UnknownTask,
     Unreadable,
 )
+
+T = TypeVar("T")
 
 RETRY_AFTER = {"Retry-After": "1"}
 
@@ -71,6 +76,14 @@ def problem_of(error: PenstockError) -> Problem:
     later = status in (429, 503)
     field = error.field if isinstance(error, Unreadable) else None
     return Problem(status, str(error), field=field, headers=RETRY_AFTER if later else None)
+
+
+def converted(value: Any, kind: type[T]) -> T:
+    """Return a value as the type that a route takes; raises the `Problem` that it would answer."""
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        raise wrong_shape(str(error)) from error
 
 
 def wrong_shape(text: str, *, where: str = "") -> Problem:
