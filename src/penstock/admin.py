@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from datetime import UTC, datetime
+from functools import partial
 from typing import TypeVar
 
 import msgspec
@@ -103,7 +104,24 @@ class Administration(Opened):
     async def count_matching(self, query: JobQuery) -> int:
         """How many jobs fit a query."""
         _check_query(query)
-        return sum((await self.store.tally(query)).values())
+        if not self._is_guarded(query):
+            return sum((await self.store.tally(query)).values())
+        walk, found = await self._walk(query), 0
+        while ids := await walk.portion():
+            found += len(ids)
+        return found
+
+    def _is_guarded(self, query: JobQuery) -> bool:
+        """Whether the store may find what nobody may search for: see `Secrets`."""
+        return query.text is not None and self.secrets.hides
+
+    async def _walk(
+        self, query: JobQuery, portion: Portion | None = None, *, newest_first: bool = False
+    ) -> "_Walk":
+        walk = await _Walk.over(self.store, query, portion, newest_first=newest_first)
+        if self._is_guarded(query):
+            walk.finds = partial(self.secrets.lets_find, query=query)
+        return walk
 
     async def cancel_all(
         self,
@@ -246,7 +264,7 @@ class Administration(Opened):
             queues = await self.store.queues(QueueQuery(names=named))
             await _aside(export.write, [files.QueueLine(queue=queue) for queue in queues])
             done = Bulk()
-            walk = await _Walk.over(self.store, query)
+            walk = await self._walk(query)
             while ids := await walk.portion():
                 records = await self.store.histories(ids)
                 lines = [
@@ -312,12 +330,10 @@ class Administration(Opened):
         if dry_run:
             return Bulk(matched=await self.count_matching(query))
         done = Bulk()
-        walk = await _Walk.over(self.store, query, portion, newest_first=newest_first)
-        last = None
+        walk = await self._walk(query, portion, newest_first=newest_first)
         while ids := await walk.portion():
-            last = ids[-1]
             done = _add(done, len(ids), await self._move(ids, query, decide), progress)
-        return walk.end(done, last, portion)
+        return walk.end(done, portion)
 
     async def _move(
         self, ids: Sequence[JobId], query: JobQuery, decide: Callable[[Job], Move]
@@ -366,13 +382,11 @@ class Administration(Opened):
         file = None if archive is None else files.Archive(archive, await self._header("archive"))
         try:
             for query in queries:
-                walk = await _Walk.over(self.store, query, portion)
-                last = None
+                walk = await self._walk(query, portion)
                 while ids := await walk.portion():
-                    last = ids[-1]
                     gone = await self._remove_portion(ids, query, file)
                     done = _add(done, len(ids), gone, progress)
-                done = walk.end(done, last, portion)
+                done = walk.end(done, portion)
         finally:
             if file is not None:
                 file.close()
@@ -407,6 +421,9 @@ class _Walk:
         self._left = left  # of a portion; None without a limit
         self._ids: list[JobId] = []
         self._over = False
+        self._seen: JobId | None = None
+        self.finds: Callable[[Job], bool] | None = None
+        """Decides about what the store has found, where that is not enough."""
 
     @classmethod
     async def over(
@@ -443,6 +460,16 @@ class _Walk:
 
     async def portion(self) -> list[JobId]:
         """The next ones; none at the end."""
+        while portion := await self._next():
+            self._seen = portion[-1]
+            if self.finds is None:
+                return portion
+            kept = [job.id for job in await self._store.get(portion) if self.finds(job)]
+            if kept:
+                return kept
+        return []
+
+    async def _next(self) -> list[JobId]:
         while self._left != 0 and not self._ids and not self._over:
             found = await self._store.find_ids(self._page)
             self._over = len(found) < self._page.limit
@@ -455,14 +482,14 @@ class _Walk:
             self._left -= len(portion)
         return portion
 
-    def end(self, done: Bulk, last: JobId | None, portion: Portion | None) -> Bulk:
+    def end(self, done: Bulk, portion: Portion | None) -> Bulk:
         """Where the next portion goes on, behind the last job of this one; it gets the trail."""
         if self._left != 0 or (self._over and not self._ids):
             return done
         if portion is not None and portion.trail is not None:
-            portion.trail.after = last
+            portion.trail.after = self._seen
             portion.trail.ids, portion.trail.over = self._ids, self._over
-        return replace(done, after=last)
+        return replace(done, after=self._seen)
 
 
 def revived(record: Record, now: datetime) -> Record:

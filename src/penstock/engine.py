@@ -2,7 +2,7 @@
 
 import asyncio
 import uuid
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar, Unpack, cast, overload
 
 import msgspec
@@ -35,6 +35,7 @@ from penstock.core.job import (
     bind,
 )
 from penstock.core.lifecycle import Event, State
+from penstock.core.secrets import Secrets
 from penstock.core.store import Clock, Store
 from penstock.explaining import Explaining
 from penstock.history import History
@@ -80,8 +81,9 @@ class Penstock(
 
     The store is opened by the first call that needs it, and created if it is not there, unless
     `create` is false; `opener` opens it, for who wants to stand between. `origin` tells child
-    processes how to make the app again, where it stands in no module. All methods are coroutines;
-    from synchronous code, wrap a call in `run_sync`.
+    processes how to make the app again, where it stands in no module. `secret_fields` are names of
+    arguments whose values servers and commands do not show, and do not search. All methods are
+    coroutines; from synchronous code, wrap a call in `run_sync`.
     """
 
     def __init__(
@@ -94,8 +96,16 @@ class Penstock(
         create: bool = True,
         opener: Callable[..., Store] = open_store,
         origin: Origin | None = None,
+        secret_fields: Collection[str] = (),
     ) -> None:
-        super().__init__(url, actor=actor, clock=clock, create=create, opener=opener)
+        super().__init__(
+            url,
+            actor=actor,
+            clock=clock,
+            create=create,
+            opener=opener,
+            secrets=Secrets(secret_fields),
+        )
         self.origin = origin
         self.tasks: dict[str, Task[Any, Any]] = {}
         self.check = JobChecker(payload_limit).check

@@ -10,6 +10,8 @@ from typing import NamedTuple, Self
 
 from penstock.core.errors import StoreError
 from penstock.core.job import NewJob
+from penstock.core.redaction import redacted
+from penstock.core.secrets import Secrets
 from penstock.core.store import Clock, Store
 from penstock.stores import open_store, system_clock
 
@@ -90,8 +92,10 @@ class Opened:
         clock: Clock = system_clock,
         create: bool = True,
         opener: Callable[..., Store] = open_store,
+        secrets: Secrets | None = None,
     ) -> None:
         self.url = url
+        self.secrets = secrets or Secrets()
         self._actor = actor or f"{socket.gethostname()}:{os.getpid()}"
         self._clock = clock
         self._create = create
@@ -115,8 +119,8 @@ class Opened:
                     self._store = self._open(self.url, clock=self._clock, create=self._create)
         if self._pid != _Process.pid:
             raise StoreError(
-                f"{self.url} was opened before this process was forked, and cannot be shared with "
-                "it; start processes first, or start them by 'spawn'"
+                f"{redacted(self.url)} was opened before this process was forked, and cannot be "
+                "shared with it; start processes first, or start them by 'spawn'"
             )
         return self._store
 

@@ -12,6 +12,7 @@ import msgspec.inspect
 
 from penstock.core.errors import ConfigurationError, InvalidJob
 from penstock.core.job import DEFAULT_QUEUE, Job, JobId, NewJob, OnFailure, Scope
+from penstock.core.jsontext import DEPTH_LIMIT, check_depth
 from penstock.core.mismatch import mismatch
 from penstock.core.retry import RetryPolicy
 from penstock.isolation import Isolation, IsolationOptions
@@ -97,14 +98,15 @@ class Arguments:
         """The JSON text of these arguments; raises `InvalidJob` if they do not fit."""
         try:
             values = self._struct(**self._bound(args, kwargs))
-            payload = self._encode(values)
+            payload = self._encode(values).decode()
+            check_depth(payload, "the value of an argument", DEPTH_LIMIT + 1)
             stored = self._decode(payload)
         except _MISFITS as error:
             raise self._misfit(error) from error
         if stored != values:
             for name in values.__struct_fields__:
                 self._check_unchanged(name, getattr(values, name), getattr(stored, name))
-        return payload.decode()
+        return payload
 
     def encode_json(self, arguments: Any) -> str:
         """As `encode`, for arguments that are JSON already: `"2030-01-01"` for a date."""
@@ -113,19 +115,20 @@ class Arguments:
         try:
             if unknown := arguments.keys() - set(self._struct.__struct_fields__):
                 raise TypeError(f"there is no {', '.join(sorted(unknown))}")
-            payload = self._encode(arguments)
+            payload = self._encode(arguments).decode()
+            check_depth(payload, "the value of an argument", DEPTH_LIMIT + 1)
             self._decode(payload)
         except _MISFITS as error:
             raise self._misfit(error) from error
         for name, stored in msgspec.json.decode(payload).items():
             self._check_unchanged(name, arguments[name], stored)
-        return payload.decode()
+        return payload
 
     def decode(self, payload: str) -> dict[str, Any]:
         """The arguments by name, in the types the handler asks for; raises `InvalidJob`."""
         try:
             values = self._decode(payload)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, RecursionError) as error:
             raise self._misfit(error) from error
         arguments = msgspec.structs.asdict(values)
         if self._optional:

@@ -10,6 +10,7 @@ from penstock import Done, Failed, Job, NewJob, Note, Penstock, Progress, Snooze
 from penstock.cli.output import plain
 from penstock.core.note import Line
 from penstock.core.seal import Passage, Seal
+from penstock.core.secrets import Secrets
 from penstock.server import searching
 from penstock.server.app import Service
 from tests.contract.support import SECOND, ManualClock
@@ -415,7 +416,8 @@ async def test_match_is_found_behind_those_that_fit_by_a_hidden_secret_alone(
     monkeypatch.setattr(searching, "_AT_ONCE", 4)
     [wanted] = await add(app, payload='{"to":"swordfish"}')
     await add(app, 60, payload='{"to":"ada","password":"swordfish"}')
-    service = Service(app, [], secret_fields=["password"])
+    app.secrets = Secrets(["password"])
+    service = Service(app, [])
     transport = httpx.ASGITransport(app=service)
     async with httpx.AsyncClient(transport=transport, base_url="http://penstock") as client:
         page = await Api(client)("GET", "/jobs", params={"text": "fish", "limit": 1})
@@ -426,8 +428,8 @@ async def test_match_is_found_behind_those_that_fit_by_a_hidden_secret_alone(
 async def test_nobody_can_search_for_what_is_hidden(app: Penstock) -> None:
     payload = '{"to":"ada","password":"swordfish"}'
     [job] = await add(app, payload=payload)
-    service = Service(app, [], secret_fields=["password"])
-    transport = httpx.ASGITransport(app=service)
+    app.secrets = Secrets(["password"])
+    transport = httpx.ASGITransport(app=Service(app, []))
     async with httpx.AsyncClient(transport=transport, base_url="http://penstock") as client:
         for text, found in {"fish": [], "ada": [job.id], "password": [job.id]}.items():
             page = await Api(client)("GET", "/jobs", params={"text": text})

@@ -15,7 +15,7 @@ from penstock.client.wire import Request
 from penstock.config import Server, Sources
 from penstock.core.errors import ConfigurationError
 from penstock.engine import Penstock
-from penstock.http.problems import wrong_shape
+from penstock.http.problems import converted
 from penstock.server.installed import origin_of, store_url
 from penstock.worker.worker import Worker
 
@@ -73,10 +73,7 @@ class Local:
         from penstock.apps.indexing import shapes
         from penstock.apps.indexing.requests import index_parameters
 
-        try:
-            request = msgspec.convert(body, shapes.IndexRequest)
-        except msgspec.ValidationError as error:
-            raise wrong_shape(error, kind=shapes.IndexRequest) from error
+        request = converted(body, shapes.IndexRequest)
         parameters = index_parameters(request, shapes.HowAsked(), self._parts.places)
         job = await self._parts.indexing.enqueue(parameters)
         return _plain(await self._parts.indexing.accepted(job))
@@ -95,7 +92,7 @@ class Local:
         """What is found here."""
         from penstock.apps.indexing import shapes
 
-        question = msgspec.convert(body, shapes.Question)
+        question = converted(body, shapes.Question)
         return _plain(await asyncio.to_thread(self._parts.searcher.search, question))
 
 

@@ -13,6 +13,7 @@ from penstock.client.wire import Request
 from penstock.config import Server, Sources
 from penstock.core.errors import ConfigurationError
 from penstock.engine import Penstock
+from penstock.http.problems import converted
 from penstock.server.installed import store_url
 from penstock.worker.worker import Worker
 
@@ -111,7 +112,7 @@ class Local:
         from penstock.apps.ingest import shapes
         from penstock.apps.ingest.searching import search
 
-        asked = msgspec.convert(question, shapes.IngestQuestion)
+        asked = converted(question, shapes.IngestQuestion)
         return plain(await asyncio.to_thread(search, self._parts.shelves, asked))
 
 

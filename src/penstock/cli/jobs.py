@@ -13,6 +13,7 @@ from penstock.cli.admin import Choice, change_all, choosing, doubt_choice
 from penstock.cli.exits import Exit, report, warn
 from penstock.cli.output import (
     Column,
+    concealed,
     decoded,
     emit,
     is_narrow,
@@ -115,7 +116,7 @@ def list_jobs(
     with reached(store) as app:
         if live:
             watch(app, query)
-        found = run_sync(app.find(query))
+        found = [job for job in run_sync(app.find(query)) if app.secrets.lets_find(job, query)]
         doubt = None if found else doubt_choice(app, choice)
     if doubt is not None:
         warn(doubt, as_json=as_json)
@@ -174,7 +175,8 @@ def show_job(job_id: int, most: int, store: str, *, as_json: bool) -> None:
         job = run_sync(app.get(job_id))
         explanation = run_sync(app.explain(job_id))
         progress = run_sync(app.progress(job_id))
-        checkpoint = run_sync(app.checkpoint(job_id)) if isinstance(app, Penstock) else None
+        saved = run_sync(app.checkpoint(job_id)) if isinstance(app, Penstock) else None
+        checkpoint = concealed(saved)
         lines = run_sync(app.lines(job_id, limit=LINES_KEPT))
         log = run_sync(app.log(job_id, limit=_LOG_LIMIT))
     shown_lines = lines[len(lines) - min(most, len(lines)) :]

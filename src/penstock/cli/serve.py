@@ -16,7 +16,7 @@ from penstock.cli.output import Column, emit, show_table, shown
 from penstock.cli.processes import Processes, Told
 from penstock.cli.stopping import LAST_BREATH, Stopper, Watchdog
 from penstock.cli.store import json_option
-from penstock.config import Server, Setting, Sources, without_password
+from penstock.config import Server, Sources
 from penstock.core.errors import ConfigurationError
 from penstock.logs import set_up_logging
 
@@ -150,14 +150,10 @@ def show_config(*, file: Path | None, as_json: bool, **given: Any) -> None:
     for text in strangers(found.settings, sources):
         click.echo(f"penstock: {text}", err=True)
     if as_json:
-        emit({one.name: {"value": _value(one), "source": one.source} for one in every})
+        emit({one.name: {"value": one.shown, "source": one.source} for one in every})
         return
     columns = [Column("setting"), Column("value", bends=True), Column("from", bends=True)]
-    show_table(columns, [[one.name, _text(_value(one)), shown(one.source)] for one in every])
-
-
-def _value(setting: Setting) -> Any:
-    return without_password(setting.value) if setting.name == "store" else setting.value
+    show_table(columns, [[one.name, _text(one.shown), shown(one.source)] for one in every])
 
 
 def _text(value: Any) -> str:

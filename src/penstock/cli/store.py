@@ -7,7 +7,7 @@ import os
 import re
 import shlex
 import socket
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
 from difflib import get_close_matches
 from pathlib import Path
@@ -16,8 +16,9 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
+from penstock.cli.output import conceal
 from penstock.client.remote import RemotePenstock
-from penstock.config import without_password
+from penstock.config import Server, Sources
 from penstock.core.errors import (
     ConfigurationError,
     JobNotFound,
@@ -26,6 +27,8 @@ from penstock.core.errors import (
     StoreError,
 )
 from penstock.core.job import QueueQuery
+from penstock.core.redaction import redacted
+from penstock.core.secrets import DEFAULT_FIELDS
 from penstock.engine import Penstock, run_sync
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -223,7 +226,7 @@ def _serves(title: str, url: str, context: click.Context) -> bool:
 
 
 def _shown(url: str) -> str:
-    return without_password(url) or ""
+    return redacted(url) or ""
 
 
 def refuse_options_before(context: click.Context, *, as_json: bool) -> None:
@@ -248,7 +251,8 @@ def opened(url: str, *, create: bool = False) -> Iterator[Penstock]:
         refused.add_note("it where the store is, with --store sqlite:///…")
         raise refused
     create = create and not url.startswith("memory:")  # which would be gone at once
-    app = Penstock(url, actor=_actor(), create=create)
+    app = Penstock(url, actor=_actor(), create=create, secret_fields=_secret_fields())
+    conceal(app.secrets)
     try:
         _ = app.store
     except StoreError as error:
@@ -267,6 +271,14 @@ def opened(url: str, *, create: bool = False) -> Iterator[Penstock]:
         raise
     finally:
         run_sync(app.close())
+
+
+def _secret_fields() -> Sequence[str]:
+    """What a server on this store would not show; the defaults if its settings cannot be read."""
+    try:
+        return Sources().section("", Server).settings.secret_fields
+    except ConfigurationError:
+        return DEFAULT_FIELDS
 
 
 def _another_store(url: str) -> str:
@@ -321,7 +333,7 @@ def suggest(command: str) -> str:
     context = click.get_current_context()
     for name in ("url", "store"):
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-            return f"penstock {command} --{name} {shlex.quote(context.params[name])}"
+            return f"penstock {command} --{name} {shlex.quote(redacted(context.params[name]))}"
     return f"penstock {command}"
 
 

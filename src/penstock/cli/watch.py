@@ -10,10 +10,10 @@ import click
 
 from penstock.cli.output import STYLES, console, number, shown, span, when
 from penstock.cli.store import App
-from penstock.config import without_password
 from penstock.core.job import Job, JobQuery, QueueQuery, QueueStatus, Stages, fits, headline
 from penstock.core.lifecycle import State, Waiting
 from penstock.core.note import Progress
+from penstock.core.redaction import redacted
 from penstock.engine import Penstock, run_sync
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def _picture(app: App, query: JobQuery, ended: Ended) -> "RenderableType":
     speed = "" if rate is None else f"   {rate:,.0f} ended a second"
     return Group(
         Text(
-            f"penstock {without_password(app.url)}   {now:%H:%M:%S} UTC{speed}   Ctrl-C ends",
+            f"penstock {redacted(app.url)}   {now:%H:%M:%S} UTC{speed}   Ctrl-C ends",
             style="bold",
         ),
         Text(),

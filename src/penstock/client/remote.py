@@ -18,7 +18,7 @@ from penstock.client.line import Line, line_to
 from penstock.client.shapes import Body
 from penstock.client.stream import Frame, frames
 from penstock.client.wire import Request
-from penstock.core import note
+from penstock.core import jsontext, note
 from penstock.core.errors import ConfigurationError, InvalidJob, JobNotFound, QueueInUse
 from penstock.core.history import MINUTE, TOGETHER, Interval
 from penstock.core.job import (
@@ -37,6 +37,7 @@ from penstock.core.job import (
 )
 from penstock.core.lifecycle import State
 from penstock.core.schedule import Schedule
+from penstock.core.secrets import Secrets
 from penstock.core.token import Access
 from penstock.core.worker import WorkerInfo
 from penstock.explaining import Explanation
@@ -56,6 +57,9 @@ class RemotePenstock:
 
     All are coroutines. One that is `blocking` is for synchronous code: wrap calls in `run_sync`.
     """
+
+    secrets = Secrets()
+    """Nothing is left to be hidden: the server has."""
 
     def __init__(
         self,
@@ -91,10 +95,7 @@ class RemotePenstock:
 
         A call without an answer is repeated under a dedupe key of its own.
         """
-        try:
-            payload = msgspec.json.encode({} if args is None else args).decode()
-        except (TypeError, ValueError, OverflowError, RecursionError) as error:
-            raise InvalidJob(f"arguments of task {task}: {error}") from error
+        payload = jsontext.encode({} if args is None else args, "args", jsontext.DEPTH_LIMIT + 1)
         (job,) = await self.enqueue_many([NewJob(task=task, payload=payload, **options)])
         return job
 

@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from penstock.core import jsontext
 from penstock.core.errors import ConfigurationError, StoreError
 from penstock.core.job import Job, JobQuery, LogEntry, NewJob, Queue, QueueStatus
 from penstock.core.lifecycle import State, Waiting
@@ -34,6 +35,7 @@ _FILTERS = (
 
 def asked(job: NewJob, once: str | None) -> Body:
     """A job as it is asked for; under this dedupe key unless it has its own."""
+    jsontext.read(job.payload, "args", jsontext.DEPTH_LIMIT + 1)
     given = {
         name: value
         for name, value in msgspec.structs.asdict(job).items()

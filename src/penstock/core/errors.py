@@ -4,7 +4,8 @@
 PenstockError
 ├── ConfigurationError     fix the settings or the registration
 ├── InvalidJob             the job cannot be stored as asked for
-│   └── PayloadTooLarge
+│   ├── PayloadTooLarge
+│   └── Unreadable          a value that nobody could read back
 ├── UnknownTask            no handler has that name
 ├── JobNotFound
 ├── ScheduleNotFound
@@ -52,6 +53,15 @@ class InvalidJob(PenstockError, ValueError):
 
 class PayloadTooLarge(InvalidJob):
     """The encoded arguments of a job exceed the limit."""
+
+
+class Unreadable(InvalidJob):
+    """A value that nobody could read back; `field` is where in it the reason lies."""
+
+    def __init__(self, field: str, reason: str) -> None:
+        super().__init__(f"{field} {reason}" if field else reason)
+        self.field = field
+        self.reason = reason
 
 
 class UnknownTask(PenstockError, LookupError):

@@ -15,6 +15,7 @@ import msgspec
 from msgspec.structs import asdict, force_setattr, replace
 
 from penstock.core.errors import ConfigurationError, InvalidJob
+from penstock.core.jsontext import DEPTH_LIMIT, read
 from penstock.core.lifecycle import Event, Move, State, Waiting
 from penstock.core.retry import DEFAULT_RETRY, RetryPolicy
 
@@ -158,13 +159,17 @@ class Job(_HandedOut, msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def args(self) -> Any:
-        """The arguments by name, decoded."""
-        return msgspec.json.decode(self.payload)
+        """The arguments by name, decoded; raises `InvalidJob` for what cannot be read.
+
+        Only other programs can have stored that.
+        """
+        return read(self.payload, f"args of job {self.id}:", DEPTH_LIMIT + 1)
 
     @property
     def returned(self) -> Any:
         """What the handler had returned by then, decoded; None until the job is done."""
-        return None if self.result_json is None else msgspec.json.decode(self.result_json)
+        text = self.result_json
+        return None if text is None else read(text, f"result of job {self.id}:")
 
     @property
     def failed_attempts(self) -> int:

@@ -2,7 +2,9 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
+
+import msgspec
 
 from penstock.core.errors import (
     ConfigurationError,
@@ -25,8 +27,11 @@ from penstock.core.errors import (
     TooManyQueues,
     TransitionRefused,
     UnknownTask,
+    Unreadable,
 )
 from penstock.core.mismatch import mismatch
+
+T = TypeVar("T")
 
 RETRY_AFTER = {"Retry-After": "1"}
 
@@ -97,7 +102,16 @@ def problem_of(error: PenstockError) -> Problem:
     """The answer to an error of the engine: by the nearest class in the table."""
     status = next(STATUSES[kind] for kind in type(error).__mro__ if kind in STATUSES)
     later = status in (429, 503) and not isinstance(error, TooManyQueues)
-    return Problem(status, str(error), headers=RETRY_AFTER if later else None)
+    field = error.field if isinstance(error, Unreadable) else None
+    return Problem(status, str(error), field=field, headers=RETRY_AFTER if later else None)
+
+
+def converted(value: Any, kind: type[T]) -> T:
+    """Return a value as the type that a route takes; raises the `Problem` that it would answer."""
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        raise wrong_shape(error, kind=kind) from error
 
 
 def wrong_shape(

@@ -14,9 +14,11 @@ from typing import Any, NamedTuple, TypeVar
 from urllib.parse import parse_qsl
 
 import msgspec
+import msgspec.inspect
 
 from penstock.core.errors import PenstockError
 from penstock.core.job import NewJob
+from penstock.core.jsontext import DEPTH_LIMIT, is_deeper
 from penstock.core.token import Access
 from penstock.http.bodies import Disconnected, Receive, Scope, Send, header, read_body
 from penstock.http.problems import Problem, problem_of, wrong_shape
@@ -33,6 +35,9 @@ GONE = 499
 
 _QUERY_LIMIT = 8_000
 _SEND_JSON = "send the body as application/json"
+# What is stored of a body has the limit itself; around it there are a few levels.
+_BODY_DEPTH = DEPTH_LIMIT + 8
+_TOO_DEEP = Problem(422, f"the body is nested more than {DEPTH_LIMIT} levels deep")
 _JSON = b"application/json"
 _encode = msgspec.json.Encoder().encode
 _log = logging.getLogger(__name__)
@@ -149,6 +154,9 @@ class Route:
         self.body_type = hints["body"].annotation if "body" in hints else None
         self._decoder = msgspec.json.Decoder(self.body_type) if self.body_type else None
         self.needs_body = self.body_type is not None and not _has_defaults(self.body_type)
+        # Values that a route takes as they are have no other bound. Raw ones are read, and
+        # checked, where they are stored.
+        self._is_free = self.body_type is not None and _holds_anything(self.body_type)
         self._takes_call = "call" in hints
         if self.query_type is not None and not _is_strict(self.query_type):
             raise TypeError(f"{self!r}: {self.query_type.__name__} must forbid unknown fields")
@@ -225,10 +233,14 @@ class Route:
         elif not is_json:
             raise Problem(415, _SEND_JSON)
         try:
+            if self._is_free and is_deeper(body, _BODY_DEPTH):
+                raise _TOO_DEEP
             return self._decoder.decode(body)
+        except RecursionError:
+            raise _TOO_DEEP from None
         except msgspec.ValidationError as error:
             raise wrong_shape(error, kind=self.body_type) from error
-        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             reason = str(error).removeprefix("JSON is malformed: ")
             raise Problem(400, f"the body is not JSON: {reason}") from error
 
@@ -273,6 +285,11 @@ def _has_defaults(kind: Any) -> bool:
     except msgspec.ValidationError:
         return False
     return True
+
+
+def _holds_anything(kind: Any) -> bool:
+    """Whether a type has a place for values of any type."""
+    return "AnyType()" in repr(msgspec.inspect.type_info(kind))
 
 
 def _is_json(kind: bytes) -> bool:

@@ -23,7 +23,6 @@ from penstock.server import api
 from penstock.server.boundary import Boundary
 from penstock.server.gate import Gatekeeper
 from penstock.server.meter import Meter
-from penstock.server.secrets import Secrets
 from penstock.server.session import SessionRoutes
 from penstock.stores.observed import Timing
 
@@ -41,7 +40,6 @@ class Service:
         *,
         meter: Meter | None = None,
         cors_origins: Sequence[str] = (),
-        secret_fields: Sequence[str] = (),
         timings: Mapping[str, Timing] | None = None,
     ) -> None:
         self.penstock = penstock
@@ -54,7 +52,7 @@ class Service:
                 penstock,
                 self.stopping,
                 routes_of(self._session),
-                secrets=Secrets(secret_fields),
+                secrets=penstock.secrets,
                 timings={} if timings is None else timings,
             ),
             dashboard.install(),

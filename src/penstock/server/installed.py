@@ -14,9 +14,10 @@ import msgspec
 
 from penstock.apps import Application
 from penstock.apps.namespaces import NAMESPACES
-from penstock.config import Found, Server, Sources, without_password
+from penstock.config import Found, Server, Sources
 from penstock.core.errors import ConfigurationError
 from penstock.core.job import Retention
+from penstock.core.redaction import redacted
 from penstock.engine import Penstock
 from penstock.isolation import Origin
 from penstock.stores import is_private
@@ -32,13 +33,14 @@ def store_url(settings: Server) -> str:
     """The store to work on; by default a file in the data folder, which is made."""
     if settings.store is not None:
         if settings.store.startswith(("http://", "https://")):
-            url = without_password(settings.store)
+            url = redacted(settings.store)
             refused = ConfigurationError(f"a server needs the store itself, and {url} is a server")
             refused.add_note("--store sqlite:///FILE, or unset PENSTOCK_STORE")
             raise refused
         if settings.processes > 1 and is_private(settings.store):
             refused = ConfigurationError(
-                f"{settings.store} belongs to one process, and {settings.processes} cannot share it"
+                f"{redacted(settings.store)} belongs to one process, "
+                f"and {settings.processes} cannot share it"
             )
             refused.add_note("--processes 1, or a store that processes share: sqlite:///FILE")
             raise refused

@@ -1,6 +1,6 @@
 """Routes for jobs: enqueue them, look at them, steer one of them."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Annotated, Any
@@ -9,9 +9,10 @@ import msgspec
 from msgspec import Meta
 
 from penstock.compose import chain
-from penstock.core.errors import JobNotFound
-from penstock.core.job import Job, JobId, JobQuery, fits
+from penstock.core.errors import JobNotFound, Unreadable
+from penstock.core.job import JobId, JobQuery, NewJob
 from penstock.core.lifecycle import State
+from penstock.core.secrets import Secrets
 from penstock.core.token import Access
 from penstock.engine import Penstock
 from penstock.explaining import Explanation
@@ -19,7 +20,6 @@ from penstock.http.problems import Problem, naming_element_of
 from penstock.http.routes import Answer, route
 from penstock.server import shapes
 from penstock.server.searching import Search
-from penstock.server.secrets import Secrets
 from penstock.server.shapes import Id, Key, Name, Priority, Text
 from penstock.server.survey import Survey
 
@@ -158,7 +158,7 @@ class JobRoutes:
         new = [shapes.new_job(job) for job in body.jobs]
         if body.correlation is not None and any(job.correlation is not None for job in new):
             raise Problem(422, "correlation: give it once, or to the jobs", field="correlation")
-        with _naming_after(), naming_element_of("jobs"):
+        with _naming_after(), naming_element_of("jobs"), self._naming_place(new):
             if body.correlation is not None:
                 jobs = await self._penstock.enqueue_batch(
                     new, correlation=body.correlation, ordered=body.ordered
@@ -171,6 +171,19 @@ class JobRoutes:
                 body.correlation, [shapes.enqueued(job, self._secrets) for job in jobs]
             ),
         )
+
+    @contextmanager
+    def _naming_place(self, jobs: Sequence[NewJob]) -> Iterator[None]:
+        """Say which of several jobs has arguments that cannot be read back."""
+        try:
+            yield
+        except Unreadable:
+            for n, job in enumerate(jobs):
+                try:
+                    self._penstock.check(job)
+                except Unreadable as error:
+                    raise Unreadable(f"jobs[{n}].{error.field}", error.reason) from error
+            raise
 
     @route(
         "GET",
@@ -189,17 +202,10 @@ class JobRoutes:
         where none was found within `timeout` seconds.
         """
         wanted = _query(query)
-        shows = partial(self._shows, wanted)
-        search = Search(self._survey, wanted, query.limit, shows, query.timeout)
+        finds = partial(self._secrets.lets_find, query=wanted)
+        search = Search(self._survey, wanted, query.limit, finds, query.timeout)
         after = await search.run()
         return shapes.JobPage([shapes.job_shape(one, self._secrets) for one in search.found], after)
-
-    def _shows(self, wanted: JobQuery, job: Job) -> bool:
-        """Whether a job fits by what is shown of it: nobody can search for what is hidden."""
-        if wanted.text is None:
-            return True
-        shown = msgspec.structs.replace(job, payload=self._secrets.hide(job.payload))
-        return fits(shown, wanted)
 
     @route(
         "GET",

@@ -5,11 +5,11 @@ from datetime import datetime
 import msgspec
 
 from penstock.core.schedule import Schedule
+from penstock.core.secrets import Secrets
 from penstock.core.token import Access
 from penstock.engine import Penstock
 from penstock.http.routes import Answer, route
 from penstock.server.aside import aside
-from penstock.server.secrets import Secrets
 from penstock.server.shapes import JobShape, Name, NamePage, enqueued, seconds
 
 

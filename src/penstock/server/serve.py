@@ -14,9 +14,10 @@ from datetime import timedelta
 import uvicorn
 
 from penstock.apps.beside import beside
-from penstock.config import Server, Sources, without_password
+from penstock.config import Server, Sources
 from penstock.core.errors import ConfigurationError
 from penstock.core.job import Retention
+from penstock.core.redaction import redacted
 from penstock.engine import Penstock
 from penstock.http.routes import routes_of
 from penstock.server.app import Service
@@ -126,6 +127,7 @@ class Serving:
         self._penstock = Penstock(
             store_url(settings),
             payload_limit=_PAYLOAD_LIMIT,
+            secret_fields=settings.secret_fields,
             opener=lambda *args, **options: observe(open_store(*args, **options), timings),
             origin=origin_of(settings, sources),
         )
@@ -137,7 +139,6 @@ class Serving:
             routes_of(metrics),
             meter=meter,
             cors_origins=settings.cors_origins,
-            secret_fields=settings.secret_fields,
             timings=timings,
         )
         self._gate = Gatekeeper(
@@ -208,7 +209,7 @@ class Serving:
             problem = ConfigurationError(
                 f"{host} can be reached from elsewhere, and there is no access token"
             )
-            store = shlex.quote(without_password(self._penstock.url) or "")
+            store = shlex.quote(redacted(self._penstock.url))
             problem.add_note(f"penstock token create NAME --scope SCOPE --store {store}")
             raise problem
 

@@ -23,8 +23,8 @@ from penstock.core.job import (
 from penstock.core.lifecycle import Event, State, Waiting
 from penstock.core.note import Progress
 from penstock.core.retry import DEFAULT_RETRY, LONGEST, RetryPolicy
+from penstock.core.secrets import Secrets
 from penstock.http.problems import Problem
-from penstock.server.secrets import Secrets
 
 
 class Named(Protocol):

@@ -19,6 +19,8 @@ from penstock.apps.entries.formats import (
     Types,
     UnreadableFile,
 )
+from penstock.core.errors import Unreadable
+from penstock.core.jsontext import read
 
 _ALSO_CALLED = {"entry_id": "id", "type": "entity_type", "category": "category_code"}
 _FLAGS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
@@ -160,15 +162,15 @@ def _flag(name: str, cell: Any) -> bool:
 
 def _json(name: str, cell: Any) -> Any:
     try:
-        return _decode(str(cell))
-    except msgspec.DecodeError as error:
+        return read(str(cell), "the cell")
+    except Unreadable as error:
         raise InvalidEntry(name, f"expected JSON: {error}") from error
 
 
 def _is_json(text: str) -> bool:
     try:
-        _decode(text)
-    except (msgspec.DecodeError, ValueError):
+        read(text, "")
+    except Unreadable:
         return False
     return True
 

@@ -9,6 +9,8 @@ import msgspec
 from msgspec import Meta
 
 from penstock import ConfigurationError
+from penstock.core.errors import Unreadable
+from penstock.core.jsontext import DEPTH_LIMIT, encode
 
 Kind = Literal["text", "number", "flag", "list", "object", "any"]
 
@@ -229,12 +231,12 @@ def digest_of(name: str, category: str, text: str) -> str:
 
 def _encoded(data: Mapping[str, Any]) -> str:
     try:
-        encoded = msgspec.json.encode(data)
-        text = encoded.decode()
-    except (TypeError, ValueError, RecursionError) as error:
+        text = encode(data, "data", DEPTH_LIMIT + 1)
+    except Unreadable as error:
         raise InvalidEntry("data", f"is no plain JSON: {error}") from error
-    if len(encoded) > DATA_LIMIT:
-        raise InvalidEntry("data", f"has {len(encoded)} bytes of JSON, the limit is {DATA_LIMIT}")
+    size = len(text.encode())
+    if size > DATA_LIMIT:
+        raise InvalidEntry("data", f"has {size} bytes of JSON, the limit is {DATA_LIMIT}")
     return text
 
 

@@ -236,7 +236,7 @@ class EventRoutes:
     async def reset(self, event_id: shapes.EventId, query: Why) -> shapes.Published:
         """Make an event pending with all its attempts, also when a worker holds it."""
         job = await self._events.reset(event_id, query.reason)
-        return views.published(job, job.run_at)
+        return views.published(job, job.run_at, self._events.secrets)
 
     @route(
         "GET",
@@ -249,7 +249,7 @@ class EventRoutes:
         """An event as it is now, with its log if asked for."""
         record = await self._events.get(event_id)
         logs = list(views.log_lines(record.log)) if query.include_logs else msgspec.UNSET
-        return views.as_it_is(record, logs)
+        return views.as_it_is(record, self._events.secrets, logs)
 
     @route(
         "GET",

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Raw, UnsetType
 
 from penstock import Event, Job, LogEntry, Record, State
 from penstock.apps.events.contents import NULL, content_of
@@ -20,6 +20,7 @@ from penstock.apps.events.shapes import (
     Renewed,
     Reported,
 )
+from penstock.core.secrets import Secrets
 from penstock.http.problems import Problem
 
 STATUSES = {
@@ -66,8 +67,10 @@ def next_retry(job: Job) -> str | None:
     return retry_stamp(job.run_at) if waits else None
 
 
-def published(job: Job, updated_at: datetime, logs: list[LogLine] | UnsetType = UNSET) -> Published:
-    """A job as an event."""
+def published(
+    job: Job, updated_at: datetime, secrets: Secrets, logs: list[LogLine] | UnsetType = UNSET
+) -> Published:
+    """A job as an event, as it may be shown."""
     said = content_of(job)
     return Published(
         id=job.id,
@@ -75,7 +78,7 @@ def published(job: Job, updated_at: datetime, logs: list[LogLine] | UnsetType = 
         description=said.description,
         tags=",".join(job.tags),
         status=STATUSES[job.state],
-        payload=said.payload,
+        payload=_shown(said.payload, secrets),
         retry_count=job.failed_attempts,
         max_retries=job.retry.attempts,
         next_retry_at=next_retry(job),
@@ -85,15 +88,17 @@ def published(job: Job, updated_at: datetime, logs: list[LogLine] | UnsetType = 
     )
 
 
-def as_it_is(record: Record, logs: list[LogLine] | UnsetType = UNSET) -> Published:
-    """A job with its log as an event."""
-    return published(record.job, record.log[-1].at, logs)
+def as_it_is(
+    record: Record, secrets: Secrets, logs: list[LogLine] | UnsetType = UNSET
+) -> Published:
+    """A job with its log as an event, as it may be shown."""
+    return published(record.job, record.log[-1].at, secrets, logs)
 
 
-def just_published(job: Job, event: NewEvent) -> Published:
+def just_published(job: Job, event: NewEvent, secrets: Secrets) -> Published:
     """A job as the event that it was made of, which need not be decoded again."""
     if job.duplicate:
-        return published(job, job.enqueued_at)
+        return published(job, job.enqueued_at, secrets)
     at = stamp(job.enqueued_at)
     return Published(
         id=job.id,
@@ -101,7 +106,7 @@ def just_published(job: Job, event: NewEvent) -> Published:
         description=event.description,
         tags=",".join(job.tags),
         status="PENDING",
-        payload=NULL if event.payload is UNSET else event.payload,
+        payload=NULL if event.payload is UNSET else _shown(event.payload, secrets),
         retry_count=0,
         max_retries=event.max_retries,
         next_retry_at=None,
@@ -110,8 +115,12 @@ def just_published(job: Job, event: NewEvent) -> Published:
     )
 
 
+def _shown(payload: Raw, secrets: Secrets) -> Raw:
+    return Raw(secrets.hide(bytes(payload).decode()).encode())
+
+
 def picked(job: Job) -> Picked:
-    """A claimed job as its worker gets it."""
+    """A claimed job as its worker gets it: whole, for it has to work with it."""
     said = content_of(job)
     return Picked(
         id=job.id,

@@ -33,6 +33,7 @@ from penstock.apps.ingest.settings import Settings
 from penstock.apps.ingest.shelves import Place, Shelves
 from penstock.apps.ingest.writing import Rejected, Source, Writer, Written, total
 from penstock.apps.sentences import sentence
+from penstock.core.redaction import redacted
 from penstock.vectors import EmbeddingRefused, Where
 from penstock.vectors.languages import LANGUAGES
 
@@ -196,7 +197,9 @@ class Handlers:
                 seen.update(one.path for one in sources)
                 run.progress(len(seen), note=sources[-1].path)
             if not seen:
-                raise Rejected(f"{payload.source_url}: there is no documentation in it")
+                raise Rejected(
+                    f"{redacted(str(payload.source_url))}: there is no documentation in it"
+                )
             gone = set(collection.index.paths(Where(under=payload.place))) - seen
             counts["removed"] = collection.forget(sorted(gone))
         return {"documents": len(seen), **counts}

@@ -6,7 +6,6 @@ for all unfinished items that came before it and touch what it touches, and is w
 Those that delete a tenant or a document do not wait for what waits: they cancel it.
 """
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from typing import Any, NamedTuple
@@ -15,6 +14,8 @@ import msgspec
 
 from penstock import Statements
 from penstock.apps.ingest.payloads import PAYLOADS, Folder, Project, Rename, is_under, normal
+from penstock.core.errors import Unreadable
+from penstock.core.jsontext import read
 
 _UNFINISHED = "q.status IN ('pending', 'in_progress')"
 _COLUMNS = (
@@ -139,8 +140,8 @@ def _touching(tx: Statements, reach: Reach) -> tuple[str, list[str]]:
 def _read(rows: Iterable[Sequence[Any]]) -> Iterator[tuple[int, Reach]]:
     for job_id, item_type, op, tenant_id, collection, branch, payload in rows:
         try:
-            given = json.loads(payload)
-        except ValueError:
+            given = read(payload, "")
+        except Unreadable:
             continue  # it will fail for that, and touches nothing
         if isinstance(given, dict):
             reach = reach_of(item_type, op, (tenant_id, collection, branch or "main"), given)

@@ -203,7 +203,8 @@ async def _children(service: Service, job_id: int) -> shapes.ItemChildren:
         done=tally.get(State.DONE, 0),
         failed=failed,
         failures=[
-            {"queue_id": job.args["queue_id"], "payload": job.args["payload"], "error": job.error}
+            {"queue_id": args["queue_id"], "payload": args["payload"], "error": job.error}
             for job in failures
+            for args in [app.secrets.hidden(job.args)]
         ],
     )

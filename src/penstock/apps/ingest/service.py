@@ -146,7 +146,11 @@ class Service:
         found = await self.penstock.read(lambda tx: listing.get(tx, queue_id))
         if found is None:
             raise Problem(404, f"there is no item {queue_id}")
-        return found
+        return self._shown(found)
+
+    def _shown(self, item: listing.QueueItem) -> listing.QueueItem:
+        hide = self.penstock.secrets.hidden
+        return replace(item, payload=hide(item.payload), metadata=hide(item.metadata))
 
     async def page(
         self,
@@ -176,7 +180,8 @@ class Service:
         for _ in range(_STEPS):
             ids = await self.penstock.find_ids(query)
             if ids:
-                found += await self.penstock.read(partial(listing.among, jobs=ids, wanted=wanted))
+                items = await self.penstock.read(partial(listing.among, jobs=ids, wanted=wanted))
+                found += map(self._shown, items)
             if len(found) > limit or (len(found) == limit and ids):
                 return found[:limit], found[limit - 1].job_id
             if len(ids) < query.limit:

@@ -15,6 +15,7 @@ from penstock.client.remote import RemotePenstock
 from penstock.core.errors import PenstockError, ServerUnreachable
 from penstock.core.job import Job, JobQuery, LogEntry, Overall, QueueQuery
 from penstock.core.note import LINES_KEPT, Line, Progress
+from penstock.core.redaction import redacted
 from penstock.core.token import Access
 from penstock.core.worker import WorkerInfo
 from penstock.engine import Penstock
@@ -73,7 +74,8 @@ class Feed:
 
     async def find(self, query: JobQuery) -> list[Job]:
         """A page of jobs."""
-        return await self.app.find(query)
+        found = await self.app.find(query)
+        return [job for job in found if self.app.secrets.lets_find(job, query)]
 
     async def whole(self, job_id: int) -> Whole:
         """One job in full."""
@@ -128,7 +130,9 @@ async def _of_server(app: RemotePenstock) -> AsyncIterator[Wait]:
                     await news.wait()
             news.clear()
             if reading.done():
-                raise reading.exception() or ServerUnreachable(f"{app.url} has ended the stream")
+                raise reading.exception() or ServerUnreachable(
+                    f"{redacted(app.url)} has ended the stream"
+                )
 
         try:
             yield wait

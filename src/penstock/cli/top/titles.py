@@ -7,9 +7,9 @@ from textual.widgets import Static
 
 from penstock.cli.output import shown, when
 from penstock.cli.top.desk import Desk, desk_of
-from penstock.config import without_password
 from penstock.core.job import by_state
 from penstock.core.lifecycle import State
+from penstock.core.redaction import redacted
 
 _LINKS = {
     "connecting": ("quiet", "◌ connecting"),
@@ -46,7 +46,7 @@ def _where(desk: Desk, width: int) -> Text:
         (link, desk.palette[kind]),
         f"  {desk.now():%H:%M:%S} UTC",
     )
-    url = without_password(desk.feed.app.url) or ""
+    url = redacted(desk.feed.app.url)
     left = Text.assemble(("penstock ", "bold"), shown(url), no_wrap=True)
     room = max(0, width - 2 - right.cell_len - 2)
     left.truncate(room, overflow="ellipsis", pad=True)
