@@ -104,7 +104,7 @@ class Control:
     async def ended(self) -> dict[State, int]:
         """How many jobs have come to each end; retention forgets them after a while."""
         counted: dict[State, int] = dict.fromkeys(State, 0)
-        for (queue, state, _), n in (await self._penstock.count()).items():
+        for (queue, state, _), n in (await self._penstock.count([QUEUE])).items():
             if queue == QUEUE:
                 counted[state] += n
         return counted

@@ -82,7 +82,7 @@ async def _until_idle(penstock: Penstock, patience: timedelta) -> None:
 
 
 async def _running(penstock: Penstock) -> int:
-    counted = await penstock.count()
+    counted = await penstock.count([QUEUE])
     return sum(
         n for (name, state, _), n in counted.items() if (name, state) == (QUEUE, State.RUNNING)
     )

@@ -47,7 +47,9 @@ async def _has_work(entries: Entries) -> bool:
         return True
     return any(
         n
-        for (queue, state, _), n in (await entries.penstock.count()).items()
+        for (queue, state, _), n in (
+            await entries.penstock.count([QUEUE, OPERATIONS_QUEUE])
+        ).items()
         if queue in (QUEUE, OPERATIONS_QUEUE)
         if state in (State.PENDING, State.RUNNING)
     )

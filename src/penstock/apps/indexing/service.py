@@ -159,7 +159,7 @@ class Indexing:
     async def counts(self) -> dict[State, int]:
         """How many jobs there are in each state."""
         counted = dict.fromkeys(State, 0)
-        for (queue, state, _), n in (await self._penstock.count()).items():
+        for (queue, state, _), n in (await self._penstock.count([QUEUE])).items():
             if queue == QUEUE:
                 counted[state] += n
         return counted

@@ -61,7 +61,7 @@ class Service:
 
     async def has_unfinished(self) -> bool:
         """Whether there are items to work on."""
-        counts = await self.penstock.count()
+        counts = await self.penstock.count([QUEUE])
         unfinished = (State.PENDING, State.RUNNING)
         return any(
             n for (queue, state, _), n in counts.items() if queue == QUEUE if state in unfinished

@@ -286,7 +286,7 @@ class Notebooks:
     async def metrics(self) -> shapes.OperationMetrics:
         """How many operations there are in each state."""
         totals = dict.fromkeys(State, 0)
-        for (queue, state, _), n in (await self._penstock.count()).items():
+        for (queue, state, _), n in (await self._penstock.count([QUEUE])).items():
             if queue == QUEUE:
                 totals[state] += n
         failed = frozenset({State.FAILED})
