@@ -3,7 +3,7 @@ from datetime import timedelta
 
 import pytest
 
-from penstock import Done, NewJob, Penstock, run_sync
+from penstock import Done, NewJob, Penstock, TooManyQueues, run_sync
 from tests.cli.support import Shell, run_one
 
 MINUTE = timedelta(minutes=1)
@@ -258,3 +258,20 @@ def test_status_shows_a_page_and_says_how_to_see_the_next(app: Penstock, shell: 
     assert len(shell.json("status")["queues"]) == 104
     assert len(shell.json("status", "--limit", "3")["queues"]) == 3
     assert "No queue is called so." in shell("status", "--name", "nowhere").stdout
+
+
+def test_queue_is_removed_when_asked(app: Penstock, shell: Shell) -> None:
+    run_sync(app.limit("mail", 5))
+    assert shell("remove", "mail").stdout == "Queue mail is removed.\n"
+    assert run_sync(app.queues()) == []
+    assert "there is no queue" in shell.error("remove", "mail", code=3)
+
+
+def test_number_of_queues_is_limited(app: Penstock, shell: Shell) -> None:
+    assert shell("limit-queues", "1").stdout == "The store takes at most 1 queues.\n"
+    run_sync(app.tasks["greet"].enqueue("Ada"))
+    with pytest.raises(TooManyQueues, match="limit of 1"):
+        run_sync(app.tasks["greet"].using(queue="other").enqueue("Ada"))
+    assert "at most 1 queues" in shell("status").stdout
+    assert shell.json("limit-queues", "none") == {"queues": 100_000}
+    run_sync(app.tasks["greet"].using(queue="other").enqueue("Ada"))

@@ -204,3 +204,29 @@ async def test_summary_has_what_all_queues_have(
         "waiting": {"ready": 1, "scheduled": 1, "blocked": 0},
         "oldest_ready_age": 1.5,
     }
+
+
+async def test_queue_is_removed_with_its_limits_and_its_pause(api: Api, app: Penstock) -> None:
+    await api("PATCH", "/queues/mail", {"concurrency": 2})
+    await api("POST", "/queues/mail/pause")
+    gone = await api("DELETE", "/queues/mail")
+    assert (gone["name"], gone["paused"], gone["concurrency"]) == ("mail", True, 2)
+    assert await app.queues() == []
+    await api.refused("DELETE", "/queues/mail", status=404)
+
+
+async def test_queue_with_unfinished_jobs_is_not_removed(api: Api, app: Penstock) -> None:
+    await api("POST", "/queues/mail/pause")
+    await add(app, queue="mail")
+    said = await api("DELETE", "/queues/mail", status=409)
+    assert "1 unfinished" in said["detail"]
+    assert [queue.paused for queue in await app.queues()] == [True]
+
+
+async def test_job_of_one_queue_too_many_is_refused_with_429(api: Api, app: Penstock) -> None:
+    await app.limit_queues(1)
+    await add(app, queue="mail")
+    body = {"task": "t", "queue": "other"}
+    said = await api("POST", "/jobs", body, status=429)
+    assert "limit of 1" in said["detail"]
+    assert [queue.name for queue in await app.queues()] == ["mail"]
