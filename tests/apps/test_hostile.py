@@ -28,7 +28,7 @@ from penstock.server.installed import APPS
 from tests.apps.entries.support import Letters, work_off
 from tests.apps.ingest.support import bench
 from tests.apps.notebooks.serving import served as serving_notebooks
-from tests.apps.test_namespaces import registered
+from tests.apps.support import registered
 
 LONG = "x" * 5_000
 TYPES: tuple[Any, ...] = ([], {}, "x")

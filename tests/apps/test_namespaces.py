@@ -1,18 +1,16 @@
 """Names of applications: which they are, in whatever spelling, and that all of them are covered."""
 
 import ast
-import importlib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import penstock.apps
-from penstock import NewJob, Penstock
-from penstock.apps import entries, ingest
+from penstock import NewJob
 from penstock.apps.namespaces import FIELDS, NAMESPACES, Field, Namespaces
-from penstock.server.app import Service
 from penstock.server.installed import APPS
+from tests.apps.support import registered, served
 
 SOURCE = Path(penstock.apps.__file__).parent
 REGISTERING = {
@@ -22,28 +20,7 @@ REGISTERING = {
     "ingest": {"handlers.py"},
     "notebooks": {"tasks.py"},
 }
-"""The modules that register tasks. `registered` has to call what a new one offers."""
-
-
-def registered(name: str, folder: Path) -> Penstock:
-    """A Penstock with all tasks of an application, also those that processes of its own run."""
-    app = Penstock("memory://")
-    module = importlib.import_module(f"penstock.apps.{name}")
-    module.install(app, module.Settings(), folder)
-    if name == "entries":
-        entries.Entries(app, folder).register()
-    if name == "ingest":
-        parts = ingest.assemble(app, ingest.Settings(), folder)
-        parts.handlers.register()
-        parts.close()
-    return app
-
-
-def served(folder: Path) -> Service:
-    """A service with all applications."""
-    app = Penstock("memory://")
-    modules = [importlib.import_module(f"penstock.apps.{name}") for name in APPS]
-    return Service(app, [one.install(app, one.Settings(), folder) for one in modules])
+"""The modules that register tasks. `support.registered` has to call what a new one offers."""
 
 
 def registrations(name: str) -> Iterator[str]:

@@ -5,7 +5,6 @@ reading the source: one that is added without being named here lets a test fail.
 """
 
 import ast
-import importlib
 import types
 import typing
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -28,8 +27,8 @@ from penstock.http.problems import ProblemOfOne
 from penstock.http.routes import route, routes_of
 from penstock.opening import acting_as
 from penstock.server.app import Service
-from penstock.server.installed import APPS
 from tests.apps.notebooks.serving import served as serving_notebooks
+from tests.apps.support import served
 from tests.cli.support import Shell
 from tests.contract.support import STORES
 from tests.server.support import guarded, serving
@@ -70,13 +69,6 @@ WRITERS = {
 """Where jobs, or what will be jobs, are handed to a store; and why that is no way around."""
 
 
-def app_service(folder: Path) -> Service:
-    """A service with all applications."""
-    app = Penstock("memory://")
-    modules = [importlib.import_module(f"penstock.apps.{name}") for name in APPS]
-    return Service(app, [one.install(app, one.Settings(), folder) for one in modules])
-
-
 def fields(kind: Any) -> Iterator[str]:
     """The names of all fields that a type has, on all levels."""
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
@@ -109,7 +101,7 @@ async def app(tmp_path: Path) -> AsyncIterator[Penstock]:
 
 def test_every_route_that_takes_names_of_jobs_is_known(tmp_path: Path) -> None:
     found: dict[str, set[str]] = {}
-    for one in app_service(tmp_path).routes:
+    for one in served(tmp_path).routes:
         if one.declared.method != "GET":
             taken = {*fields(one.body_type), *fields(one.query_type), *one.path_types} & NAMED
             if taken:
@@ -138,7 +130,7 @@ def _writes(node: ast.Attribute) -> bool:
 
 
 def test_every_route_is_kept_from_the_names_of_others(tmp_path: Path) -> None:
-    service = app_service(tmp_path)
+    service = served(tmp_path)
     own = {id(one): each.name for each in service.applications for one in each.routes}
     for one in service.routes:
         for namespace in NAMESPACES:
@@ -268,7 +260,7 @@ async def test_names_of_callers_are_taken_as_ever(app: Penstock) -> None:
 
 
 async def test_events_keep_to_their_own_names(tmp_path: Path) -> None:
-    service = app_service(tmp_path)
+    service = served(tmp_path)
     async with client_of(service) as client:
         event = {"title": "t", "tags": "a"}
         one = await client.post("/events", json={**event, "key": "indexing:default"})
