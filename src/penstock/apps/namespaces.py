@@ -29,8 +29,6 @@ class Namespace(NamedTuple):
     """The route to use for whatever `routes` does not list."""
     routes: Mapping[str, str] = MappingProxyType({})
     """The route to use, by task."""
-    keys: re.Pattern[str] | None = None
-    """Keys of another shape, which belong to the application as well."""
 
     def route_for(self, task: str) -> str:
         """The route that stores such a job; empty if none does."""
@@ -50,11 +48,7 @@ NAMESPACES = (
             for name in ("import", "rebuild", "reembed", "sync")
         },
     ),
-    # The fields of a key are separated by U+001F, and of a longer one its last 1,000 characters
-    # count: unfinished items have such keys, and other programs' SQL makes them.
-    Namespace(
-        "ingest", "POST /api/v1/queue/items", keys=re.compile(r".*\x1f|.{1000}\Z", re.DOTALL)
-    ),
+    Namespace("ingest", "POST /api/v1/queue/items"),
     Namespace(
         "notebooks",
         "POST /api/v1/notebooks/{notebook}/files",
@@ -82,7 +76,6 @@ class Namespaces:
 
     def __init__(self, namespaces: Iterable[Namespace] = NAMESPACES) -> None:
         self._by_name = {one.name: one for one in namespaces}
-        self._shaped = [one for one in self._by_name.values() if one.keys is not None]
         names = "|".join(map(re.escape, map(_plain, self._by_name)))
         self._few = lru_cache(1_024)(self._prefixed)
         self._prefix = re.compile(rf"({names})(?:\Z|[{re.escape(SEPARATORS)}])")
@@ -99,10 +92,6 @@ class Namespaces:
         Stores compare names exactly, so that another spelling is another name. It is refused all
         the same: nobody should have to look twice at a list of jobs.
         """
-        if field == "key":
-            for one in self._shaped:
-                if one.keys is not None and one.keys.match(text):
-                    return one
         # Tasks and queues are few; keys are not, and would push them out.
         return self._few(text) if field in ("task", "queue") else self._prefixed(text)
 
