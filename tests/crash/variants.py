@@ -177,7 +177,7 @@ def counts_only_what_comes() -> None:
 
 
 def is_deaf_to_pauses() -> None:
-    rewrite("queues_with_ready", "AND q.paused_until <= ?", "AND ? IS NOT NULL")
+    rewrite("outlook", "AND q.paused_until <= ?1", "AND ?1 IS NOT NULL")
 
 
 VARIANTS: dict[str, Callable[[], None]] = {

@@ -89,7 +89,7 @@ def forgets_to_log_claims(_folder: Path) -> None:
 
 
 def is_deaf_to_pauses(_folder: Path) -> None:
-    rewrite("outlook", "WHERE paused_until <= $1 AND", "WHERE")
+    rewrite("outlook", "AND paused_until <= $1", "")
 
 
 VARIANTS: dict[str, Callable[[Path], None]] = {

@@ -81,7 +81,7 @@ class Claims:
         outlook = starting.Outlook(
             limited=True, any_merged=self._any_merged, any_throttled=True, queues=found.fetchall()
         )
-        return starting.claim_one(tx, wanted, outlook)
+        return starting.claim_one(tx, wanted, outlook, tx.now())
 
     def _claim_plain(
         self, tx: PostgresTransaction, wanted: Claim, queues: Sequence[str]

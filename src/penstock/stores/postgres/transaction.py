@@ -207,9 +207,9 @@ class PostgresTransaction(PostgresReading, Transaction):
                 found[missing[place - 1]] = tuple(current)
         return found
 
-    def start(self, ids: Sequence[int], worker: str) -> list[Job]:
+    def start(self, ids: Sequence[int], worker: str, now: int) -> list[Job]:
         """See `Transaction.start`."""
-        found = self.execute("start", (self._now, worker, Int8s(ids))).fetchall()
+        found = self.execute("start", (now, worker, Int8s(ids))).fetchall()
         self.written = True
         return [rows.job(row[3:]) for row in found]
 

@@ -30,11 +30,11 @@ def claim(tx: Transaction, calls: Sequence[Claim]) -> list[list[Job]]:
     seals.check_open(tx)
     now = tx.now()
     more = promote(tx, now)
-    answers = [claim_one(tx, wanted, _outlook(tx, wanted, now)) for wanted in calls]
+    answers = [claim_one(tx, wanted, _outlook(tx, wanted, now), now) for wanted in calls]
     while more and not all(answers):
         more = promote(tx, now)
         answers = [
-            answer or claim_one(tx, wanted, _outlook(tx, wanted, now))
+            answer or claim_one(tx, wanted, _outlook(tx, wanted, now), now)
             for wanted, answer in zip(calls, answers, strict=True)
         ]
     return answers
@@ -89,7 +89,7 @@ def _outlook(tx: Transaction, wanted: Claim, now: int) -> Outlook:
     return Outlook(limited, any_merged, any_throttled, _lines.decode(queues))
 
 
-def claim_one(tx: Transaction, wanted: Claim, outlook: Outlook) -> list[Job]:
+def claim_one(tx: Transaction, wanted: Claim, outlook: Outlook, now: int) -> list[Job]:
     """Give jobs out, of those that are ready already."""
     merged = bool(outlook.any_merged) and wanted.queues is None
     if merged and wanted.besides:  # to step over their jobs would cost with each of them
@@ -102,10 +102,10 @@ def claim_one(tx: Transaction, wanted: Claim, outlook: Outlook) -> list[Job]:
     ):
         if any(line == names.MERGED for *_, line in outlook.queues):
             names.own_line(tx, queues)  # what limits hold there has to be found by itself
-        ids = Claiming(tx, wanted, tx.now()).choose(queues, merged=merged)
+        ids = Claiming(tx, wanted, now).choose(queues, merged=merged)
     else:
         ids = _next(tx, wanted, queues, merged=merged)
-    return tx.start(ids, wanted.worker) if ids else []
+    return tx.start(ids, wanted.worker, now) if ids else []
 
 
 def _next(tx: Transaction, wanted: Claim, queues: Collection[str], *, merged: bool) -> list[int]:

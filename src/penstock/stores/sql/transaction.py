@@ -115,7 +115,7 @@ class Transaction(Reading):
         """What these jobs are now, in this order; nobody else changes them before the end."""
 
     @abstractmethod
-    def start(self, ids: Sequence[int], worker: str) -> list[Job]:
+    def start(self, ids: Sequence[int], worker: str, now: int) -> list[Job]:
         """Give ready jobs out, which nobody else changes; as they are then, in this order."""
 
     @abstractmethod

@@ -150,10 +150,10 @@ class SqliteTransaction(SqliteReading, Transaction):
         found = self._execute(SQL["versions"], (encoded(ids),)).fetchone()[0]
         return rows.versions.decode(found)
 
-    def start(self, ids: Sequence[int], worker: str) -> list[Job]:
+    def start(self, ids: Sequence[int], worker: str, now: int) -> list[Job]:
         """See `Transaction.start`."""
         _, tokens = self.reserve(0, len(ids))
-        parameters = (tokens[0], self.now(), worker, encoded(ids))
+        parameters = (tokens[0], now, worker, encoded(ids))
         self._execute(SQL["log_claimed"], parameters)
         self._execute(SQL["start"], parameters)
         jobs = self.jobs(ids)
