@@ -11,7 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 from urllib.request import urlopen
 
 import httpx
@@ -76,6 +76,34 @@ def test_stop_cuts_no_request_off_and_answers_those_who_wait(
         (tmp_path / "pipe").write_text("whole")
         assert held.result(SOON).json() == {"read": "whole"}
         assert server.wait() == 0
+
+
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_server_that_stops_refuses_new_connections(processes: str, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    command = (*PROBE_SERVE, "--grace", "600", "--processes", processes)
+    with (
+        ThreadPoolExecutor() as threads,
+        served(tmp_path, command=command) as (server, url),
+    ):
+        held = threads.submit(httpx.post, f"{url}/held", timeout=SOON)
+        server.wait_for("request runs")
+        address = urlsplit(url)
+        server.send(signal.SIGTERM)
+        deadline = time.monotonic() + SOON
+        while _connects(str(address.hostname), int(address.port or 0)):
+            assert time.monotonic() < deadline, "connections are taken and never answered"
+        (tmp_path / "pipe").write_text("whole")
+        assert held.result(SOON).json() == {"read": "whole"}
+        assert server.wait() == 0
+
+
+def _connects(host: str, port: int) -> bool:
+    try:
+        socket.create_connection((host, port), timeout=SOON).close()
+    except ConnectionError:
+        return False
+    return True
 
 
 def _long_poll(url: str, asked: threading.Event) -> httpx.Response:

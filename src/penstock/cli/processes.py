@@ -47,13 +47,25 @@ class Told:
 
 
 class Processes:
-    """So many processes that all run `work`; the first signal stops them gracefully."""
+    """So many processes that all run `work`; the first signal stops them gracefully.
 
-    def __init__(self, work: Callable[[Told], None], count: int, *, as_json: bool) -> None:
+    Then `stop_listening` is called in the parent: while it held the socket, new connections would
+    wait for an answer that nobody gives, instead of being refused.
+    """
+
+    def __init__(
+        self,
+        work: Callable[[Told], None],
+        count: int,
+        *,
+        stop_listening: Callable[[], None],
+        as_json: bool,
+    ) -> None:
         if not hasattr(os, "fork"):
             raise ConfigurationError("this system cannot fork: it serves with --processes 1 only")
         self._work = work
         self._count = count
+        self._stop_listening = stop_listening
         self._as_json = as_json
         self._children: dict[int, tuple[int, float]] = {}  # pid: number, and when it began
         self._stopped_by: list[int] = []
@@ -77,6 +89,7 @@ class Processes:
     def _handle(self, number: int, _frame: FrameType | None) -> None:
         self._stopped_by.append(number)
         self._tell(number)
+        self._stop_listening()
 
     def _tell(self, number: int) -> None:
         for pid in list(self._children):

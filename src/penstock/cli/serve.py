@@ -84,7 +84,9 @@ def run_server(*, file: Path | None, as_json: bool, **given: Any) -> int:
     def work(told: Told) -> None:
         _serve(settings, sources, listening, told.ready, as_json=as_json, told=told)
 
-    return Processes(work, settings.processes, as_json=as_json).run(ready)
+    return Processes(work, settings.processes, stop_listening=listening.close, as_json=as_json).run(
+        ready
+    )
 
 
 def _announce(address: str, *, as_json: bool) -> None:
