@@ -143,3 +143,9 @@ def test_store_that_cannot_be_reached_keeps_its_password(address: str) -> None:
     with pytest.raises(StoreError, match="does not answer") as refused:
         open_store(address)
     assert MARK not in "".join(traceback.format_exception(refused.value))
+
+
+@pytest.mark.parametrize("behind", [")", ".", ",", ";", ": refused", ").", "!"])
+def test_punctuation_behind_an_address_is_not_taken_for_a_part_of_it(behind: str) -> None:
+    text = f"no server at http://127.0.0.1:8000{behind}"
+    assert redacted_within(text) == text

@@ -45,7 +45,7 @@ _NAMED = frozenset(
 _SCHEME = re.compile(r"\s*([A-Za-z][A-Za-z0-9+.\-]*):")
 _USER = re.compile(r"(?:[\w.~+\-]|%40)*")
 _HOST = re.compile(r"(?:\[[^\]\[@]*\]|[^:@\[\]]*)(?::\d*)?")
-_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*://[^\s'\"<>]*")
+_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*://[^\s'\"<>]*?(?=[).,;:!]*(?:[\s'\"<>]|\Z))")
 _WITH_TOKEN = ("http", "https", "ws", "wss")
 
 
@@ -71,7 +71,7 @@ def redacted_within(text: str) -> str:
     """Return a text in which every address is shown as `redacted` shows it.
 
     For texts that somebody else wrote, such as the error of a library. An address ends where the
-    text has a quote or a space in it.
+    text has a quote or a space in it, and before the punctuation that comes before those.
     """
     return _ADDRESS.sub(lambda found: redacted(found[0]), text)
 
