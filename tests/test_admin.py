@@ -884,7 +884,9 @@ def test_store_of_an_older_penstock_takes_part(tmp_path: Path) -> None:
     run_sync(app.enqueue_many([new(tags=("x",))] * 3))
     run_sync(app.close())
     with closing(sqlite3.connect(tmp_path / "jobs.db")) as file:  # back to the schema before
-        file.execute("ALTER TABLE penstock_worker DROP COLUMN draining")
+        file.execute("DROP TABLE penstock_series")
+        file.execute("DROP INDEX penstock_history_queue")
+        file.execute("DELETE FROM penstock_meta WHERE name = 'series'")
         file.execute("UPDATE penstock_meta SET value = value - 1 WHERE name = 'schema'")
         file.commit()
     app = Penstock(url)

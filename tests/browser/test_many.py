@@ -53,7 +53,7 @@ def test_many_queues_are_shown_in_pages_and_found_by_name(site: Site, page: Page
         portion = names[start : start + AT_ONCE]
         site.do(site.app.enqueue_many([NewJob(task="t", payload="{}", queue=q) for q in portion]))
     ready(page, site.url)
-    listed = page.locator("tr", has=page.locator("td[data-name=Waiting]"))
+    listed = page.locator("tr", has=page.locator("td[data-name='Waiting jobs']"))
     expect(listed).to_have_count(50)
     expect(page.locator(".pages")).to_contain_text(f"50 of {QUEUES:,} queues")
     expect(page.locator(".tile", has_text="Waiting").first).to_contain_text("ready")

@@ -62,7 +62,10 @@ def test_passwords_are_not_shown(shell: Shell) -> None:
         ("prot = 1", "penstock.toml: there is no setting 'prot'; known are apps, "),
         ("[evnts]\nlease = 1", "penstock.toml: there is no section [evnts]; known are events"),
         ("[events]\nlaese = 1", "penstock.toml in [events]: there is no setting 'laese'"),
-        ("[events]\nlease = 0", "events.lease (from penstock.toml) is 0: Expected"),
+        (
+            "[events]\nlease = 0",
+            "events.lease (from penstock.toml) is 0: must be a number from 0.1",
+        ),
         ("events = 3", "penstock.toml: there is no setting 'events'"),
         ("port = ", "penstock.toml cannot be read: "),
     ],

@@ -321,7 +321,7 @@ def complete_queues(ctx: click.Context, _param: click.Parameter, incomplete: str
     given = (ctx.params.get(name) for name in ("url", "store"))
     named = (os.environ.get(name) for name in ("PENSTOCK_URL", "PENSTOCK_STORE"))
     url = next(filter(None, (*given, *named)), DEFAULT_STORE)
-    with contextlib.suppress(PenstockError), reached(url) as app:
+    with ctx.scope(cleanup=False), contextlib.suppress(PenstockError), reached(url) as app:
         query = QueueQuery(contains=incomplete or None, limit=_COMPLETIONS)
         names = [queue.name for queue in run_sync(app.queues(query))]
         return [name for name in names if name.startswith(incomplete)]

@@ -12,6 +12,8 @@ PenstockError
 ├── TokenNotFound
 ├── TokenExists             the name is taken
 ├── QueueFull              the queue is at its limit; try later
+├── QueueInUse             it has unfinished jobs, and cannot be removed
+├── TooManyQueues          the store has as many queues as it may have
 ├── TransitionRefused      not allowed from this state
 ├── Overtaken              a job that was to be replaced has changed
 ├── JobFailed              the awaited job did not succeed
