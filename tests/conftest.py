@@ -27,7 +27,7 @@ _ENDING = 30
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Prepare the environment, and choose the seed of generated examples, once for all workers."""
-    environment.prepare()
+    environment.prepare(begins=not hasattr(config, "workerinput"))
     if config.getoption("--hypothesis-seed") is None:
         config.option.hypothesis_seed = str(random.getrandbits(32))
 

@@ -73,8 +73,14 @@ _PROXIES = ("https_proxy", "HTTPS_PROXY", "http_proxy", "HTTP_PROXY", "all_proxy
 _SIGNALS = ("SIGHUP", "SIGQUIT", "SIGTERM", "SIGCHLD", "SIGUSR1", "SIGUSR2", "SIGTSTP", "SIGWINCH")
 
 
-def prepare() -> None:
-    """Give this process the environment of tests; call it before anything reads the old one."""
+def prepare(*, begins: bool) -> None:
+    """Give this process the environment of tests; call it before anything reads the old one.
+
+    `begins` tells a run from its workers, which share its mark. A test may start a run of its own,
+    which must not take the processes of this one for its own.
+    """
+    if begins:
+        os.environ.pop(RUN, None)
     wanted = cleaned(os.environ)
     os.environ.clear()
     os.environ.update(wanted)

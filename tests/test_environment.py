@@ -40,7 +40,7 @@ HOSTILE = {
 REPORT = """
 import json, os, signal, subprocess, sys, time
 from tests import environment
-environment.prepare()
+environment.prepare(begins=True)
 child = "import signal, json; print(json.dumps([str(signal.getsignal(n)) for n in NUMBERS]))"
 numbers = [int(n) for n in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGCHLD)]
 signals = subprocess.check_output([sys.executable, "-c", child.replace("NUMBERS", str(numbers))])
@@ -115,3 +115,14 @@ def test_process_that_a_run_leaves_behind_is_found_and_ended() -> None:
         assert found[left.pid] == "/bin/cat"
         environment.end({left.pid: found[left.pid]})
         assert left.wait(60) == -signal.SIGKILL
+
+
+def test_run_inside_of_a_run_leaves_the_processes_of_the_other_alone() -> None:
+    with subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE) as other:
+        test = f"{__file__}::test_programs_registries_and_knobs_of_the_caller_are_kept"
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", test]
+        inner = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        assert inner.returncode == 0, inner.stdout
+        assert other.poll() is None
+        assert Path.home().exists()
+        other.kill()

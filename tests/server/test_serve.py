@@ -392,7 +392,7 @@ def test_data_folder_that_is_a_file(tmp_path: Path) -> None:
         ),
         (
             ["--log-format", "xml"],
-            "log_format (from command line) is 'xml': must be one of text, json",
+            "log_format (from command line) is 'xml': must be one of json, text",
         ),
         (["--config", "none.toml"], "there is no file none.toml"),
     ],
