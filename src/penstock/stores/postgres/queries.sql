@@ -124,10 +124,26 @@ ON CONFLICT DO NOTHING;
 -- Gives queues a line of their own; their jobs follow by portions.
 -- name: unmerge
 UPDATE penstock.queue SET merged = 2
-WHERE merged = 1 AND name IN (SELECT json_array_elements_text($1::json));
+WHERE merged = 1 AND name IN (
+    SELECT name FROM penstock.queue
+    WHERE merged = 1 AND name IN (SELECT json_array_elements_text($1::json))
+    ORDER BY name FOR NO KEY UPDATE SKIP LOCKED
+);
 
 -- name: leaving
-SELECT name FROM penstock.queue WHERE merged = 2 LIMIT 1;
+SELECT name FROM penstock.queue AS q WHERE merged = 2
+ORDER BY
+    name IN (SELECT json_array_elements_text($1::json)) DESC,
+    EXISTS (SELECT 1 FROM penstock.job_active AS j WHERE j.queue = q.name AND j.merged) DESC
+LIMIT 1;
+
+-- Whoever adds a job to a queue keeps it: without them, nobody adds a job that is merged.
+-- name: keep_queue
+SELECT name FROM penstock.queue WHERE name = $1 FOR UPDATE SKIP LOCKED;
+
+-- A merged queue to which a transaction of somebody else has added jobs of tenants.
+-- name: with_tenants
+SELECT queue FROM penstock.job_active WHERE merged AND tenant IS NOT NULL ORDER BY queue LIMIT 1;
 
 -- name: unmerge_jobs
 WITH t AS MATERIALIZED (
@@ -695,6 +711,10 @@ WITH t AS MATERIALIZED (
     WHERE stage = 0 AND held = $1 AND held IS NOT NULL
     AND coalesce(tenant, '') = $2 AND CASE WHEN merged THEN '' ELSE queue END = $3
     AND priority = $4
+    AND (
+        $3 <> '' OR (SELECT q.merged FROM penstock.queue AS q WHERE q.name = queue) = 1
+        AND queue NOT IN (SELECT json_array_elements_text($6::json))
+    )
     ORDER BY run_at, id LIMIT nullif($5::bigint, -1)
 )
 UPDATE penstock.job_active AS j SET held = NULL FROM t WHERE j.ctid = t.tid;
@@ -1006,7 +1026,8 @@ SELECT
     CASE WHEN $3 = 0 THEN g.held END,
     g.id, g.token, g.enqueued_at, g.lease_time, g.needs, g.awaited, g.priority, g.queue, g.task,
     g.body, g.timeout, g.key, g.dedupe, g.scope, g.tags, g.retry, g.correlation, g.tenant,
-    g.parent, g.throttle, g.trace, g.merged
+    g.parent, g.throttle, g.trace,
+    coalesce((SELECT q.merged = 1 FROM penstock.queue AS q WHERE q.name = g.queue), false)
 FROM gone AS g
 
 -- name: move

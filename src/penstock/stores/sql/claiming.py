@@ -265,7 +265,8 @@ class Claiming:
                     queue in queues and places.queue_is_open(queue)
                 ):
                     limit = _ALL if room is None else room
-                    self._tx.execute("release", (held, tenant, queue, priority, limit))
+                    place = (held, tenant, queue, priority, limit)
+                    self._tx.execute("release", (*place, encoded(self._wanted.besides)))
                     self._tx.written = True
                     if queue in queues:
                         queues[queue].is_released(tenant, priority)

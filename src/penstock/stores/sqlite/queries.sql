@@ -36,7 +36,14 @@ UPDATE penstock_queue SET merged = 2
 WHERE merged = 1 AND name IN (SELECT value FROM json_each(?));
 
 -- name: leaving
-SELECT name FROM penstock_queue WHERE merged = 2 LIMIT 1;
+SELECT name FROM penstock_queue AS q WHERE merged = 2
+ORDER BY
+    name IN (SELECT value FROM json_each(?1)) DESC,
+    EXISTS (SELECT 1 FROM penstock_job AS j WHERE j.queue = q.name AND j.merged AND j.stage < 4) DESC
+LIMIT 1;
+
+-- name: keep_queue
+SELECT ?1;
 
 -- name: unmerge_jobs
 UPDATE penstock_job SET merged = 0
@@ -359,6 +366,10 @@ WHERE id IN (
     WHERE stage = 0 AND held = ?1 AND held IS NOT NULL
     AND ifnull(tenant, '') = ?2 AND CASE WHEN merged THEN '' ELSE queue END = ?3
     AND priority = ?4
+    AND (
+        ?3 <> '' OR (SELECT q.merged FROM penstock_queue AS q WHERE q.name = queue) = 1
+        AND queue NOT IN (SELECT value FROM json_each(?6))
+    )
     ORDER BY run_at, id LIMIT ?5
 );
 
@@ -576,7 +587,9 @@ UPDATE penstock_job SET
     started_at = CASE WHEN ?3 < 3 THEN NULL ELSE started_at END,
     worker = CASE WHEN ?3 < 3 THEN NULL ELSE worker END,
     expires_at = NULL,
-    cancel_requested = 0
+    cancel_requested = 0,
+    -- Its queue may have got a line of its own since the job was finished, or have been merged.
+    merged = ifnull((SELECT q.merged = 1 FROM penstock_queue AS q WHERE q.name = penstock_job.queue), 0)
 FROM json_each(?2) AS p WHERE penstock_job.id = p.value;
 
 -- name: note
