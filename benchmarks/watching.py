@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from penstock.apps.notebooks.committing import Committer
+from penstock.apps.notebooks.configuration import Protection
 from penstock.apps.notebooks.files import Tree
 from penstock.apps.notebooks.paths import is_within
 from penstock.apps.notebooks.reconciling import Found, Known
@@ -122,10 +123,11 @@ def idle(seconds: float = 30, files: int = 10_000) -> float:
 def committed(files: int = 10_000) -> tuple[float, float]:
     """Seconds for the commit of so many new files, and for that of their move."""
     with tempfile.TemporaryDirectory() as folder:
-        root = Path(folder)
+        root = Path(folder, "notebook")
+        root.mkdir()
         tree = Tree(root).prepare()
         _made(root / "notes", files)
-        committer = Committer(Repository.make(root), root)
+        committer = Committer(Repository.make(root, Protection(root.parent / "git")), root)
         start = time.perf_counter()
         committer.commit(["notes"])
         middle = time.perf_counter()

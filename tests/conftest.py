@@ -1,24 +1,57 @@
-import os
+import random
 import uuid
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests import postgres
+from tests import environment, postgres
 from tests.contract.support import ManualClock
 from tests.schemas import offered, schemas
 
 if TYPE_CHECKING:
     from psycopg import Connection
 
-# Before NumPy is imported: its threads would wait for cores that other tests have.
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-
 # An example that takes long on a busy machine is no failure.
-settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "patient", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
+)
 settings.load_profile("patient")
+
+LEFT = pytest.StashKey[dict[int, str]]()
+_ENDING = 30
+"""Seconds in which what a run has started must have ended after it."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Prepare the environment, and choose the seed of generated examples, once for all workers."""
+    environment.prepare(begins=not hasattr(config, "workerinput"))
+    if config.getoption("--hypothesis-seed") is None:
+        config.option.hypothesis_seed = str(random.getrandbits(32))
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    return replay(config)
+
+
+def replay(config: pytest.Config) -> str:
+    """How to see the same generated examples again."""
+    if settings.default is not None and settings.default.derandomize:
+        return "examples: derived from the tests alone (CI is set); they are the same in every run"
+    return f"examples: --hypothesis-seed={config.getoption('--hypothesis-seed')} repeats them"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Say with every failure how to replay it, also where the time limit has ended it."""
+    report = yield
+    if report.failed:
+        report.sections.append(("How to replay", f"{item.nodeid}\n{replay(item.config)}"))
+    return report
 
 
 @pytest.fixture
@@ -77,7 +110,16 @@ def not_run(config: pytest.Config) -> list[str]:
     return [report.nodeid for report in skipped + unrun]
 
 
-def pytest_sessionfinish(session: pytest.Session) -> None:
+@pytest.hookimpl(wrapper=True, trylast=True)  # before the terminal's summary
+def pytest_sessionfinish(session: pytest.Session) -> Generator[None, None, None]:
+    yield  # the workers and what all tests share end here
+    if hasattr(session.config, "workerinput"):
+        return
+    if left := environment.left_behind(_ENDING):
+        environment.end(left)
+        session.config.stash[LEFT] = left
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+    environment.remove()
     if not_run(session.config) and session.exitstatus in (
         pytest.ExitCode.OK,
         pytest.ExitCode.NO_TESTS_COLLECTED,
@@ -92,3 +134,7 @@ def pytest_terminal_summary(
         terminalreporter.section("forbidden skips", red=True)
         for nodeid in missing:
             terminalreporter.line(nodeid)
+    if left := config.stash.get(LEFT, None):
+        terminalreporter.section("processes left behind, ended now", red=True)
+        for number, command in left.items():
+            terminalreporter.line(f"{number}: {command}")

@@ -34,7 +34,7 @@ from penstock import (
     run_sync,
 )
 from penstock import admin as administration
-from penstock.admin import Bulk
+from penstock.admin import Bulk, Portion, Trail
 from penstock.archive import Archive, Header
 from penstock.core.job import JobId
 from tests.contract.support import HOUR, SECOND, STEADY, STORES, ManualClock, ids, new
@@ -884,7 +884,9 @@ def test_store_of_an_older_penstock_takes_part(tmp_path: Path) -> None:
     run_sync(app.enqueue_many([new(tags=("x",))] * 3))
     run_sync(app.close())
     with closing(sqlite3.connect(tmp_path / "jobs.db")) as file:  # back to the schema before
-        file.execute("ALTER TABLE penstock_worker DROP COLUMN draining")
+        file.execute("DROP TABLE penstock_series")
+        file.execute("DROP INDEX penstock_history_queue")
+        file.execute("DELETE FROM penstock_meta WHERE name = 'series'")
         file.execute("UPDATE penstock_meta SET value = value - 1 WHERE name = 'schema'")
         file.commit()
     app = Penstock(url)
@@ -893,3 +895,26 @@ def test_store_of_an_older_penstock_takes_part(tmp_path: Path) -> None:
     assert run_sync(app.export(tmp_path / "jobs.jsonl")).changed == 3
     assert run_sync(app.import_jobs(tmp_path / "jobs.jsonl")).skipped == 3
     run_sync(app.close())
+
+
+async def test_portions_are_followed_through_a_trail(app: Penstock) -> None:
+    await app.enqueue_many([NewJob(task="t", payload="{}", queue="parts") for _ in range(25)])
+    trail = Trail()
+    first = await app.cancel_all(JobQuery(queue="parts"), portion=Portion(limit=10, trail=trail))
+    assert (first.changed, len(trail.ids)) == (10, 2)  # of the last four that were found
+    again = [job.id for job in await app.find(JobQuery(queue="parts", states=[State.CANCELLED]))]
+    assert again == sorted(again, reverse=True)
+    await app.cancel(trail.ids[0])  # found before, and changed by somebody else
+    rest = Portion(limit=100, after=first.after, trail=trail)
+    done = await app.cancel_all(JobQuery(queue="parts"), portion=rest)
+    assert (done.matched, done.changed, done.skipped, done.after) == (15, 14, 1, None)
+
+
+async def test_trail_of_another_place_is_not_followed(app: Penstock) -> None:
+    jobs = await app.enqueue_many([NewJob(task="t", payload="{}", queue="parts")] * 9)
+    trail = Trail(after=jobs[0].id, ids=[jobs[1].id])
+    portion = Portion(limit=3, after=jobs[3].id, trail=trail)
+    done = await app.reprioritise(JobQuery(queue="parts"), 9, portion=portion)
+    assert (done.changed, done.after) == (3, jobs[6].id)
+    after = await app.find(JobQuery(queue="parts", newest_first=False))
+    assert [job.priority for job in after] == [*[5] * 4, *[9] * 3, *[5] * 2]

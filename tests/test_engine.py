@@ -34,6 +34,7 @@ from penstock import (
     Penstock,
     Queue,
     QueueFull,
+    QueueQuery,
     Scope,
     Snoozed,
     State,
@@ -1159,9 +1160,9 @@ async def test_jobs_that_finish_while_drain_looks_are_drained_not_paused(
     job = await claim_one(app)
     queues = app.store.queues
 
-    async def meanwhile() -> list[Queue]:
+    async def meanwhile(query: QueueQuery) -> list[Queue]:
         await app.settle_held([(job, Done())])
-        return await queues()
+        return await queues(query)
 
     monkeypatch.setattr(app.store, "queues", meanwhile)
     assert (await app.drain(timeout=LONG)).status == "drained"
@@ -1684,7 +1685,7 @@ async def test_what_is_no_job_is_not_enqueued(app: Penstock, wrong: Any) -> None
 
 @pytest.mark.parametrize("wrong", ["failed", ["odd"], 5, {"odd"}])
 def test_states_of_a_query_are_checked(wrong: Any) -> None:
-    with pytest.raises(ConfigurationError, match="states is a set of states"):
+    with pytest.raises(ConfigurationError, match="states is a collection of states"):
         JobQuery(states=wrong)
 
 

@@ -485,18 +485,3 @@ async def test_survey_counts_and_changes_nothing(source: Penstock, target: Penst
     assert (await source.store.sealed(), await target.store.sealed()) == (None, None)
     assert await everything(target.store) == []
     assert len(await source.find(JobQuery())) == 4
-
-
-@pytest.mark.parametrize(
-    ("url", "place"),
-    [
-        ("sqlite:////srv/jobs.db", "sqlite:////srv/jobs.db"),
-        (
-            "postgresql://me:secret@db.example:5432/jobs?x=y",
-            "postgresql://me@db.example:5432/jobs?x=y",
-        ),
-        ("postgresql://me@db/jobs", "postgresql://me@db/jobs"),
-    ],
-)
-def test_passwords_are_not_written_down(url: str, place: str) -> None:
-    assert migration._place(url) == place

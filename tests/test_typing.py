@@ -3,20 +3,26 @@
 An expected complaint is a `type: ignore` with its code; mypy complains about one that is unused.
 """
 
+import ast
+import inspect
+import textwrap
 from datetime import datetime, timedelta
 from typing import assert_type
 
 import pytest
 
 from penstock import (
+    ConfigurationError,
     Context,
     Drained,
     Explanation,
     InvalidJob,
     Job,
+    JobQuery,
     NewJob,
     Penstock,
     Queue,
+    State,
     Task,
     context,
     run_sync,
@@ -109,3 +115,45 @@ def test_bridge_passes_the_type_of_the_answer_on() -> None:
 def test_context_is_typed() -> None:
     with pytest.raises(LookupError):
         assert_type(context(), Context)
+
+
+def test_states_and_tags_of_a_query_are_any_collection() -> None:
+    assert_type(JobQuery(states=[State.FAILED]).states, frozenset[State] | None)
+    assert_type(JobQuery(tags=["a"]).tags, tuple[str, ...])
+    failed = frozenset({State.FAILED})
+    assert JobQuery(states=[State.FAILED]).states == failed
+    assert JobQuery(states={State.FAILED}).states == failed
+    assert JobQuery(states=(State.FAILED,)).states == failed
+    assert JobQuery(states={State.FAILED: 1}.keys()).states == failed
+    assert JobQuery(tags={"a"}).tags == ("a",)
+    assert JobQuery(parent=7, after=8, until=9).parent == 7
+    with pytest.raises(ConfigurationError, match="states is a collection of states"):
+        JobQuery(states="failed")  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="states is a collection of states"):
+        JobQuery(states=["failing"])  # type: ignore[list-item]
+    with pytest.raises(ConfigurationError, match="tags must be a collection"):
+        JobQuery(tags="abc")  # a text is a collection of texts to a type checker
+
+
+def test_type_checkers_are_told_of_every_field_of_a_query() -> None:
+    [query] = ast.parse(textwrap.dedent(inspect.getsource(JobQuery))).body
+    [told] = [node for node in ast.walk(query) if getattr(node, "name", "") == "__init__"]
+    assert isinstance(told, ast.FunctionDef)
+    assert tuple(one.arg for one in told.args.kwonlyargs) == JobQuery.__struct_fields__
+    defaults = [None if one is None else ast.literal_eval(one) for one in told.args.kw_defaults]
+    assert tuple(defaults) == JobQuery.__struct_defaults__
+
+
+async def test_tags_and_ids_of_a_job_are_any_collection() -> None:
+    app = Penstock("memory://")
+    [first] = await app.enqueue_many([NewJob(task="t", payload="{}", tags=["a", "b"])])
+    assert first.tags == ("a", "b")
+    second = NewJob(task="t", payload="{}", tags={"a": 1}.keys(), after={first.id})
+    third = NewJob(task="t", payload="{}", follows=[0])
+    assert (second.tags, second.after, third.follows) == (("a",), (first.id,), (0,))
+    assert [job.needs for job in await app.enqueue_many([second, third])] == [1, 1]
+    task = app.task("plain", plain)
+    assert (await task.using(tags={"x"}, after={first.id}).enqueue(3)).tags == ("x",)
+    with pytest.raises(InvalidJob, match="tags must be a collection"):
+        NewJob(task="t", payload="{}", tags="abc")
+    await app.close()

@@ -1,6 +1,6 @@
 """Publish events from Python.
 
-    pip install 'penstock[client]'
+    pip install -c constraints.txt '.[client]'      # in a clone of the repository
     penstock serve                          # in another terminal
     python examples/http/publisher.py
 

@@ -1,6 +1,6 @@
 """Work off events from Python, until Ctrl-C.
 
-    pip install 'penstock[client]'
+    pip install -c constraints.txt '.[client]'      # in a clone of the repository
     penstock serve                          # in another terminal
     python examples/http/worker.py
 

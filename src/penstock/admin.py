@@ -6,13 +6,14 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from datetime import UTC, datetime
+from functools import partial
 from typing import TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
 from penstock import archive as files
-from penstock.checks import check_priority
+from penstock.checks import check_limit, check_priority
 from penstock.core import lifecycle
 from penstock.core.errors import ConfigurationError, TransitionRefused
 from penstock.core.job import (
@@ -20,8 +21,10 @@ from penstock.core.job import (
     Job,
     JobId,
     JobQuery,
+    QueueQuery,
     Record,
     Retention,
+    asked,
     fits,
     restored,
 )
@@ -29,7 +32,7 @@ from penstock.core.lifecycle import FINAL, UNFINISHED, Move, State
 from penstock.core.store import Store
 from penstock.core.times import from_micros
 from penstock.inventory import Inventory
-from penstock.opening import Opened
+from penstock.opening import Opened, admit
 
 T = TypeVar("T")
 PathLike = str | os.PathLike[str]
@@ -48,11 +51,41 @@ _log = logging.getLogger(__name__)
 
 
 class Bulk(msgspec.Struct, frozen=True, kw_only=True):
-    """What a call for many jobs came to: how many fitted, changed, and did not after all."""
+    """What a call for many jobs came to: how many fitted, changed, and did not after all.
+
+    `after` is where the next `Portion` goes on; None where the call has come to the end.
+    """
 
     matched: int = 0
     changed: int = 0
     skipped: int = 0
+    after: JobId | None = None
+
+
+class Trail(msgspec.Struct):
+    """Jobs that a portion has found ahead of it, which the next need not look for again.
+
+    The database may have to sort all that fits for each look: without it, retrying 200,000 jobs in
+    131 portions took 94 s instead of 12 s. Every job is looked at again before it is changed.
+    """
+
+    after: int | None = None
+    ids: list[JobId] = []
+    over: bool = False
+
+
+class Portion(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of a call for many jobs, for callers that show progress or may stop in between.
+
+    At most `limit` of the jobs that fit, behind the one that the `after` of the last `Bulk` names.
+    Jobs with an id above `up_to` are left alone: they came after the first portion. Portions of the
+    same call share a `trail`.
+    """
+
+    limit: int
+    after: int | None = None
+    up_to: int | None = None
+    trail: Trail | None = None
 
 
 Progress = Callable[[Bulk], object]
@@ -64,13 +97,31 @@ class Administration(Opened):
 
     How a query is paged (`after`, `newest_first`, `limit`) does not count here. A call works in
     portions, each a transaction: if it is interrupted, what it has done stays done, and the same
-    call does the rest. Jobs that come while it works are left alone.
+    call does the rest. Jobs that come while it works are left alone. With a `Portion`, a call does
+    a part of the work, and says where the next one goes on.
     """
 
     async def count_matching(self, query: JobQuery) -> int:
         """How many jobs fit a query."""
         _check_query(query)
-        return sum((await self.store.tally(query)).values())
+        if not self._is_guarded(query):
+            return sum((await self.store.tally(query)).values())
+        walk, found = await self._walk(query), 0
+        while ids := await walk.portion():
+            found += len(ids)
+        return found
+
+    def _is_guarded(self, query: JobQuery) -> bool:
+        """Whether the store may find what nobody may search for: see `Secrets`."""
+        return query.text is not None and self.secrets.hides
+
+    async def _walk(
+        self, query: JobQuery, portion: Portion | None = None, *, newest_first: bool = False
+    ) -> "_Walk":
+        walk = await _Walk.over(self.store, query, portion, newest_first=newest_first)
+        if self._is_guarded(query):
+            walk.finds = partial(self.secrets.lets_find, query=query)
+        return walk
 
     async def cancel_all(
         self,
@@ -79,6 +130,7 @@ class Administration(Opened):
         reason: str | None = None,
         dry_run: bool = False,
         progress: Progress | None = None,
+        portion: Portion | None = None,
     ) -> Bulk:
         """End the pending jobs that fit, and ask the running ones to stop; newest first.
 
@@ -92,7 +144,9 @@ class Administration(Opened):
             return lifecycle.cancel(job, reason)
 
         # From the end: of a key, none becomes visible that is about to be cancelled.
-        return await self._move_all(query, decide, progress, dry_run=dry_run, newest_first=True)
+        return await self._move_all(
+            query, decide, progress, portion, dry_run=dry_run, newest_first=True
+        )
 
     async def retry_all(
         self,
@@ -101,6 +155,7 @@ class Administration(Opened):
         reason: str | None = None,
         dry_run: bool = False,
         progress: Progress | None = None,
+        portion: Portion | None = None,
     ) -> Bulk:
         """Run the jobs that fit again, with all their attempts: the failed ones, oldest first.
 
@@ -118,7 +173,7 @@ class Administration(Opened):
         def decide(job: Job) -> Move:
             return lifecycle.reset(job, reason)
 
-        return await self._move_all(query, decide, progress, dry_run=dry_run)
+        return await self._move_all(query, decide, progress, portion, dry_run=dry_run)
 
     async def reprioritise(
         self,
@@ -128,6 +183,7 @@ class Administration(Opened):
         reason: str | None = None,
         dry_run: bool = False,
         progress: Progress | None = None,
+        portion: Portion | None = None,
     ) -> Bulk:
         """Give the pending jobs that fit another priority; claims follow it at once.
 
@@ -142,7 +198,7 @@ class Administration(Opened):
                 raise TransitionRefused(f"job {job.id} has priority {priority} already")
             return lifecycle.reprioritise(job, priority, reason)
 
-        return await self._move_all(query, decide, progress, dry_run=dry_run)
+        return await self._move_all(query, decide, progress, portion, dry_run=dry_run)
 
     async def delete_all(
         self,
@@ -151,13 +207,14 @@ class Administration(Opened):
         archive: PathLike | None = None,
         dry_run: bool = False,
         progress: Progress | None = None,
+        portion: Portion | None = None,
     ) -> Bulk:
         """Remove the finished jobs that fit, with their log; first to a file, if one is named.
 
         Unfinished jobs are never removed: cancel them first. `dry_run` only counts.
         """
         query = _about(query, FINAL, FINAL, "delete_all", "finished", strict=True)
-        return await self._remove([query], archive, progress, dry_run=dry_run)
+        return await self._remove([query], archive, progress, portion, dry_run=dry_run)
 
     async def prune(
         self,
@@ -203,12 +260,11 @@ class Administration(Opened):
         _check_query(query)
         export = await _aside(files.Export, path, await self._header("export"))
         try:
-            queues = await self.store.queues()
-            if query.queue is not None:
-                queues = [queue for queue in queues if queue.name == query.queue]
+            named = None if query.queue is None else (query.queue,)
+            queues = await self.store.queues(QueueQuery(names=named))
             await _aside(export.write, [files.QueueLine(queue=queue) for queue in queues])
             done = Bulk()
-            walk = await _Walk.over(self.store, query)
+            walk = await self._walk(query)
             while ids := await walk.portion():
                 records = await self.store.histories(ids)
                 lines = [
@@ -250,6 +306,7 @@ class Administration(Opened):
         with closing(inventory.portions(PORTION)) as portions:
             while (portion := await _aside(next, portions, None)) is not None:
                 origin, records = portion
+                admit([asked(record.job) for record in records])
                 now = from_micros(self.clock())
                 answers = await self.store.restore(
                     [revived(record, now) for record in records], origin=origin, actor=self.actor
@@ -265,6 +322,7 @@ class Administration(Opened):
         query: JobQuery,
         decide: Callable[[Job], Move],
         progress: Progress | None,
+        portion: Portion | None,
         *,
         dry_run: bool,
         newest_first: bool = False,
@@ -272,10 +330,10 @@ class Administration(Opened):
         if dry_run:
             return Bulk(matched=await self.count_matching(query))
         done = Bulk()
-        walk = await _Walk.over(self.store, query, newest_first=newest_first)
+        walk = await self._walk(query, portion, newest_first=newest_first)
         while ids := await walk.portion():
             done = _add(done, len(ids), await self._move(ids, query, decide), progress)
-        return done
+        return walk.end(done, portion)
 
     async def _move(
         self, ids: Sequence[JobId], query: JobQuery, decide: Callable[[Job], Move]
@@ -314,6 +372,7 @@ class Administration(Opened):
         queries: Sequence[JobQuery],
         archive: PathLike | None,
         progress: Progress | None,
+        portion: Portion | None = None,
         *,
         dry_run: bool,
     ) -> Bulk:
@@ -323,10 +382,11 @@ class Administration(Opened):
         file = None if archive is None else files.Archive(archive, await self._header("archive"))
         try:
             for query in queries:
-                walk = await _Walk.over(self.store, query)
+                walk = await self._walk(query, portion)
                 while ids := await walk.portion():
                     gone = await self._remove_portion(ids, query, file)
                     done = _add(done, len(ids), gone, progress)
+                done = walk.end(done, portion)
         finally:
             if file is not None:
                 file.close()
@@ -354,30 +414,82 @@ class Administration(Opened):
 class _Walk:
     """Walks the jobs that fit, by id, up to the newest that there was in the beginning."""
 
-    def __init__(self, store: Store, page: JobQuery, last: JobId) -> None:
+    def __init__(self, store: Store, page: JobQuery, last: int, left: int | None = None) -> None:
         self._store = store
         self._page = page
         self._last = last
+        self._left = left  # of a portion; None without a limit
         self._ids: list[JobId] = []
         self._over = False
+        self._seen: JobId | None = None
+        self.finds: Callable[[Job], bool] | None = None
+        """Decides about what the store has found, where that is not enough."""
 
     @classmethod
-    async def over(cls, store: Store, query: JobQuery, *, newest_first: bool = False) -> "_Walk":
-        """A walk over all jobs that fit a query now."""
-        last = (await store.origin()).last_job
+    async def over(
+        cls,
+        store: Store,
+        query: JobQuery,
+        portion: Portion | None = None,
+        *,
+        newest_first: bool = False,
+    ) -> "_Walk":
+        """A walk over all jobs that fit a query now, or over a portion of them."""
+        last: int = (await store.origin()).last_job
         page = replace(query, newest_first=newest_first, after=None, limit=_IDS_AT_ONCE)
-        return cls(store, page, last)
+        if portion is None:
+            return cls(store, page, last)
+        check_limit(portion.limit)
+        if portion.up_to is not None:
+            last = min(last, portion.up_to)
+        after = portion.after
+        if newest_first and after is None:
+            after = last + 1  # not through what came since
+        trail = portion.trail
+        limit = _IDS_AT_ONCE if trail else min(portion.limit, _IDS_AT_ONCE)
+        page = replace(page, after=None if after is None else JobId(after), limit=limit)
+        walk = cls(store, page, last, portion.limit)
+        if trail and trail.after is not None and trail.after == portion.after:
+            walk._follow(trail)
+        return walk
+
+    def _follow(self, trail: Trail) -> None:
+        self._ids, self._over = trail.ids, trail.over
+        if self._ids:
+            self._page = replace(self._page, after=self._ids[-1])
 
     async def portion(self) -> list[JobId]:
         """The next ones; none at the end."""
-        while not self._ids and not self._over:
+        while portion := await self._next():
+            self._seen = portion[-1]
+            if self.finds is None:
+                return portion
+            kept = [job.id for job in await self._store.get(portion) if self.finds(job)]
+            if kept:
+                return kept
+        return []
+
+    async def _next(self) -> list[JobId]:
+        while self._left != 0 and not self._ids and not self._over:
             found = await self._store.find_ids(self._page)
             self._over = len(found) < self._page.limit
             if found:
                 self._page = replace(self._page, after=found[-1])
             self._ids = [place for place in found if place <= self._last]
-        portion, self._ids = self._ids[:PORTION], self._ids[PORTION:]
+        size = PORTION if self._left is None else min(PORTION, self._left)
+        portion, self._ids = self._ids[:size], self._ids[size:]
+        if self._left is not None:
+            self._left -= len(portion)
         return portion
+
+    def end(self, done: Bulk, portion: Portion | None) -> Bulk:
+        """Where the next portion goes on, behind the last job of this one; it gets the trail."""
+        if self._left != 0 or (self._over and not self._ids):
+            return done
+        if portion is not None and portion.trail is not None:
+            portion.trail.after = self._seen
+            portion.trail.ids, portion.trail.over = self._ids, self._over
+        return replace(done, after=self._seen)
 
 
 def revived(record: Record, now: datetime) -> Record:

@@ -17,6 +17,7 @@ import msgspec
 
 from penstock.core.errors import ConfigurationError, InvalidJob
 from penstock.core.job import JobId, LogId, Queue, Record
+from penstock.core.mismatch import mismatch
 
 FORMAT = 2
 """The second also says what a job waits for; files of the first are read as they are."""
@@ -202,7 +203,7 @@ def _parsed(path: Path, number: int, text: bytes) -> Line:
     try:
         line: Line = _decode(text)
     except (msgspec.MsgspecError, UnicodeDecodeError, ConfigurationError) as error:
-        raise InvalidJob(f"{path}, line {number}: {error}") from error
+        raise InvalidJob(f"{path}, line {number}: {mismatch(error, Line)}") from error
     return line
 
 

@@ -1,11 +1,12 @@
 """What may be asked for: every argument is checked before anything is stored."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime, timedelta
 
 import msgspec
 
+from penstock.core import jsontext
 from penstock.core.errors import ConfigurationError, InvalidJob, PayloadTooLarge
 from penstock.core.job import DEFAULT_LEASE, NewJob, QueueSettings, Scope
 from penstock.core.retry import DEFAULT_RETRY, LONGEST, RetryPolicy
@@ -20,8 +21,6 @@ MOST = 2**63 - 1
 
 # Names of tasks and queues are few and checked once; a program that makes up names stays small.
 _REMEMBERED_NAMES = 1_000
-# Looks only at the outermost level: 0.3 µs for 200 bytes.
-_JSON_OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _UNFINISHED = Scope.UNFINISHED
 _SHORTEST = timedelta(milliseconds=1)
 # Far from where the calendar ends, in whatever time zone.
@@ -53,10 +52,10 @@ class JobChecker:
         payload = job.payload
         if type(payload) is not str:
             check_kind("payload", payload, str)
-        try:
-            _JSON_OBJECT.decode(payload)
-        except (msgspec.MsgspecError, TypeError, UnicodeEncodeError) as error:
-            raise InvalidJob(f"payload of task {job.task}: not a JSON object: {error}") from error
+        # All of it is decoded, in a microsecond: what cannot be read back is not stored. Arguments
+        # may be as deep as other values are, each for itself.
+        if not isinstance(jsontext.read(payload, "args", jsontext.DEPTH_LIMIT + 1), dict):
+            raise InvalidJob(f"payload of task {job.task}: not a JSON object")
         if len(job.payload) > self._payload_limit // 4:  # a character is at most four bytes
             size = len(job.payload.encode())
             if size > self._payload_limit:
@@ -175,7 +174,7 @@ def check_key(field: str, key: object) -> None:
         raise InvalidJob(f"{field} is not valid text: {error}") from error
 
 
-def check_tags(tags: tuple[str, ...]) -> None:
+def check_tags(tags: Collection[str]) -> None:
     """Tags are names."""
     if len(tags) > TAGS_LIMIT:
         raise InvalidJob(f"a job has at most {TAGS_LIMIT} tags")

@@ -2,15 +2,17 @@
 
 import os
 import tomllib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Generic, Literal, TypeVar, get_args, get_origin
-from urllib.parse import urlsplit
 
 import msgspec
 
 from penstock.core.errors import ConfigurationError
+from penstock.core.mismatch import mismatch
+from penstock.core.redaction import redacted, redacted_within
+from penstock.core.secrets import DEFAULT_FIELDS
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -21,6 +23,8 @@ _OF_CLIENTS = ("PENSTOCK_TOKEN", "PENSTOCK_URL")
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=10_000)]
 Port = Annotated[int, msgspec.Meta(ge=0, le=65_535)]
+Keeping = Annotated[float, msgspec.Meta(ge=60, le=315_360_000)]
+"""Seconds; at least a minute, so that whoever waits for a job can still look at it."""
 
 
 class Server(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -40,14 +44,24 @@ class Server(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """The applications; by default all that are installed."""
     grace: Annotated[float, msgspec.Meta(ge=0, le=3_600)] = 30
     """Seconds that running jobs and requests get to end when the server stops."""
+    keep_finished: Keeping = 86_400
+    """Seconds after their end when jobs are removed; those that failed are kept longer."""
+    keep_failed: Keeping = 604_800
+    """Seconds after their end when failed jobs are removed."""
     log_format: Literal["text", "json"] = "text"
     """How the log is written: lines for people, or one JSON object each."""
     request_log: bool = False
     """Whether every request is logged."""
     cors_origins: tuple[str, ...] = ()
     """The origins of web pages that may call this server."""
-    secret_fields: tuple[str, ...] = ("password", "passwd", "secret", "api_key", "access_token")
-    """The fields of arguments and results whose values are not shown."""
+    secret_fields: tuple[str, ...] = DEFAULT_FIELDS
+    """The fields of arguments and results whose values are not shown: see `core.secrets`."""
+    metrics_queues: Annotated[int, msgspec.Meta(ge=1, le=10_000)] | None = None
+    """How many queues /metrics shows by name; the store keeps it, 100 if nobody ever said so."""
+
+    def __repr__(self) -> str:
+        fields = ((name, getattr(self, name)) for name in self.__struct_fields__)
+        return f"Server({', '.join(f'{k}={presentable(k, v)!r}' for k, v in fields)})"
 
 
 class Setting(msgspec.Struct, frozen=True):
@@ -56,6 +70,14 @@ class Setting(msgspec.Struct, frozen=True):
     name: str
     value: Any
     source: str
+
+    @property
+    def shown(self) -> Any:
+        """The value as it may be shown: addresses without their secrets."""
+        return presentable(self.name, self.value)
+
+    def __repr__(self) -> str:
+        return f"Setting({self.name!r}, {self.shown!r}, {self.source!r})"
 
 
 class Found(msgspec.Struct, Generic[S], frozen=True):
@@ -94,7 +116,10 @@ class Sources:
             sources.append(Setting(title, values.get(field.name, field.default), source))
         self._refuse_unknown(name, stored, kind)
         self.know(name, kind)
-        return Found(name, kind(**values), sources)
+        settings = kind(**values)
+        check: Callable[[], object] = getattr(settings, "check", lambda: None)
+        check()  # what a type cannot say: so that `config` refuses what `serve` does
+        return Found(name, settings, sources)
 
     def refuse_sections(self, known: Collection[str]) -> None:
         """Refuse sections of the file that belong to nobody."""
@@ -163,10 +188,16 @@ def _variables(section: str, kind: type, name: str) -> Sequence[str]:
     return (variable_of(section, name), *also_called(kind, name))
 
 
-def without_password(url: str | None) -> str | None:
-    """The URL of a store as it may be shown."""
-    password = None if url is None else urlsplit(url).password
-    return url if url is None or not password else url.replace(f":{password}@", ":***@", 1)
+def presentable(name: str, value: Any) -> Any:
+    """The value of a setting as it may be shown: addresses without their secrets."""
+    match value:
+        case str():
+            return redacted(value) if name == "store" else redacted_within(value)
+        case tuple() | list():
+            return type(value)(presentable(name, one) for one in value)
+        case dict():
+            return {key: presentable(name, one) for key, one in value.items()}
+    return value
 
 
 def _read_file(environment: Mapping[str, str], file: Path | None) -> tuple[Path, dict[str, Any]]:
@@ -195,7 +226,8 @@ def _converted(value: Any, field: Any, title: str, source: str) -> Any:
     try:
         return msgspec.convert(value, field.type, strict=False)
     except msgspec.ValidationError as error:
-        expected = str(error)
-        if get_origin(field.type) is Literal:
-            expected = f"Expected one of {', '.join(get_args(field.type))}"
-        raise ConfigurationError(f"{title} (from {source}) is {value!r}: {expected}") from error
+        found = mismatch(error, field.type)
+        place = f"{title}{found.field}" if found.field else title
+        wanted = found.text.partition("; got ")[0]
+        given = presentable(title, value)
+        raise ConfigurationError(f"{place} (from {source}) is {given!r}: {wanted}") from error

@@ -2,7 +2,7 @@
 
 import asyncio
 import uuid
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar, Unpack, cast, overload
 
 import msgspec
@@ -34,11 +34,13 @@ from penstock.core.job import (
     Tail,
     bind,
 )
-from penstock.core.lifecycle import State
+from penstock.core.lifecycle import Event, State
+from penstock.core.secrets import Secrets
 from penstock.core.store import Clock, Store
 from penstock.explaining import Explaining
 from penstock.history import History
 from penstock.isolation import Origin, take_isolation
+from penstock.opening import admit, replaces_all
 from penstock.periodic import Periodic, TaskOptions, recurrence_of
 from penstock.results import Ends
 from penstock.steering import Steering
@@ -79,8 +81,9 @@ class Penstock(
 
     The store is opened by the first call that needs it, and created if it is not there, unless
     `create` is false; `opener` opens it, for who wants to stand between. `origin` tells child
-    processes how to make the app again, where it stands in no module. All methods are coroutines;
-    from synchronous code, wrap a call in `run_sync`.
+    processes how to make the app again, where it stands in no module. `secret_fields` are names of
+    arguments whose values servers and commands do not show, and do not search. All methods are
+    coroutines; from synchronous code, wrap a call in `run_sync`.
     """
 
     def __init__(
@@ -93,8 +96,16 @@ class Penstock(
         create: bool = True,
         opener: Callable[..., Store] = open_store,
         origin: Origin | None = None,
+        secret_fields: Collection[str] = (),
     ) -> None:
-        super().__init__(url, actor=actor, clock=clock, create=create, opener=opener)
+        super().__init__(
+            url,
+            actor=actor,
+            clock=clock,
+            create=create,
+            opener=opener,
+            secrets=Secrets(secret_fields),
+        )
         self.origin = origin
         self.tasks: dict[str, Task[Any, Any]] = {}
         self.check = JobChecker(payload_limit).check
@@ -215,6 +226,7 @@ class Penstock(
         except (AttributeError, TypeError) as error:
             check_jobs(jobs)
             raise InvalidJob(f"a job cannot be stored as asked for: {error}") from error
+        admit(jobs)
         if [job for job in jobs if job.follows or job.supersede]:
             check_places(jobs)
             if any(job.supersede for job in jobs):
@@ -259,6 +271,8 @@ class Penstock(
         found = await self.find(JobQuery(key=new.key, states=pending, limit=1))
         if not found or found[0].task != new.task:  # nothing, or another task's: no merging
             return Tail(job=found[0] if found else None), new
+        if not (replaces_all() or await self._is_own(found[0])):
+            return Tail(job=found[0]), new  # it stays, and the new one waits behind it
         task = self.tasks.get(new.task)
         if task is None or task.merge is None:
             return Tail(job=found[0], replaces=True), new
@@ -270,3 +284,8 @@ class Penstock(
         merged = replace(new, payload=task.arguments.encode_json(verdict))
         self.check(merged)
         return Tail(job=found[0], replaces=True), merged
+
+    async def _is_own(self, job: Job) -> bool:
+        """Whether the actor of this call enqueued a job, by the audit. That never changes."""
+        first = await self.log(job.id, limit=1)
+        return any(entry.event is Event.ENQUEUED and entry.actor == self.actor for entry in first)

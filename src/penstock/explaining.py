@@ -5,7 +5,7 @@ from typing import Literal
 
 import msgspec
 
-from penstock.core.job import Job, JobId, JobQuery, Queue, headline
+from penstock.core.job import Job, JobId, JobQuery, Queue, QueueQuery, headline
 from penstock.core.lifecycle import State, Waiting
 from penstock.core.limits import Held
 from penstock.core.times import from_micros
@@ -54,8 +54,8 @@ class Explaining(Looking):
         return f"it runs on {job.worker}, {attempt}, leased until {_moment(job.expires_at)}{stop}"
 
     async def _explain_pending(self, job: Job) -> Explanation:
-        found = (queue for queue in await self.store.queues() if queue.name == job.queue)
-        if (paused := next(found, None)) is not None and paused.paused:
+        found = await self.store.queues(QueueQuery(names=(job.queue,)))
+        if found and (paused := found[0]).paused:
             text = f"queue {job.queue!r} is paused{_until(paused)}; resume it to let its jobs go on"
             return Explanation(job.id, "held", text)
         if job.needs:

@@ -1,6 +1,6 @@
 """What is known of jobs: the part of `Penstock` that finds them and waits for their ends."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Literal, overload
 
@@ -77,9 +77,12 @@ class Looking(Opened):
         """
         return await self.store.wait(seen, timeout)
 
-    async def count(self) -> Counts:
-        """How many jobs there are by queue, state and what they wait for; constant time."""
-        return await self.store.count()
+    async def count(self, queues: Collection[str] | None = None) -> Counts:
+        """How many jobs there are by queue, state and what they wait for.
+
+        Of these queues, or of all. The cost does not grow with the jobs, nor with other queues.
+        """
+        return await self.store.count(queues)
 
     async def ready_tags(
         self, queue: str, limit: int = 1000, *, among: Sequence[str] | None = None
@@ -101,13 +104,13 @@ class Looking(Opened):
         check_limit(limit)
         return await self.store.keys(after, limit)
 
-    async def oldest_ready(self) -> Mapping[str, datetime]:
+    async def oldest_ready(self, queues: Collection[str] | None = None) -> Mapping[str, datetime]:
         """Since when the job of each queue that is ready for the longest has been due.
 
-        Also where a pause or a limit holds it; queues without a ready job are left out. The
-        cost does not grow with the jobs.
+        Of these queues, or of all. Also where a pause or a limit holds it; queues without a ready
+        job are left out. The cost does not grow with the jobs.
         """
-        return await self.store.oldest_ready()
+        return await self.store.oldest_ready(queues)
 
     async def records(self, job_ids: Sequence[int]) -> list[Record]:
         """These jobs, each with its whole log and what it waits for, as they were at one moment.
@@ -154,9 +157,9 @@ class Looking(Opened):
             raise JobNotFound(f"there is no batch {correlation!r}; retention may have removed it")
         return Batch(correlation, tally)
 
-    async def children(self, job_id: int) -> Tally:
-        """How many children of a job there are in each state."""
-        return await self.store.tally(JobQuery(parent=JobId(job_id)))
+    async def children(self, job_id: int, *, queue: str | None = None) -> Tally:
+        """How many children of a job there are in each state, in all queues or in one."""
+        return await self.store.tally(JobQuery(parent=JobId(job_id), queue=queue))
 
     async def edges(self, job_ids: Sequence[int]) -> list[Edge]:
         """Who waits for whom, as far as these jobs do or are waited for."""

@@ -10,7 +10,6 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from urllib.parse import urlsplit
 
 import msgspec
 from msgspec.structs import asdict, replace
@@ -18,6 +17,7 @@ from msgspec.structs import asdict, replace
 from penstock.admin import PORTION, revived
 from penstock.core.errors import ConfigurationError, MigrationRefused, StoreError
 from penstock.core.job import JobId, JobQuery, Origin, QueueSettings, Record
+from penstock.core.redaction import redacted
 from penstock.core.seal import Passage, Seal
 from penstock.core.store import Store
 from penstock.core.times import from_micros
@@ -80,7 +80,7 @@ class _End:
         self.app = app
         self.store = app.store
         self.number = origin.source
-        self.place = _place(app.url)
+        self.place = redacted(app.url)
         self.seal = seal
 
     @classmethod
@@ -347,12 +347,3 @@ def _described(worker: WorkerInfo, now: datetime) -> str:
         return f"{worker.name}{where} holds {jobs} until {worker.expires_at:%Y-%m-%d %H:%M:%S} UTC"
     seconds = max(0, round((now - worker.seen_at).total_seconds()))
     return f"{worker.name}{where} was heard of {seconds} s ago"
-
-
-def _place(url: str) -> str:
-    """A store's URL as it may be shown: without a password."""
-    parts = urlsplit(url)
-    if parts.password is None:
-        return url
-    user, host = parts.username or "", parts.netloc.rpartition("@")[2]
-    return parts._replace(netloc=f"{user}@{host}").geturl()

@@ -4,15 +4,56 @@ import contextlib
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
-from typing import Self
+from typing import NamedTuple, Self
 
 from penstock.core.errors import StoreError
+from penstock.core.job import NewJob
+from penstock.core.redaction import redacted
+from penstock.core.secrets import Secrets
 from penstock.core.store import Clock, Store
 from penstock.stores import open_store, system_clock
 
 _acting: ContextVar[str | None] = ContextVar("penstock_actor", default=None)
+
+
+class Caller(NamedTuple):
+    """Somebody outside of the program, for whom it acts, and what they may do."""
+
+    admit: Callable[[Sequence[NewJob]], None]
+    """Raises if one of these jobs may not be stored for them."""
+    replaces_all: bool
+    """Whether a superseding job of theirs also replaces a job that somebody else enqueued."""
+
+
+_caller: ContextVar[Caller | None] = ContextVar("penstock_caller", default=None)
+
+
+@contextlib.contextmanager
+def acting_for(caller: Caller) -> Iterator[None]:
+    """Let a caller from outside store only what they may, inside the block."""
+    before = _caller.set(caller)
+    try:
+        yield
+    finally:
+        _caller.reset(before)
+
+
+def admit(jobs: Sequence[NewJob]) -> None:
+    """Raise if one of these jobs may not be stored for the caller; without one, all may be.
+
+    Whatever stores jobs that are given to it, now or later, calls this first.
+    """
+    caller = _caller.get()
+    if caller is not None:
+        caller.admit(jobs)
+
+
+def replaces_all() -> bool:
+    """Whether a superseding job may replace one that somebody else enqueued."""
+    caller = _caller.get()
+    return caller is None or caller.replaces_all
 
 
 @contextlib.contextmanager
@@ -51,8 +92,10 @@ class Opened:
         clock: Clock = system_clock,
         create: bool = True,
         opener: Callable[..., Store] = open_store,
+        secrets: Secrets | None = None,
     ) -> None:
         self.url = url
+        self.secrets = secrets or Secrets()
         self._actor = actor or f"{socket.gethostname()}:{os.getpid()}"
         self._clock = clock
         self._create = create
@@ -76,8 +119,8 @@ class Opened:
                     self._store = self._open(self.url, clock=self._clock, create=self._create)
         if self._pid != _Process.pid:
             raise StoreError(
-                f"{self.url} was opened before this process was forked, and cannot be shared with "
-                "it; start processes first, or start them by 'spawn'"
+                f"{redacted(self.url)} was opened before this process was forked, and cannot be "
+                "shared with it; start processes first, or start them by 'spawn'"
             )
         return self._store
 

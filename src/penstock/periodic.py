@@ -28,6 +28,7 @@ from penstock.core.schedule import (
     resumed,
 )
 from penstock.looking import Looking
+from penstock.opening import admit
 from penstock.task import HandlerOptions, Task
 
 _log = logging.getLogger(__name__)
@@ -77,7 +78,9 @@ class Periodic(Looking):
         Durable on return. Under a name that exists, it takes the other's place: a changed rhythm
         begins now, an unchanged one keeps its next run. So it can be called at every start.
         """
-        return await self._put(self._checked(name, job, recurrence))
+        wanted = self._checked(name, job, recurrence)
+        admit([wanted.job])
+        return await self._put(wanted)
 
     async def unschedule(self, name: str) -> None:
         """Remove a schedule; jobs that it has enqueued stay.
@@ -105,6 +108,8 @@ class Periodic(Looking):
         returned, with `duplicate` set. The log says who asked for it.
         """
         schedule = await self._stored(name)
+        # Nobody is asked whether the job may be stored: it is in the store already, and only its
+        # schedule is named from outside.
         reason = f"schedule {name}, run now by {self.actor}"
         new = schedule.alone(schedule.job)
         added = await self.store.add([new], actor=self.actor, reason=reason)

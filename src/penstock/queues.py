@@ -1,6 +1,7 @@
 """Queues and their limits: the part of `Penstock` that pauses, limits and drains them."""
 
 import time
+from collections.abc import Collection
 from datetime import timedelta
 from typing import Literal
 
@@ -16,8 +17,17 @@ from penstock.checks import (
     check_name,
     check_queue_limits,
 )
-from penstock.core.job import Ages, JobId, Queue, QueueSettings
-from penstock.core.lifecycle import State
+from penstock.core.job import (
+    ALL_QUEUES,
+    Ages,
+    JobId,
+    Overall,
+    Queue,
+    QueueQuery,
+    QueueSettings,
+    QueueStatus,
+)
+from penstock.core.lifecycle import State, Waiting
 from penstock.core.limits import Limit
 from penstock.core.mirror import Mirror
 from penstock.core.times import from_micros
@@ -38,9 +48,34 @@ class Queues(Opened):
     # What tasks were registered with, until it is stored.
     _task_limits: dict[str, int]
 
-    async def queues(self) -> list[Queue]:
-        """Every queue with its limits, by name."""
-        return await self.store.queues()
+    async def queues(self, query: QueueQuery = ALL_QUEUES) -> list[Queue]:
+        """The queues with their limits, by name: all of them, or those that a query asks for.
+
+        There may be tens of thousands: ask for pages by `QueueQuery(after=…, limit=…)`.
+        """
+        if query.limit is not None:
+            check_limit(query.limit)
+        return await self.store.queues(query)
+
+    async def queue_statuses(self, query: QueueQuery = ALL_QUEUES) -> list[QueueStatus]:
+        """As `queues`, each with its jobs by state and since when its oldest ready one is due.
+
+        The cost grows with the queues of the answer.
+        """
+        found = await self.queues(query)
+        names = [queue.name for queue in found]
+        stages: dict[str, dict[tuple[State, Waiting | None], int]] = {name: {} for name in names}
+        for (name, state, waiting), n in (await self.store.count(names)).items():
+            stages[name][state, waiting] = n
+        oldest = await self.store.oldest_ready(names)
+        return [
+            QueueStatus(queue=one, counts=stages[one.name], oldest_ready=oldest.get(one.name))
+            for one in found
+        ]
+
+    async def overall(self, without: Collection[str] = ()) -> Overall:
+        """What all queues, but these, have together: how many there are, and jobs by state."""
+        return await self.store.overall(without)
 
     async def pause(self, queue: str, *, duration: timedelta | None = None) -> Queue:
         """Start no more jobs of this queue, in any process; running ones go on.
@@ -174,11 +209,15 @@ class Queues(Opened):
 
     async def _stands_still(self, queue: str | None, newest: JobId) -> bool:
         """Whether all that is left of a backlog lies in paused queues, with nothing running."""
-        paused = {found.name for found in await self.queues() if found.paused}
+        names = None if queue is None else (queue,)
+        found = await self.queues(QueueQuery(names=names))
+        paused = {one.name for one in found if one.paused}
+        if not paused:
+            return False
         left = {
             (name, state)
-            for (name, state, _), n in (await self.store.count()).items()
-            if n and not state.final and queue in (None, name)
+            for (name, state, _), n in (await self.store.count(names)).items()
+            if n and not state.final
         }
         moving = {name for name, state in left if name not in paused or state is State.RUNNING}
         for name in moving:

@@ -5,6 +5,7 @@ from contextvars import copy_context
 from typing import Any, TypeVar
 
 from penstock.checks import check_name
+from penstock.core.errors import ConfigurationError
 from penstock.core.job import Job, JobId, NewJob
 from penstock.core.tables import Cursor, Dialect, Statements, Tables, Within
 from penstock.opening import Opened
@@ -98,5 +99,25 @@ class OwnTables(Opened):
 
 
 def joined(connection: Any) -> Any:
-    """What a store knows a connection as."""
-    return connection.within if isinstance(connection, Transaction) else connection
+    """What a store knows a connection as: a `Transaction`'s own, or that inside one of Django."""
+    if isinstance(connection, Transaction):
+        return connection.within
+    # Not imported: a program that passes such a connection has imported Django.
+    if any(kind.__module__.partition(".")[0] == "django" for kind in type(connection).__mro__):
+        return _of_django(connection)
+    return connection
+
+
+def _of_django(connection: Any) -> Any:
+    """The driver's connection inside `django.db.connection`, or one of `connections`."""
+    if not hasattr(connection, "autocommit"):
+        raise ConfigurationError(
+            "pass django.db.connection or one of django.db.connections as connection, not a "
+            f"{type(connection).__name__}"
+        )
+    # Attributes, not get_autocommit(), which connects and is refused while an event loop runs.
+    if connection.connection is None or connection.autocommit:
+        raise ConfigurationError(
+            "the Django connection is in autocommit mode: enqueue inside transaction.atomic()"
+        )
+    return connection.connection

@@ -2,7 +2,7 @@
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypedDict, TypeVar, Unpack
@@ -12,6 +12,8 @@ import msgspec.inspect
 
 from penstock.core.errors import ConfigurationError, InvalidJob
 from penstock.core.job import DEFAULT_QUEUE, Job, JobId, NewJob, OnFailure, Scope
+from penstock.core.jsontext import DEPTH_LIMIT, check_depth
+from penstock.core.mismatch import mismatch
 from penstock.core.retry import RetryPolicy
 from penstock.isolation import Isolation, IsolationOptions
 
@@ -48,14 +50,14 @@ class Options(TypedDict, total=False):
     key: str
     dedupe: str
     scope: Scope
-    tags: tuple[str, ...] | list[str]
+    tags: Collection[str]
     retry: RetryPolicy
     timeout: timedelta
     lease: timedelta
     correlation: str
     tenant: str
     parent: int
-    after: Sequence[int | Job]
+    after: Collection[int | Job]
     on_failure: OnFailure
     supersede: bool
     throttle: str
@@ -96,14 +98,15 @@ class Arguments:
         """The JSON text of these arguments; raises `InvalidJob` if they do not fit."""
         try:
             values = self._struct(**self._bound(args, kwargs))
-            payload = self._encode(values)
+            payload = self._encode(values).decode()
+            check_depth(payload, "the value of an argument", DEPTH_LIMIT + 1)
             stored = self._decode(payload)
         except _MISFITS as error:
-            raise InvalidJob(f"arguments of task {self._name}: {error}") from error
+            raise self._misfit(error) from error
         if stored != values:
             for name in values.__struct_fields__:
                 self._check_unchanged(name, getattr(values, name), getattr(stored, name))
-        return payload.decode()
+        return payload
 
     def encode_json(self, arguments: Any) -> str:
         """As `encode`, for arguments that are JSON already: `"2030-01-01"` for a date."""
@@ -112,24 +115,28 @@ class Arguments:
         try:
             if unknown := arguments.keys() - set(self._struct.__struct_fields__):
                 raise TypeError(f"there is no {', '.join(sorted(unknown))}")
-            payload = self._encode(arguments)
+            payload = self._encode(arguments).decode()
+            check_depth(payload, "the value of an argument", DEPTH_LIMIT + 1)
             self._decode(payload)
         except _MISFITS as error:
-            raise InvalidJob(f"arguments of task {self._name}: {error}") from error
+            raise self._misfit(error) from error
         for name, stored in msgspec.json.decode(payload).items():
             self._check_unchanged(name, arguments[name], stored)
-        return payload.decode()
+        return payload
 
     def decode(self, payload: str) -> dict[str, Any]:
         """The arguments by name, in the types the handler asks for; raises `InvalidJob`."""
         try:
             values = self._decode(payload)
-        except msgspec.MsgspecError as error:
-            raise InvalidJob(f"arguments of task {self._name}: {error}") from error
+        except (msgspec.MsgspecError, RecursionError) as error:
+            raise self._misfit(error) from error
         arguments = msgspec.structs.asdict(values)
         if self._optional:
             return {k: v for k, v in arguments.items() if v is not msgspec.UNSET}
         return arguments
+
+    def _misfit(self, error: Exception) -> InvalidJob:
+        return InvalidJob(f"arguments of task {self._name}: {mismatch(error, self._struct)}")
 
     def _bound(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
         if not args:

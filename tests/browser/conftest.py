@@ -66,6 +66,7 @@ def a_site(folder: Path) -> Iterator[Site]:
         timings: dict[str, Timing] = {}
         app = Penstock(
             f"sqlite:///{folder}/jobs.db",
+            secret_fields=["password"],
             opener=lambda *args, **options: observe(open_store(*args, **options), timings),
         )
         settings = indexing.Settings(project_root=str(folder))
@@ -75,7 +76,7 @@ def a_site(folder: Path) -> Iterator[Site]:
             events.install(app, events.Settings(), data),
             indexing.install(app, settings, data),
         ]
-        service = Service(app, installed, secret_fields=["password"], timings=timings)
+        service = Service(app, installed, timings=timings)
         listener = Listener(service)
         listening = asyncio.create_task(listener.listen())
         while not listener.started:  # noqa: ASYNC110 - it tells nobody

@@ -4,12 +4,25 @@ import re
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, Locator, Page, expect
+from playwright.sync_api import Browser, Locator, Page, Route, expect
 
-from penstock import Done, Failed, Job, JobId, NewJob, Note, Progress, RetryPolicy, WorkerInfo
+from penstock import (
+    Done,
+    Failed,
+    Job,
+    JobId,
+    JobQuery,
+    NewJob,
+    Note,
+    Progress,
+    RetryPolicy,
+    State,
+    WorkerInfo,
+)
 from penstock.server import searching
 from tests.browser.conftest import Site, a_page, ready
 from tests.server.support import serving
@@ -57,11 +70,11 @@ def test_overview_shows_queues_and_follows_them(site: Site, page: Page) -> None:
     ready(page, site.url)
     expect(page).to_have_title("Overview · Penstock")
     mail = queue(page, "mail")
-    expect(mail.locator("td[data-name=Waiting]")).to_contain_text("2")
+    expect(mail.locator("td[data-name='Waiting jobs']")).to_contain_text("2")
     expect(mail).to_contain_text("full")
     expect(mail).to_contain_text("no worker")
     enqueue(site, new(queue="photos"), new(queue="photos"))
-    expect(queue(page, "photos").locator("td[data-name=Waiting]")).to_have_text("2")
+    expect(queue(page, "photos").locator("td[data-name='Waiting jobs']")).to_have_text("2")
 
 
 def test_overview_pauses_and_resumes_a_queue(site: Site, page: Page) -> None:
@@ -84,10 +97,56 @@ def test_overview_draws_charts_by_minute_hour_and_day(site: Site, page: Page) ->
     ready(page, site.url)
     for unit in ("minute", "hour", "day"):
         page.get_by_role("group", name="Charts by").get_by_role("button", name=unit).click()
-        expect(page.get_by_role("heading", name=f"Throughput per {unit}")).to_be_visible()
-        chart = page.get_by_role("img", name=re.compile("enqueued: 2 at most, 2 now; done: 1"))
+        expect(page.get_by_role("heading", name=f"Jobs per {unit}")).to_be_visible()
+        chart = page.get_by_role(
+            "img", name=re.compile("jobs enqueued: 2 at most, . now; jobs done: 1")
+        )
         expect(chart).to_be_visible()
         assert ("by=" in page.url) is (unit != "minute")
+
+
+def test_charts_tell_exact_values_to_pointer_keyboard_and_touch(
+    site: Site, browser: Browser
+) -> None:
+    enqueue(site, *[new()] * 1_234)
+    [job] = site.do(site.app.claim(worker="w", limit=1))
+    site.do(site.app.settle([(job, Done())]))
+    with a_page(browser, has_touch=True) as page:
+        ready(page, f"{site.url}/#/?by=day")
+        chart = page.get_by_role("img", name=re.compile("^Jobs enqueued and done"))
+        tip = page.locator(".plot", has=chart).get_by_role("status")
+        expect(tip).to_be_empty()
+        chart.focus()
+        page.keyboard.press("ArrowLeft")  # begins at the newest step
+        expect(tip).to_contain_text(re.compile(r"^\d{4}-\d\d-\d\d 00:00 to \d{4}-\d\d-\d\d 00:00"))
+        expect(tip).to_contain_text("jobs enqueued: 1,234")
+        expect(tip).to_contain_text("jobs done: 1")
+        page.keyboard.press("ArrowLeft")
+        expect(tip).to_contain_text("jobs enqueued: 0")
+        page.keyboard.press("End")
+        with page.expect_response(re.compile(r"/api/v1/history\?.*step=86400")):
+            """Wait until the charts are drawn anew."""
+        expect(tip).to_contain_text("jobs enqueued: 1,234")
+        expect(chart).to_be_focused()
+        page.keyboard.press("Escape")
+        expect(tip).to_be_empty()
+        box = chart.bounding_box()
+        assert box is not None
+        page.mouse.move(box["x"] + box["width"] - 4, box["y"] + 20)
+        expect(tip).to_contain_text("jobs enqueued: 1,234")
+        page.mouse.move(0, 0)
+        expect(tip).to_be_empty()
+        page.touchscreen.tap(box["x"] + box["width"] - 4, box["y"] + 20)
+        expect(tip).to_contain_text("jobs enqueued: 1,234")
+
+
+def test_rates_of_queues_have_one_unit(site: Site, page: Page) -> None:
+    enqueue(site, *[new()] * 900, new(queue="rare"))
+    ready(page, site.url)
+    expect(queue(page, "rare").locator("td[data-name='Jobs in']")).to_have_text(re.compile("/s$"))
+    units = page.locator("td[data-name='Jobs in'], td[data-name='Attempts ended']")
+    expect(units).to_have_count(4)
+    assert {one.split("/")[1] for one in units.all_inner_texts()} == {"s"}
 
 
 def test_overview_tells_how_long_each_queue_takes(site: Site, page: Page) -> None:
@@ -95,10 +154,10 @@ def test_overview_tells_how_long_each_queue_takes(site: Site, page: Page) -> Non
     for job in site.do(site.app.claim(worker="w", limit=3)):
         site.do(site.app.settle([(job, Done())]))
     ready(page, site.url)
-    times = page.get_by_role("region", name="Wait and run time by queue")
+    times = page.get_by_role("region", name="Wait and run time of attempts by queue")
     for queue, runs in {"All": "3", "mail": "2", "photos": "1"}.items():
         line = times.locator("tbody tr", has_text=queue)
-        expect(line.locator("td[data-name=Runs]")).to_have_text(runs)
+        expect(line.locator("td[data-name=Attempts]")).to_have_text(runs)
         expect(line.locator("td[data-name='Wait p95']")).to_have_text(re.compile(r"\d"))
     times.get_by_role("link", name="photos").click()
     expect(page.get_by_role("img", name=re.compile("enqueued: 1 at most"))).to_be_visible()
@@ -158,7 +217,10 @@ def test_text_is_found_anywhere_and_all_that_fits_is_cancelled(site: Site, page:
     page.locator("#filter-since").fill("2000-01-01T00:00")
     page.keyboard.press("Enter")
     page.get_by_role("button", name="Cancel all").click()
-    expect(page.get_by_role("dialog")).to_contain_text("text ada, since 2000-01-01 00:00:00")
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("Cancel all pending, running jobs of all queues that fit")
+    expect(dialog.locator("dl")).to_contain_text("Textada")
+    expect(dialog.locator("dl")).to_contain_text("Since2000-01-01 00:00:00")
     confirm(page, "Cancel 2 jobs")
     toast(page, "Cancelled 2 jobs.")
     page.locator("#filter-text").fill("#3")
@@ -170,6 +232,7 @@ def test_search_through_many_jobs_goes_on_by_itself(
     site: Site, page: Page, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(searching, "_STRETCHES", (5,))
+    monkeypatch.setattr(searching, "PATIENCE", 0.0)
     [wanted] = enqueue(site, new(key="needle"))
     enqueue(site, *[new()] * 42)
     page.clock.install()  # it stands still: patience does not end
@@ -178,24 +241,33 @@ def test_search_through_many_jobs_goes_on_by_itself(
     expect(page.locator(".pages")).to_have_text(f"Jobs {wanted.id} to {wanted.id}")
 
 
+# Time passes only by searching: after each request the page has run out of patience.
+HASTY = """
+    let now = Date.now();
+    Date.now = () => now;
+    const plain = window.fetch;
+    window.fetch = (path, ...rest) => {
+        if (path.startsWith("/api/v1/jobs?")) now += 5000;
+        return plain(path, ...rest);
+    };
+"""
+
+
 def test_long_search_says_how_far_it_came_and_goes_on_when_asked(
     site: Site, page: Page, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(searching, "_STRETCHES", (5,))
+    monkeypatch.setattr(searching, "PATIENCE", 0.0)
     [wanted] = enqueue(site, new(key="needle"))
     enqueue(site, *[new()] * 42)
-    hasty = "let now = Date.now(); Date.now = () => (now += 1000)"
-    page.add_init_script(hasty)  # patience is over soon
+    page.add_init_script(HASTY)
     ready(page, f"{site.url}/#/jobs?text=needle")
     foot = page.locator(".pages")
-    for _ in range(20):
-        expect(foot).to_have_text(re.compile("Searched back to job|Jobs 1 to 1"))
-        if "Searched" not in foot.inner_text():
-            break
-        before = foot.inner_text()
+    for last in (34, 29, 24, 19, 14, 9, 4):  # two requests at first, then one for each click
+        expect(foot).to_contain_text(f"No job fits so far. Searched back to job {last}.")
         page.get_by_role("button", name="Search on").click()
-        expect(foot).not_to_have_text(before)
     expect(row(page, f"#{wanted.id}")).to_have_count(1)
+    expect(foot).to_have_text(f"Jobs {wanted.id} to {wanted.id}")
 
 
 def test_jobs_come_in_pages(site: Site, page: Page) -> None:
@@ -256,7 +328,11 @@ def test_many_jobs_are_steered_by_filter_with_a_count_first(
     n = 3 if verb == "Cancel" else 2
     dialog = page.get_by_role("dialog")
     expect(dialog).to_contain_text(f"{n} jobs")
-    expect(dialog).to_contain_text("queue mail")
+    meant = {"Cancel": "pending, running", "Retry": "failed"}
+    touched = meant.get(verb, "done, failed, cancelled, superseded")
+    expect(dialog).to_contain_text(f"{verb} all {touched} jobs of queue mail?")
+    expect(dialog.locator("dl")).to_contain_text(f"States{touched}")
+    expect(dialog.locator("dl")).to_contain_text("Queuemail")
     confirm(page, "Keep as it is")
     assert len(site.do(site.app.find())) == 6
     page.get_by_role("button", name=f"{verb} all…").click()
@@ -267,6 +343,107 @@ def test_many_jobs_are_steered_by_filter_with_a_count_first(
         assert states.count(left) == {"cancelled": 3, "pending": 5}[left]
     else:
         assert len(states) == 3
+
+
+def many(site: Site, n: int) -> None:
+    """Jobs that are cancelled, to be deleted or retried in parts."""
+    enqueue(site, *[new()] * n)
+    site.do(site.app.cancel_all(JobQuery(queue="mail")))
+
+
+def asked_of(route: Route) -> dict[str, Any]:
+    """The body of a request."""
+    body: dict[str, Any] = route.request.post_data_json or {}
+    return body
+
+
+def hold_bulk(page: Page, parts: int) -> list[dict[str, Any]]:
+    """Let so many parts of a bulk action through and answer no more; what was asked for."""
+    asked: list[dict[str, Any]] = []
+
+    def handle(route: Route) -> None:
+        body = asked_of(route)
+        if not body["dry_run"]:
+            asked.append(body)
+            if len(asked) > parts:
+                return  # it stays without an answer
+        route.continue_()
+
+    page.route("**/api/v1/jobs/bulk/*", handle)
+    return asked
+
+
+def test_bulk_action_counts_as_it_goes_and_stops_when_asked(site: Site, page: Page) -> None:
+    many(site, 1_200)
+    asked = hold_bulk(page, parts=1)
+    ready(page, f"{site.url}/#/jobs?state=cancelled")
+    page.get_by_role("button", name="Retry all…").click()
+    confirm(page, "Retry 1,200 jobs")
+    dialog = page.get_by_role("dialog", name="Retrying 1,200 jobs")
+    expect(dialog.get_by_role("status")).to_have_text("500 of 1,200 jobs")
+    expect(dialog.get_by_role("progressbar")).to_have_attribute("max", "1200")
+    page.keyboard.press("Escape")
+    expect(dialog).to_contain_text("Stopping after this part…")
+    page.unroute("**/api/v1/jobs/bulk/*")
+    assert asked[0]["limit"] == 500
+    assert asked[1]["after"] == 500
+    assert asked[1]["up_to"] == 1_200
+
+
+def test_bulk_action_that_was_stopped_says_what_it_did(site: Site, page: Page) -> None:
+    many(site, 1_200)
+    ready(page, f"{site.url}/#/jobs?state=cancelled")
+    page.route("**/api/v1/jobs/bulk/*", lambda route: pressed_stop(page, route))
+    page.get_by_role("button", name="Retry all…").click()
+    confirm(page, "Retry 1,200 jobs")
+    dialog = page.get_by_role("dialog", name="Retrying 1,200 jobs")
+    expect(dialog).to_contain_text("Retried 500 jobs of 1,200")
+    expect(dialog).to_contain_text("It was stopped. What was done stays done")
+    dialog.get_by_role("button", name="Close").click()
+    expect(dialog).to_have_count(0)
+    states = site.do(site.app.count())
+    assert sum(n for (_, state, _), n in states.items() if state is State.PENDING) == 500
+
+
+def pressed_stop(page: Page, route: Route) -> None:
+    """Press Stop while the first part is under way."""
+    if not asked_of(route)["dry_run"]:
+        page.evaluate("[...document.querySelectorAll('dialog button')].at(-1).click()")
+    route.continue_()
+
+
+def test_bulk_action_that_fails_says_what_it_did(site: Site, page: Page) -> None:
+    many(site, 1_200)
+    ready(page, f"{site.url}/#/jobs")
+    parts = 0
+
+    def handle(route: Route) -> None:
+        nonlocal parts
+        parts += not asked_of(route)["dry_run"]
+        if parts > 1:
+            route.fulfill(status=503, json={"detail": "the disk is full"})
+        else:
+            route.continue_()
+
+    page.route("**/api/v1/jobs/bulk/*", handle)
+    page.get_by_role("button", name="Delete all…").click()
+    confirm(page, "Delete 1,200 jobs")
+    dialog = page.get_by_role("dialog", name="Deleting 1,200 jobs")
+    expect(dialog).to_contain_text("Deleted at least 500 jobs of 1,200")
+    expect(dialog).to_contain_text("It failed: the disk is full.")
+    dialog.get_by_role("button", name="Close").click()
+    assert len(site.do(site.app.find(JobQuery(limit=2_000)))) == 700
+
+
+def test_bulk_action_in_parts_does_all_and_leaves_newer_jobs(site: Site, page: Page) -> None:
+    many(site, 1_200)
+    ready(page, f"{site.url}/#/jobs?state=cancelled")
+    page.get_by_role("button", name="Delete all…").click()
+    expect(page.get_by_role("dialog")).to_contain_text("1,200 jobs")
+    many(site, 3)
+    confirm(page, "Delete 1,200 jobs")
+    toast(page, "Deleted 1,200 jobs.")
+    assert len(site.do(site.app.find())) == 3
 
 
 # A job

@@ -58,11 +58,14 @@ def test_passwords_are_not_shown(shell: Shell) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("port = 'x'", "port (from penstock.toml) is 'x': Expected `int`"),
+        ("port = 'x'", "port (from penstock.toml) is 'x': must be an integer from 0 to 65,535"),
         ("prot = 1", "penstock.toml: there is no setting 'prot'; known are apps, "),
         ("[evnts]\nlease = 1", "penstock.toml: there is no section [evnts]; known are events"),
         ("[events]\nlaese = 1", "penstock.toml in [events]: there is no setting 'laese'"),
-        ("[events]\nlease = 0", "events.lease (from penstock.toml) is 0: Expected"),
+        (
+            "[events]\nlease = 0",
+            "events.lease (from penstock.toml) is 0: must be a number from 0.1",
+        ),
         ("events = 3", "penstock.toml: there is no setting 'events'"),
         ("port = ", "penstock.toml cannot be read: "),
     ],
@@ -70,6 +73,38 @@ def test_passwords_are_not_shown(shell: Shell) -> None:
 def test_wrong_values_name_their_source(text: str, message: str, shell: Shell) -> None:
     Path("penstock.toml").write_text(text)
     assert message in shell.error("config", code=2)
+
+
+@pytest.mark.parametrize(
+    ("options", "notebooks", "note"),
+    [
+        ((), "completed_event_retention = 86401", "--keep-finished 86401"),
+        ((), "failed_event_retention = 604801", "--keep-failed 604801"),
+        (("--keep-failed", "60"), "failed_event_retention = 61", "--keep-failed 61"),
+    ],
+)
+def test_application_cannot_keep_jobs_longer_than_the_server(
+    options: tuple[str, ...], notebooks: str, note: str, shell: Shell
+) -> None:
+    Path("penstock.toml").write_text(f"[notebooks]\n{notebooks}")
+    message = shell.error("config", *options, code=2)
+    assert "the server removes them after" in message
+    assert note in message
+
+
+def test_retention_can_be_set_in_every_way(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("penstock.toml").write_text(
+        "keep_finished = 200\n[notebooks]\ncompleted_event_retention = 100"
+    )
+    monkeypatch.setenv("PENSTOCK_KEEP_FAILED", "300")
+    monkeypatch.setenv("PENSTOCK_NOTEBOOKS_FAILED_EVENT_RETENTION", "250")
+    options = ("--apps", "notebooks", "--keep-finished", "400")
+    found = shell.json("config", *options)
+    assert found["keep_finished"] == {"value": 400, "source": "command line"}
+    assert found["keep_failed"] == {"value": 300, "source": "PENSTOCK_KEEP_FAILED"}
+    own = "notebooks.completed_event_retention"
+    assert found[own] == {"value": 100, "source": "penstock.toml"}
+    assert found["notebooks.failed_event_retention"]["value"] == 250
 
 
 def test_wrong_variable_is_named(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:

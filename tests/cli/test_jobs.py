@@ -2,6 +2,8 @@ import asyncio
 import json
 from datetime import datetime, timedelta
 
+import pytest
+
 from penstock import (
     Cancelled,
     Done,
@@ -140,9 +142,39 @@ def test_filters_do_not_go_with_an_id(app: Penstock, shell: Shell) -> None:
     assert "filters" in shell.error("jobs", "1", "--state", "done", code=2)
 
 
-def test_id_is_a_positive_number(app: Penstock, shell: Shell) -> None:
-    for wrong in ("0", "seven", str(2**63)):
-        assert "Invalid value" in shell.error("jobs", wrong, code=2)
+@pytest.mark.parametrize(
+    "command",
+    [["jobs"], ["explain"], ["cancel"], ["retry"], ["log"]],
+    ids=" ".join,
+)
+def test_id_is_taken_as_applications_print_it(
+    command: list[str], app: Penstock, shell: Shell
+) -> None:
+    run_sync(app.cancel(enqueue(app)))
+    run_sync(app.retry(1))
+    assert shell(*command, "job_1").exit_code == 0
+
+
+@pytest.mark.parametrize("wrong", ["0", "job_0", "seven", "job_", "4٢", "-3", "1.5", str(2**63)])
+def test_what_is_no_job_id_is_refused_with_an_example(
+    wrong: str, app: Penstock, shell: Shell
+) -> None:
+    for command in ("jobs", "explain", "cancel", "retry", "log"):
+        assert shell.error(command, "--", wrong, code=2) == (
+            f"penstock: {wrong!r} is not a job ID; job IDs are numbers, as in `penstock jobs 42`; "
+            f"try: penstock {command} --help"
+        )
+
+
+def test_options_take_job_ids_in_the_same_forms(app: Penstock, shell: Shell) -> None:
+    first, second = enqueue(app), enqueue(app)
+    listed = shell.json("jobs", "--after", f"job_{second}")
+    assert [job["id"] for job in listed["jobs"]] == [first]
+    assert shell.json("jobs", "--parent", f"job_{first}")["jobs"] == []
+    waiting = shell.json("enqueue", "greet", "--after", f"job_{first}")["job"]
+    assert f"job {first}" in shell("explain", str(waiting["id"])).stdout
+    for command in (["jobs", "--after"], ["jobs", "--parent"], ["enqueue", "greet", "--after"]):
+        assert f"{command[-1]}: 'abc' is not a job ID" in shell.error(*command, "abc", code=2)
 
 
 def test_explain_says_why(app: Penstock, shell: Shell) -> None:

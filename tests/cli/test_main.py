@@ -56,10 +56,10 @@ def test_wrong_command_line_as_json(shell: Shell) -> None:
 def test_unexpected_error_is_code_1(
     app: Penstock, shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def broken(_: Penstock) -> None:
+    async def broken(*_: object) -> None:
         raise ZeroDivisionError("nobody foresaw this")
 
-    monkeypatch.setattr(Penstock, "count", broken)
+    monkeypatch.setattr(Penstock, "queue_statuses", broken)
     assert "Traceback" in shell("status", code=1).stderr
     error = json.loads(shell.error("status", "--json", code=1))
     assert error == {"error": "nobody foresaw this", "type": "ZeroDivisionError"}
@@ -68,10 +68,10 @@ def test_unexpected_error_is_code_1(
 def test_interrupted_command_is_code_130(
     app: Penstock, shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def interrupted(_: Penstock) -> None:
+    async def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Penstock, "count", interrupted)
+    monkeypatch.setattr(Penstock, "queue_statuses", interrupted)
     assert "penstock: interrupted" in shell("status", code=130).stderr
 
 

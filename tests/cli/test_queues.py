@@ -1,8 +1,9 @@
+import json
 from datetime import timedelta
 
 import pytest
 
-from penstock import Done, Penstock, TooManyQueues, run_sync
+from penstock import Done, NewJob, Penstock, TooManyQueues, run_sync
 from tests.cli.support import Shell, run_one
 
 MINUTE = timedelta(minutes=1)
@@ -130,9 +131,33 @@ def test_pause_for_a_time(app: Penstock, shell: Shell) -> None:
 
 
 def test_pause_of_a_queue_without_jobs_is_doubted(app: Penstock, shell: Shell) -> None:
-    result = shell("pause", "mial")
-    assert result.stderr == "No job has ever been in mial; is that its name?\n"
-    assert shell("pause", "mial").stderr == ""
+    fill(app)
+    for command in (["pause", "mai"], ["limit", "mailx", "3"]):
+        assert shell(*command).stderr == (
+            f"penstock: warning: no queue {command[1]!r} exists yet; did you mean 'mail'?\n"
+        )
+        assert shell(*command).stderr == ""
+    assert run_sync(app.queues())[0].paused
+
+
+@pytest.mark.parametrize("command", [["pause", "nope"], ["limit", "nope", "3"]])
+def test_warning_in_json_is_json_on_stderr(command: list[str], app: Penstock, shell: Shell) -> None:
+    result = shell(*command, "--json")
+    assert json.loads(result.stdout)["name"] == "nope"
+    assert json.loads(result.stderr) == {"warning": "no queue 'nope' exists yet"}
+
+
+@pytest.mark.parametrize(
+    "command", [["jobs"], ["cancel", "--yes"], ["retry", "--yes"], ["delete", "--yes"]]
+)
+def test_filter_by_an_unknown_queue_is_doubted(
+    command: list[str], app: Penstock, shell: Shell
+) -> None:
+    fill(app)
+    assert shell(*command, "--queue", "mial").stderr == (
+        "penstock: warning: no queue 'mial' exists yet; did you mean 'mail'?\n"
+    )
+    assert shell(*command, "--queue", "mail", "--task", "none").stderr == ""
 
 
 @pytest.mark.parametrize("command", ["resume", "drain"])
@@ -141,6 +166,10 @@ def test_unknown_queue_is_not_found(command: str, app: Penstock, shell: Shell) -
         "penstock: there is no queue 'mial'; try: penstock status"
     )
     assert run_sync(app.queues()) == []
+    fill(app)
+    assert shell.error(command, "mial", code=3) == (
+        "penstock: there is no queue 'mial'; did you mean 'mail'? try: penstock status"
+    )
 
 
 def test_limit_is_set_and_lifted(app: Penstock, shell: Shell) -> None:
@@ -213,6 +242,22 @@ def test_drain_of_a_paused_queue_ends_at_once(app: Penstock, shell: Shell) -> No
     result = shell("drain", code=6)
     assert "1 job left" in result.stdout
     assert "in paused queues; to see which: penstock status" in result.stdout
+
+
+def test_status_shows_a_page_and_says_how_to_see_the_next(app: Penstock, shell: Shell) -> None:
+    names = [f"q{n:03}" for n in range(104)]
+    run_sync(app.enqueue_many([NewJob(task="t", payload="{}", queue=name) for name in names]))
+    first = shell("status").stdout
+    assert "q099" in first
+    assert "q100" not in first
+    assert "100 queues of 104" in first
+    assert "--after q099" in first
+    assert "q100" in shell("status", "--after", "q099").stdout
+    found = shell.json("status", "--name", "10")
+    assert [queue["name"] for queue in found["queues"]] == ["q010", *names[100:]]
+    assert len(shell.json("status")["queues"]) == 104
+    assert len(shell.json("status", "--limit", "3")["queues"]) == 3
+    assert "No queue is called so." in shell("status", "--name", "nowhere").stdout
 
 
 def test_queue_is_removed_when_asked(app: Penstock, shell: Shell) -> None:

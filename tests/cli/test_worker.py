@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from penstock import Event, Penstock, State, run_sync
-from penstock.cli.logs import JsonFormatter
 from penstock.cli.worker import load_app
 from penstock.core.errors import ConfigurationError
+from penstock.logs import JsonFormatter
 from tests.cli.support import COMMAND, SOON, Shell, started
 
 TASKS = '''

@@ -169,7 +169,7 @@ def test_what_is_wrong_is_an_error_of_the_package(remote: RemotePenstock) -> Non
         run_sync(remote.cancel(job.id))
     with pytest.raises(InvalidJob, match="queue"):
         run_sync(remote.enqueue("t", queue=""))
-    with pytest.raises(InvalidJob, match="arguments of task t"):
+    with pytest.raises(InvalidJob, match="args is not JSON"):
         run_sync(remote.enqueue("t", {"x": object()}))
     with pytest.raises(InvalidJob, match="NewJob"):
         run_sync(remote.enqueue_many(["t"]))  # type: ignore[list-item] # that is the point

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from penstock import ConfigurationError, NotAuthorised, Penstock
-from penstock.client import AsyncClient, Event, EventWorker, NewEvent
+from penstock import ConfigurationError, InvalidJob, NotAuthorised, Penstock
+from penstock.client import AsyncClient, Event, EventWorker, NewEvent, line, wire
 from tests.client.support import SOON, Server, serving
 
 BRIEF = timedelta(seconds=0.2)
@@ -390,3 +390,75 @@ def test_numbers_that_make_no_sense_are_refused(server: Server) -> None:
 def test_handler_that_is_no_function_is_refused(server: Server) -> None:
     with pytest.raises(ConfigurationError, match="a handler is a function of an event, not 3"):
         EventWorker(AsyncClient(server.url), "x", 3)  # type: ignore[arg-type] # that is the point
+
+
+async def test_event_that_cannot_be_read_fails_alone(
+    client: AsyncClient, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server of another version may send what this one would have refused."""
+    seen: list[Any] = []
+    reached = Reached(2)
+
+    async def handle(event: Event) -> None:
+        seen.append(event.payload)
+        reached()
+
+    first, bad, last = await client.publish_many(
+        [NewEvent("t", "unread", n, max_retries=1) for n in (1, 271828, 3)]
+    )
+    sent = BlockedNumber(b'"payload":271828', b'"payload":1e999')
+    monkeypatch.setattr(wire, "answer", sent)
+    monkeypatch.setattr(line, "answer", sent)
+    async with working(EventWorker(client, "unread", handle, concurrency=1, batch=3)):
+        await reached.wait()
+    assert sorted(seen) == [1, 3]
+    states = [(await client.get(event.id)).status for event in (first, last)]
+    assert states == ["COMPLETED", "COMPLETED"]
+    failed = await client.get(bad.id, logs=True)
+    assert failed.status == "FAILED"
+    assert "cannot be read" in str([action.error_message for action in failed.logs])
+
+
+class BlockedNumber:
+    """Answers of the server with something else in the place of a number."""
+
+    def __init__(self, old: bytes, new: bytes) -> None:
+        self._old, self._new = old, new
+        self._answer = wire.answer
+
+    def __call__(self, request: Any, reply: wire.Reply, kind: Any, server: str) -> Any:
+        if request.path == "/events/subscribe":
+            reply = reply._replace(content=reply.content.replace(self._old, self._new))
+        return self._answer(request, reply, kind, server)
+
+
+async def test_text_of_an_error_that_cannot_be_sent_spoils_no_other_report(
+    client: AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # What is logged goes to other processes of the test run, which cannot take such a text.
+    monkeypatch.setattr(logging.getLogger("penstock.client.worker"), "disabled", True)
+    reached = Reached(4)
+
+    async def handle(event: Event) -> None:
+        reached()
+        raise ValueError("\ud800" if event.payload % 2 else "plain")
+
+    events = await client.publish_many(new(4, "work-halves", max_retries=1))
+    async with working(EventWorker(client, "work-halves", handle)):
+        await reached.wait()
+    assert [(await client.get(event.id)).status for event in events] == ["FAILED"] * 4
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [float("nan"), [float("inf")], {"a": -float("inf")}, 10**5_000],
+    ids=["nan", "inf", "minus", "digits"],
+)
+async def test_payload_that_json_does_not_have_is_refused_and_not_changed(
+    client: AsyncClient, payload: Any
+) -> None:
+    with pytest.raises(InvalidJob, match="payload"):
+        await client.publish("t", "refused", payload)
+    with pytest.raises(InvalidJob, match=r"events\[0\].payload"):
+        await client.publish_many([NewEvent("t", "refused", payload)])
+    assert (await client.list(tags="refused")).total == 0

@@ -304,8 +304,8 @@ async def test_forgetting_goes_by_portions(store: Store, clock: ManualClock) -> 
     await add(store, *[new(queue=f"q{n}") for n in range(FORGOTTEN_AT_ONCE + 5)])
     await digest(store, limit=10_000)
     clock.advance(KEPT + MINUTE)
-    await store.digest(1)
-    assert len(await minutes(store)) == 5
+    await store.digest(1)  # the sum of all queues is one of those that go
+    assert len(await minutes(store)) == 6
     await store.digest(1)
     assert await minutes(store) == []
 

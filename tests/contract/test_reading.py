@@ -234,9 +234,10 @@ async def test_unset_settings_stay(store: Store) -> None:
     assert (queue.paused, queue.max_pending) == (True, 3)
     queue = await store.configure(QueueSettings(name="q", paused=False))
     assert (queue.paused, queue.max_pending) == (False, 3)
+    assert await store.queues() == [queue]
     queue = await store.configure(QueueSettings(name="q", max_pending=None))
     assert (queue.paused, queue.max_pending) == (False, None)
-    assert await store.queues() == [queue]
+    assert await store.queues() == []  # with its last setting, since it has no jobs
 
 
 async def test_job_does_not_change_the_settings_of_its_queue(store: Store) -> None:

@@ -162,10 +162,10 @@ async def test_greetings_are_there_for_other_openers(shared_url: str, clock: Man
     await other.close()
 
 
-def test_worker_is_silent_after_a_minute(clock: ManualClock) -> None:
+def test_worker_is_silent_after_three_greetings_that_did_not_come(clock: ManualClock) -> None:
     heard = worker(clock)
-    assert not heard.is_silent(clock.now + timedelta(minutes=1))
-    assert heard.is_silent(clock.now + timedelta(minutes=1, microseconds=1))
+    assert not heard.is_silent(clock.now + timedelta(seconds=30))
+    assert heard.is_silent(clock.now + timedelta(seconds=30, microseconds=1))
 
 
 def test_worker_that_never_greeted_is_silent_when_its_lease_is_over(clock: ManualClock) -> None:

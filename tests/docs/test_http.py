@@ -10,29 +10,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock import Penstock
-from penstock.apps import entries, events, indexing, ingest, notebooks
-from penstock.http.routes import Route
-from penstock.server.app import Service
+from tests.applications import served_routes
 
 REFERENCE = (Path(__file__).parents[2] / "docs" / "reference" / "http.md").read_text("utf-8")
 SECTIONS = re.split(r"^## ", REFERENCE, flags=re.MULTILINE)
 ROW = re.compile(r"^\| `(\w+ /\S*)` \| (\w+) \|", re.MULTILINE)
 
 
-def served() -> list[Route]:
-    app = Penstock("memory://")
-    installed = [
-        events.install(app, events.Settings()),
-        indexing.install(app, indexing.Settings()),
-        entries.install(app, entries.Settings()),
-        ingest.install(app, ingest.Settings()),
-        notebooks.install(app, notebooks.Settings()),
-    ]
-    return Service(app, installed).routes
-
-
-ROUTES = {f"{route.declared.method} {route.declared.path}": route for route in served()}
+ROUTES = {f"{route.declared.method} {route.declared.path}": route for route in served_routes()}
 
 
 def structs(kind: Any) -> Iterator[Any]:

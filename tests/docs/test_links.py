@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+EXAMPLES = sorted(ROOT.glob("examples/**/*.py"))
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
@@ -24,6 +26,8 @@ def test_links_of_a_page_lead_somewhere(page: Path) -> None:
         name, _, anchor = link.partition("#")
         target = page.parent / name if name else page
         assert target.exists(), link
+        if DOCS in page.parents:  # the site that is built of these pages has no others
+            assert DOCS in target.resolve().parents, link
         if target.suffix == ".png":  # shown with colours of one kind only
             assert anchor in {"", "only-light", "only-dark"}, link
         else:
@@ -35,6 +39,19 @@ def test_index_is_the_map_of_all_pages() -> None:
     linked = {(index.parent / link).resolve() for link in LINK.findall(index.read_text("utf-8"))}
     single = {page for page in ROOT.glob("docs/**/*.md") if page.parent.name != "adr"} - {index}
     assert single - linked == set()
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(p, id=str(p.relative_to(ROOT)))
+        for p in [*PAGES, *EXAMPLES]
+        if p.name != "CHANGELOG.md"  # it says what was, too
+    ],
+)
+def test_nothing_is_installed_from_an_index_that_does_not_have_it(page: Path) -> None:
+    """Penstock is installed from a clone; where it is, pip finds the packages of its extras."""
+    assert re.findall(r"pip install[^`\n]*\bpenstock\b", page.read_text("utf-8")) == []
 
 
 def test_pictures_are_small_and_load_nothing() -> None:

@@ -40,7 +40,14 @@ async def test_only_what_fits_is_changed(
     meant = [job for job in jobs if job.queue == "a" and job.state in CHANGED[verb]]
     path, filter_ = f"/jobs/bulk/{verb}", {"queue": "a"}
     counted = await api("POST", path, body(verb, filter=filter_, dry_run=True))
-    assert counted == {"dry_run": True, "matched": len(meant), "changed": 0, "skipped": 0}
+    assert counted == {
+        "dry_run": True,
+        "matched": len(meant),
+        "changed": 0,
+        "skipped": 0,
+        "after": None,
+        "up_to": max(job.id for job in jobs),
+    }
     assert await app.find(JobQuery(newest_first=False)) == jobs
     done = await api("POST", path, body(verb, filter=filter_))
     assert done == {**counted, "dry_run": False, "changed": len(meant)}
@@ -94,7 +101,7 @@ async def test_every_job_is_meant_only_if_that_is_said(
         ({"dry_run": None}, "dry_run"),
         ({"dry_run": "yes"}, "dry_run"),
         ({"all": 1}, "all"),
-        ({"filter": {"states": ["failed"]}}, "filter"),
+        ({"filter": {"states": ["failed"]}}, "filter.states"),
         ({"filter": {"state": ["late"]}}, "filter.state[0]"),
         ({"filter": {"state": []}}, "filter.state"),
         ({"filter": {"state": "failed"}}, "filter.state"),
@@ -133,3 +140,38 @@ async def test_what_the_verb_does_not_say_is_refused(api: Api, jobs: list[Job]) 
 async def test_unfinished_jobs_are_never_removed(api: Api, app: Penstock, jobs: list[Job]) -> None:
     await api("POST", "/jobs/bulk/delete", body("delete", all=True))
     assert {job.state for job in await app.find()} == {State.PENDING}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+async def test_work_is_done_in_parts_that_the_caller_asks_for(
+    api: Api, app: Penstock, verb: str
+) -> None:
+    await app.enqueue_many([NewJob(task="many", payload="{}")] * 25)
+    if verb in ("retry", "delete"):
+        await app.cancel_all(JobQuery(task="many"))
+    state = {"retry": ["cancelled"]}.get(verb)
+    filter_ = {"task": "many", **({"state": state} if state else {})}
+    counted = await api("POST", f"/jobs/bulk/{verb}", body(verb, filter=filter_, dry_run=True))
+    assert counted["matched"] == 25
+    parts: list[int] = []
+    after = None
+    while after is not None or not parts:
+        # Those that come meanwhile fit as well, and are left alone.
+        [late] = await app.enqueue_many([NewJob(task="many", payload="{}")])
+        if verb in ("retry", "delete"):
+            await app.cancel(late.id)
+        asked = {"limit": 10, "after": after, "up_to": counted["up_to"]}
+        done = await api("POST", f"/jobs/bulk/{verb}", body(verb, filter=filter_, **asked))
+        assert done["up_to"] == counted["up_to"]
+        parts.append(done["changed"])
+        after = done["after"]
+    assert [n for n in parts if n] == [10, 10, 5]
+
+
+async def test_place_in_the_work_needs_a_limit(api: Api) -> None:
+    for field in ("after", "up_to"):
+        wrong = body("retry", filter={"task": "t"}, **{field: 7})
+        assert await api.refused("POST", "/jobs/bulk/retry", wrong) == field
+    for limit in (0, 100_001, "x"):
+        wrong = body("retry", filter={"task": "t"}, limit=limit)
+        assert await api.refused("POST", "/jobs/bulk/retry", wrong) == "limit"

@@ -2,13 +2,15 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from importlib.metadata import version
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 
-from penstock import Access, Penstock, StoreUnavailable
+from penstock import Access, Penstock, StoreUnavailable, WorkerInfo
 from penstock.server import health
 from penstock.server.app import Service
 from penstock.server.gate import Gatekeeper
@@ -29,7 +31,20 @@ async def test_health_has_the_version_that_old_clients_compare_and_its_own(api: 
             "status": "healthy",
             "version": "10.7.0",
             "penstock": version("penstock"),
+            "workers": {"running": 0, "silent": 0},
         }
+
+
+async def test_health_counts_workers_that_live_and_those_that_are_silent(
+    app: Penstock, clock: ManualClock
+) -> None:
+    for name in ("killed", "alive"):
+        await app.store.greet([WorkerInfo(name=name, host="h", pid=1, seen_at=clock.now)])
+        clock.advance(timedelta(seconds=20))
+    routes = health.HealthRoutes(app, asyncio.Event())
+    async with routes.running():
+        found = msgspec.json.decode((await routes.health()).value)
+    assert found["workers"] == {"running": 1, "silent": 1}
 
 
 async def test_ready_while_the_store_answers(api: Api) -> None:

@@ -10,6 +10,7 @@ from penstock import Done, Failed, Job, NewJob, Note, Penstock, Progress, Snooze
 from penstock.cli.output import plain
 from penstock.core.note import Line
 from penstock.core.seal import Passage, Seal
+from penstock.core.secrets import Secrets
 from penstock.server import searching
 from penstock.server.app import Service
 from tests.contract.support import SECOND, ManualClock
@@ -361,6 +362,7 @@ async def test_search_looks_at_so_many_jobs_and_says_where_to_go_on(
     api: Api, app: Penstock, monkeypatch: pytest.MonkeyPatch, newest_first: bool
 ) -> None:
     monkeypatch.setattr(searching, "_STRETCHES", (3, 5))
+    monkeypatch.setattr(searching, "PATIENCE", 0.0)
     jobs = [job.id for job in await add(app, 30)]
     [wanted] = await add(app, task="rare")
     order = [*jobs, wanted.id, *(job.id for job in await add(app, 7))]
@@ -383,11 +385,51 @@ async def test_full_page_of_a_search_goes_on_behind_its_last_job(
     assert max(map(len, found)) == 3
 
 
+@pytest.mark.parametrize(
+    "filters",
+    [
+        {"task": "rare"},
+        {"queue": "rare"},
+        {"tenant": "rare"},
+        {"key": "rare"},
+        {"text": "rare"},
+        {"task": "rare", "state": "pending"},
+        {"task": "rare", "tags": "one,two"},
+        {"since": "1970-01-01T00:00:00Z", "text": "rare", "newest_first": "false"},
+    ],
+)
+async def test_only_match_is_on_the_first_page_however_far_back_it_is(
+    api: Api, app: Penstock, monkeypatch: pytest.MonkeyPatch, filters: dict[str, str]
+) -> None:
+    monkeypatch.setattr(searching, "_STRETCHES", (3, 5))
+    await add(app, 30)
+    [wanted] = await add(app, task="rare", queue="rare", tenant="rare", key="rare", tags=("one",))
+    await add(app, 40)
+    page = await api("GET", "/jobs", params={**filters, "limit": 1})
+    assert [job["id"] for job in page["jobs"]] == [wanted.id]
+
+
+async def test_match_is_found_behind_those_that_fit_by_a_hidden_secret_alone(
+    app: Penstock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(searching, "_STRETCHES", (7, 11))
+    monkeypatch.setattr(searching, "_AT_ONCE", 4)
+    [wanted] = await add(app, payload='{"to":"swordfish"}')
+    await add(app, 60, payload='{"to":"ada","password":"swordfish"}')
+    app.secrets = Secrets(["password"])
+    service = Service(app, [])
+    transport = httpx.ASGITransport(app=service)
+    async with httpx.AsyncClient(transport=transport, base_url="http://penstock") as client:
+        page = await Api(client)("GET", "/jobs", params={"text": "fish", "limit": 1})
+    assert [job["id"] for job in page["jobs"]] == [wanted.id]
+    assert page["after"] is None
+
+
 async def test_nobody_can_search_for_what_is_hidden(app: Penstock) -> None:
     payload = '{"to":"ada","password":"swordfish"}'
     [job] = await add(app, payload=payload)
-    service = Service(app, [], secret_fields=["password"])
-    transport = httpx.ASGITransport(app=service)
+    app.secrets = Secrets(["password"])
+    transport = httpx.ASGITransport(app=Service(app, []))
     async with httpx.AsyncClient(transport=transport, base_url="http://penstock") as client:
         for text, found in {"fish": [], "ada": [job.id], "password": [job.id]}.items():
             page = await Api(client)("GET", "/jobs", params={"text": text})

@@ -1,8 +1,11 @@
 """`/metrics`, read by Prometheus' own parser; the rules and the dashboard that stand on it."""
 
 import json
+import random
 import re
+import sqlite3
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, closing
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -215,3 +218,139 @@ async def test_dashboard_names_metrics_that_exist(scraped: Scraped) -> None:
         assert named(expression)
         assert named(expression) - known == set(), expression
     assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
+
+
+# Many queues
+
+
+def by_queue(samples: Samples, name: str) -> dict[str, float]:
+    """Samples of a metric, added up by the queue."""
+    found: dict[str, float] = {}
+    for (metric, labels), value in samples.items():
+        if metric == name:
+            queue = dict(labels)["queue"]
+            found[queue] = found.get(queue, 0) + value
+    return found
+
+
+async def test_queues_without_a_series_of_their_own_share_one(scraped: Scraped) -> None:
+    await scraped.app.store.series(2)
+    await scraped.app.enqueue_many(
+        [NewJob(task="t", payload="{}", queue=f"q{n}") for n in range(5)]
+    )
+    await scraped.app.pause("q1")
+    await scraped.app.pause("q3")
+    await scraped.app.digest()
+    scraped.clock.advance(timedelta(seconds=7))
+    samples = await scraped.samples()
+    assert by_queue(samples, "penstock_jobs") == {"q0": 1, "q1": 1, "(other)": 3}
+    assert by_queue(samples, "penstock_events_total") == {"q0": 1, "q1": 1, "(other)": 3}
+    assert by_queue(samples, "penstock_oldest_ready_seconds") == {"q0": 7, "q1": 7, "(other)": 7}
+    assert by_queue(samples, "penstock_queue_paused") == {"q0": 0, "q1": 1, "(other)": 1}
+    assert sample(samples, "penstock_queues") == 5
+
+
+async def test_workers_beyond_so_many_share_a_series(
+    scraped: Scraped, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.server.metrics._NAMED_WORKERS", 2)
+
+    async def greet(*names: str) -> None:
+        now = scraped.clock.now
+        await scraped.app.store.greet(
+            [WorkerInfo(name=name, host="h", seen_at=now) for name in names]
+        )
+
+    async def shown() -> set[str]:
+        samples = await scraped.samples()
+        assert sum(name == "penstock_workers" for name, _ in samples) == 2
+        return {
+            dict(labels)["worker"]
+            for name, labels in samples
+            if name == "penstock_worker_silence_seconds"
+        }
+
+    await greet("m", "n", "(other)")
+    assert await shown() == {"m", "n", "(other)"}
+    await greet("a")  # it comes first by name, and yet takes nobody's place
+    assert await shown() == {"m", "n", "(other)"}
+    await scraped.app.store.dismiss(["m", "(other)"])
+    assert await shown() == {"a", "n"}
+
+
+class Checker:
+    """Scrapes, and holds each scrape against the one before.
+
+    The counters of a queue go with it: only those of queues that were removed may be missing.
+    """
+
+    def __init__(self, url: str, most: int) -> None:
+        self.app = Penstock(url)
+        self.most = most
+        self.before: Samples = {}
+        metrics = Metrics(self.app, Meter(), {})
+        self.http = httpx.AsyncClient(
+            transport=httpx.ASGITransport(Service(self.app, [], routes_of(metrics))),
+            base_url="http://test",
+        )
+
+    async def scrape(self, removed: set[str]) -> None:
+        await self.app.digest()
+        text = (await self.http.get("/metrics")).text
+        samples = parsed(text)
+        counted = {
+            sample.name
+            for family in text_string_to_metric_families(text)
+            if family.type in {"counter", "histogram"}
+            for sample in family.samples
+        }
+        for (name, labels), value in self.before.items():
+            queue = dict(labels).get("queue")
+            if name not in counted or queue is None or queue in removed:
+                continue
+            assert samples.get((name, labels), -1) >= value, (name, labels)
+        shown = {dict(labels)["queue"] for name, labels in samples if "queue" in dict(labels)}
+        assert len(shown) <= self.most + 1
+        self.before = samples
+
+
+def remove_queues(path: Path, names: set[str]) -> None:
+    """As if the last job of each had been removed, and the queue with it."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        for table in ("job", "total"):
+            connection.executemany(
+                f"DELETE FROM penstock_{table} WHERE queue = ?",  # noqa: S608 - a name of ours
+                [(name,) for name in names],
+            )
+        connection.executemany("DELETE FROM penstock_queue WHERE name = ?", [(n,) for n in names])
+        connection.execute("COMMIT")
+
+
+async def test_no_counter_falls_and_series_stay_bounded_while_queues_come_and_go(
+    tmp_path: Path,
+) -> None:
+    rng = random.Random(7)
+    path = tmp_path / "jobs.db"
+    limit = 5
+    async with AsyncExitStack() as stack:
+        checkers = [Checker(f"sqlite:///{path}", limit) for _ in range(2)]
+        for checker in checkers:
+            await stack.enter_async_context(checker.app)
+            await stack.enter_async_context(checker.http)
+        app = checkers[0].app
+        await app.store.series(limit)
+        names = [f"q{n}" for n in range(25)]
+        removed: set[str] = set()
+        for turn in range(40):
+            chosen = rng.sample(names, 4)
+            await app.enqueue_many([NewJob(task="t", payload="{}", queue=one) for one in chosen])
+            claimed = await app.claim(worker="w", limit=3)
+            await app.settle([(job, Done()) for job in claimed])
+            if turn % 5 == 4:
+                removed = set(rng.sample(names, 6))
+                remove_queues(path, removed)
+            for checker in checkers:
+                await checker.scrape(removed)
+            removed = set()
+        assert "(other)" in by_queue(checkers[0].before, "penstock_events_total")

@@ -22,7 +22,7 @@ async def add(app: Penstock, **options: Any) -> None:
 async def test_queue_tells_how_many_jobs_it_has_and_how_old_they_are(
     api: Api, app: Penstock, clock: ManualClock
 ) -> None:
-    assert await api("GET", "/queues") == {"queues": []}
+    assert await api("GET", "/queues") == {"queues": [], "after": None}
     await add(app, queue="mail")
     clock.advance(1.5 * SECOND)
     await add(app, queue="mail", key="k")
@@ -111,7 +111,7 @@ async def test_limits_are_set_kept_and_lifted(api: Api, app: Penstock) -> None:
         ({"rate": 5}, "rate"),
         ({"rate": {"count": 0, "seconds": 1}}, "rate.count"),
         ({"rate": {"count": 1, "seconds": 0}}, "rate.seconds"),
-        ({"rate": {"count": 1}}, "rate"),
+        ({"rate": {"count": 1}}, "rate.seconds"),
         ({"promote_after": 0}, "promote_after"),
         ({"promote_after": 1e12}, "promote_after"),
         ({"promote_after": []}, "promote_after"),
@@ -166,6 +166,44 @@ async def test_drain_ends_when_the_server_stops(api: Api, app: Penstock, service
     draining = asyncio.create_task(api("POST", "/queues/default/drain", status=503))
     service.let_go()
     assert "stops" in (await asyncio.wait_for(draining, SOON))["detail"]
+
+
+async def test_queues_are_listed_in_pages(api: Api, app: Penstock) -> None:
+    for n in range(7):
+        await add(app, queue=f"q{n}")
+    await add(app, queue="mail")
+    seen: list[list[str]] = []
+    after: str | None = None
+    while True:
+        page = await api(
+            "GET", "/queues", params={"limit": 3, **({"after": after} if after else {})}
+        )
+        seen.append([queue["name"] for queue in page["queues"]])
+        assert all(queue["states"]["pending"] == 1 for queue in page["queues"])
+        after = page["after"]
+        if after is None:
+            break
+    assert seen == [["mail", "q0", "q1"], ["q2", "q3", "q4"], ["q5", "q6"]]
+    page = await api("GET", "/queues", params={"name": "ai"})
+    assert [queue["name"] for queue in page["queues"]] == ["mail"]
+    assert await api.refused("GET", "/queues?limit=1001") == "limit"
+    assert await api.refused("GET", "/queues?after=") == "after"
+
+
+async def test_summary_has_what_all_queues_have(
+    api: Api, app: Penstock, clock: ManualClock
+) -> None:
+    await add(app, queue="a")
+    clock.advance(1.5 * SECOND)
+    await add(app, queue="b", delay=HOUR)
+    await app.pause("b")
+    assert await api("GET", "/summary") == {
+        "queues": 2,
+        "paused": 1,
+        "states": {**NONE, "pending": 2},
+        "waiting": {"ready": 1, "scheduled": 1, "blocked": 0},
+        "oldest_ready_age": 1.5,
+    }
 
 
 async def test_queue_is_removed_with_its_limits_and_its_pause(api: Api, app: Penstock) -> None:

@@ -7,17 +7,21 @@ import signal
 import socket
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 from urllib.request import urlopen
 
 import httpx
 import pytest
 
-from penstock import Event, Penstock, State, run_sync
+from penstock import Event, Penstock, Retention, State, run_sync
 from penstock.apps.notebooks import Settings
 from penstock.apps.notebooks.library import Library
+from penstock.config import Server, Sources
+from penstock.server.serve import Serving
 from tests.cli.support import COMMAND, SOON, started
 from tests.server.commands import PROBE_SERVE, SERVE, served
 
@@ -74,6 +78,34 @@ def test_stop_cuts_no_request_off_and_answers_those_who_wait(
         assert server.wait() == 0
 
 
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_server_that_stops_refuses_new_connections(processes: str, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    command = (*PROBE_SERVE, "--grace", "600", "--processes", processes)
+    with (
+        ThreadPoolExecutor() as threads,
+        served(tmp_path, command=command) as (server, url),
+    ):
+        held = threads.submit(httpx.post, f"{url}/held", timeout=SOON)
+        server.wait_for("request runs")
+        address = urlsplit(url)
+        server.send(signal.SIGTERM)
+        deadline = time.monotonic() + SOON
+        while _connects(str(address.hostname), int(address.port or 0)):
+            assert time.monotonic() < deadline, "connections are taken and never answered"
+        (tmp_path / "pipe").write_text("whole")
+        assert held.result(SOON).json() == {"read": "whole"}
+        assert server.wait() == 0
+
+
+def _connects(host: str, port: int) -> bool:
+    try:
+        socket.create_connection((host, port), timeout=SOON).close()
+    except ConnectionError:
+        return False
+    return True
+
+
 def _long_poll(url: str, asked: threading.Event) -> httpx.Response:
     """Ask for events; it has been sent, and answered by a server, when `asked` is set."""
     with httpx.Client(timeout=SOON * 2) as client:
@@ -84,6 +116,14 @@ def _long_poll(url: str, asked: threading.Event) -> httpx.Response:
             return client.get(f"{url}/events/subscribe", params=query)
         except httpx.TransportError:  # it came when the server listened no more
             return httpx.Response(204)
+
+
+def test_workers_of_a_server_keep_finished_jobs_as_long_as_it_says(tmp_path: Path) -> None:
+    settings = Server(data=str(tmp_path), keep_finished=100, keep_failed=200)
+    for worker in Serving(settings, Sources({}))._made_workers():
+        assert worker._retention == Retention(
+            finished=timedelta(seconds=100), failed=timedelta(seconds=200)
+        )
 
 
 def test_jobs_get_their_grace_and_are_released(tmp_path: Path) -> None:
@@ -199,6 +239,30 @@ def test_a_process_that_dies_is_replaced(tmp_path: Path) -> None:
         while first in now:
             now = _pids(url, 2)
         assert second in now
+        server.send(signal.SIGTERM)
+        assert server.wait() == 0
+
+
+def test_workers_of_a_process_that_died_are_off_the_list_when_it_was_replaced(
+    tmp_path: Path,
+) -> None:
+    with served(tmp_path, "--processes", "2", command=PROBE_SERVE) as (server, url):
+
+        def processes() -> set[int]:
+            answer = httpx.get(f"{url}/api/v1/workers", timeout=SOON)
+            return {one["pid"] for one in answer.json()["workers"]}
+
+        def until(holds: Callable[[set[int]], bool]) -> set[int]:
+            deadline = time.monotonic() + SOON
+            while not holds(found := processes()):
+                assert time.monotonic() < deadline, found
+                time.sleep(0.02)
+            return found
+
+        (killed,) = until(lambda found: len(found) == 1)
+        os.kill(killed, signal.SIGKILL)
+        server.wait_for("ended with code 137; starting it anew")
+        until(lambda found: len(found) == 1 and killed not in found)
         server.send(signal.SIGTERM)
         assert server.wait() == 0
 
@@ -322,10 +386,13 @@ def test_data_folder_that_is_a_file(tmp_path: Path) -> None:
         (["--host", "0.0.0.0"], "0.0.0.0 can be reached from elsewhere"),  # noqa: S104 - it is refused
         (["--host", "no host"], "cannot listen on no host"),
         (["--store", "http://localhost:8000"], "http://localhost:8000 is a server; try: --store"),
-        (["--port", "99999"], "port (from command line) is 99999: Expected `int` <= 65535"),
+        (
+            ["--port", "99999"],
+            "port (from command line) is 99999: must be an integer from 0 to 65,535",
+        ),
         (
             ["--log-format", "xml"],
-            "log_format (from command line) is 'xml': Expected one of text, json",
+            "log_format (from command line) is 'xml': must be one of json, text",
         ),
         (["--config", "none.toml"], "there is no file none.toml"),
     ],

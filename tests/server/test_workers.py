@@ -10,7 +10,7 @@ from tests.server.conftest import Api
 async def test_workers_are_listed_with_their_leases(
     api: Api, app: Penstock, clock: ManualClock
 ) -> None:
-    assert await api("GET", "/workers") == {"workers": []}
+    assert await api("GET", "/workers") == {"workers": [], "after": None}
     idle = WorkerInfo(
         name="idle", host="h", pid=7, queues=("q",), tags=("x",), concurrency=3, seen_at=clock.now
     )
@@ -47,3 +47,14 @@ async def test_worker_can_be_asked_to_drain(api: Api, app: Penstock, clock: Manu
     assert [one["draining"] for one in (await api("GET", "/workers"))["workers"]] == [True]
     assert await app.store.greet([info]) == ["a/b"]
     await api.refused("POST", "/workers/nobody/drain", status=404)
+
+
+async def test_workers_are_listed_in_pages(api: Api, app: Penstock, clock: ManualClock) -> None:
+    names = [f"w{n}" for n in range(5)]
+    await app.store.greet([WorkerInfo(name=name, host="h", seen_at=clock.now) for name in names])
+    page = await api("GET", "/workers", params={"limit": 3})
+    assert ([one["name"] for one in page["workers"]], page["after"]) == (names[:3], "w2")
+    page = await api("GET", "/workers", params={"limit": 3, "after": "w2"})
+    assert ([one["name"] for one in page["workers"]], page["after"]) == (names[3:], None)
+    page = await api("GET", "/workers", params={"name": "4"})
+    assert [one["name"] for one in page["workers"]] == ["w4"]

@@ -32,7 +32,9 @@ async def test_waiting_is_not_timed(app: Penstock, timings: dict[str, Timing]) -
 
 def test_errors_are_counted_and_raised(app: Penstock, timings: dict[str, Timing]) -> None:
     with pytest.raises(JobNotFound):
-        run_sync(app.enqueue_many([NewJob(task="t", payload="{}", after=(99,))]))  # type: ignore[arg-type] # an id that nobody has
+        run_sync(
+            app.enqueue_many([NewJob(task="t", payload="{}", after=(99,))])
+        )  # an id that nobody has
     assert (timings["add"].calls, timings["add"].errors) == (1, 1)
 
 

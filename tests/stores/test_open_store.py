@@ -38,3 +38,20 @@ def test_url_with_more_than_a_path_is_refused(tail: str, tmp_path: Path) -> None
 
 def test_system_clock_counts_microseconds() -> None:
     assert system_clock() > 1_700_000_000_000_000
+
+
+@pytest.mark.parametrize("scheme", ["sqlite", "journal"])
+def test_path_that_was_meant_to_be_absolute_is_refused(
+    scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three slashes name a path below the current directory, without a word."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigurationError, match=f"write {scheme}:////usr/jobs") as refused:
+        open_store(f"{scheme}:///usr/jobs")
+    assert f"the relative one {scheme}:///./usr/jobs" in str(refused.value)
+    assert str(tmp_path) in str(refused.value)
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "usr").mkdir()
+    for path in ("usr/jobs", "./usr/jobs", "jobs", f"{tmp_path}/other"):
+        drive(open_store(f"{scheme}:///{path}").close())
+    assert {one.name for one in tmp_path.iterdir()} >= {"usr", "jobs", "other"}

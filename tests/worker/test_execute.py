@@ -206,14 +206,16 @@ async def test_stored_arguments_that_do_not_fit_fail_for_good(app: Penstock, pay
 
 @pytest.mark.parametrize(
     "result",
-    [object(), 1j, "\ud800", nested(10_000), {(1, 2): object()}],
-    ids=["object", "complex", "surrogate", "deep", "key"],
+    [object(), 1j, "\ud800", {(1, 2): object()}, 10**5_000, {"a": float("nan")}, nested(200)],
+    ids=["object", "complex", "surrogate", "key", "digits", "nan", "deep"],
 )
-async def test_result_that_is_not_json_fails_for_good(app: Penstock, result: object) -> None:
+async def test_result_that_cannot_be_read_back_fails_for_good(
+    app: Penstock, result: object
+) -> None:
     """Running it again would repeat its effects for nothing."""
     job = await result_of(app, lambda: result)
     assert (job.state, job.attempt) == (State.FAILED, 1)
-    assert "result is not JSON" in (job.error or "")
+    assert "it ran, but its result" in (job.error or "")
     await goes_on(app)
 
 

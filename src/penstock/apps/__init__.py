@@ -3,6 +3,10 @@
 A module here offers `Settings`, a Struct whose fields are set in the section of its name, and
 `install(penstock, settings, data)`, which registers its tasks and returns an `Application`; `data`
 is the folder for what the server keeps.
+
+The names of its jobs begin with its own name, which `namespaces.NAMESPACES` reserves for its
+routes. Its handlers decode arguments into types that hold nothing a route would refuse: a job may
+have been put into the database by other means.
 """
 
 from collections.abc import Callable, Mapping, Sequence

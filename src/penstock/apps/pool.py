@@ -9,6 +9,7 @@ import asyncio
 import logging
 import os
 import signal
+import socket
 import sys
 import time
 from asyncio.subprocess import PIPE, Process
@@ -20,12 +21,14 @@ import msgspec
 
 from penstock import Penstock, PenstockError, Worker
 from penstock.apps.beside import beside
+from penstock.logs import child_environment, set_up_child_logging
 
 T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
 _GRACE = 30.0
+_LAST_WAIT = 5.0
 _LOOK_AGAIN = 5.0
 _PAUSE = 0.2
 _FIRST_REST, _LONGEST_REST = 0.1, 30.0
@@ -49,7 +52,11 @@ class Pool:
         told: msgspec.Struct,
         workers: int,
         is_needed: Callable[[], Awaitable[bool]],
+        *,
+        name: str,
     ) -> None:
+        """`name` is what the names of their workers begin with: see `worker_name`."""
+        self._name = name
         self._penstock = penstock
         self._module = module
         self._told = told
@@ -103,7 +110,7 @@ class Pool:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-c", begin),
             stdin=PIPE,
-            env={**dict.fromkeys(_THREADS, threads), **os.environ},
+            env={**dict.fromkeys(_THREADS, threads), **os.environ, **child_environment()},
         )
         self.processes[place] = process.pid
         try:
@@ -112,6 +119,15 @@ class Pool:
         finally:
             await _end(process)
             self.processes.pop(place, None)
+            await self._deregister(process.pid)
+
+    async def _deregister(self, pid: int) -> None:
+        """Take the worker of a process that has ended off the list: it may not have said so."""
+        try:
+            async with asyncio.timeout(_LAST_WAIT):
+                await self._penstock.store.dismiss([worker_name(self._name, pid)])
+        except (PenstockError, TimeoutError) as error:
+            _log.warning("the worker of process %d stays in the list: %s", pid, error)
 
     async def _tell(self, process: Process) -> None:
         if process.stdin is not None:
@@ -137,10 +153,15 @@ async def _end(process: Process) -> None:
 def told(kind: type[T]) -> T:
     """In such a process: what it was told. From then on it lets requests go first."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, which ends our input
+    set_up_child_logging()
     heard = msgspec.json.decode(sys.stdin.buffer.readline(), type=kind)
     os.nice(_POLITE)
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     return heard
+
+
+def worker_name(prefix: str, pid: int) -> str:
+    """Return the name of the worker in a process, which its supervisor knows as well."""
+    return f"{prefix}:{socket.gethostname()}:{pid}"
 
 
 def stop_at_the_end_of_input(worker: Worker) -> None:

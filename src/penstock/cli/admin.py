@@ -11,8 +11,9 @@ import click
 
 from penstock.admin import PORTION, Bulk, Progress
 from penstock.checks import MAX_PRIORITY
+from penstock.cli.exits import warn
 from penstock.cli.output import emit, jobs_of, plain, shown
-from penstock.cli.store import App, on_store, opened, reached
+from penstock.cli.store import JOB_ID, App, doubt_queue, on_store, opened, reached
 from penstock.core.job import JobId, JobQuery, Retention
 from penstock.core.lifecycle import FINAL, State
 from penstock.engine import Penstock, run_sync
@@ -84,7 +85,7 @@ _FILTERS = (
     click.option("--tag", "tags", multiple=True, help="Only jobs with any such tag."),
     click.option("--correlation", help="Only jobs of this batch."),
     click.option("--tenant", help="Only jobs of this tenant."),
-    click.option("--parent", type=click.IntRange(1, 2**63 - 1), help="Only children of this job."),
+    click.option("--parent", type=JOB_ID, metavar="ID", help="Only children of this job."),
     click.option("--error", metavar="TEXT", help="Only jobs with this text in their error."),
     click.option(
         "--text",
@@ -142,6 +143,9 @@ def change_all(run: Run, verb: str, choice: Choice, store: str, *, as_json: bool
         )
     with reached(store) as app:
         found = run_sync(run(app, choice.query, dry_run=True))
+        doubt = None if found.matched else doubt_choice(app, choice)
+        if doubt is not None:
+            warn(doubt, as_json=as_json)
         if choice.dry_run:
             report_bulk(found, f"Would {verb}", as_json=as_json, dry_run=True)
             return
@@ -152,6 +156,11 @@ def change_all(run: Run, verb: str, choice: Choice, store: str, *, as_json: bool
         with meter:
             done = run_sync(run(app, choice.query, dry_run=False, progress=meter.show))
     report_bulk(done, _past(verb), as_json=as_json)
+
+
+def doubt_choice(app: App, choice: Choice) -> str | None:
+    """Why no job may have matched: its queue does not exist."""
+    return None if choice.query.queue is None else doubt_queue(app, choice.query.queue)
 
 
 def _agreed(verb: str, n: int) -> bool:
@@ -178,7 +187,8 @@ def report_bulk(
 ) -> None:
     """Print what became of many jobs."""
     if as_json:
-        emit({**plain(done), "dry_run": dry_run})
+        counts = {name: n for name, n in plain(done).items() if name != "after"}
+        emit({**counts, "dry_run": dry_run})
         return
     rest = f"; {done.skipped:,} {skipped}" if done.skipped else ""
     click.echo(shown(f"{verb} {jobs_of(done.matched if dry_run else done.changed)}{rest}."))

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from penstock.cli.store import is_server
 from penstock.client.line import Line, line_to
 from penstock.client.wire import Request
 from penstock.config import Server, Sources
 from penstock.core.errors import ConfigurationError
 from penstock.engine import Penstock
+from penstock.http.problems import converted
 from penstock.server.installed import origin_of, store_url
 from penstock.worker.worker import Worker
 
@@ -73,9 +73,8 @@ class Local:
         from penstock.apps.indexing import shapes
         from penstock.apps.indexing.requests import index_parameters
 
-        request = msgspec.convert(body, shapes.IndexRequest)
-        asked = shapes.HowAsked(allow_external=True)  # who has a shell here may read it anyway
-        parameters = index_parameters(request, asked, self._parts.places)
+        request = converted(body, shapes.IndexRequest)
+        parameters = index_parameters(request, shapes.HowAsked(), self._parts.places)
         job = await self._parts.indexing.enqueue(parameters)
         return _plain(await self._parts.indexing.accepted(job))
 
@@ -93,7 +92,7 @@ class Local:
         """What is found here."""
         from penstock.apps.indexing import shapes
 
-        question = msgspec.convert(body, shapes.Question)
+        question = converted(body, shapes.Question)
         return _plain(await asyncio.to_thread(self._parts.searcher.search, question))
 
 
@@ -101,8 +100,7 @@ def open_backend(
     where: Mapping[str, str | None], *, working: bool
 ) -> AbstractAsyncContextManager[Backend]:
     """What the options `url`, `store` and `data` name; `working`, jobs are run there."""
-    store = where["store"]
-    url = where["url"] or (store if store and is_server(store) else None)
+    url = where["url"]
     return _remote(url) if url else _local(where["store"], where["data"], working=working)
 
 
@@ -129,9 +127,10 @@ async def _local(store: str | None, data: str | None, *, working: bool) -> Async
     server = sources.section("", Server, {"store": store, "data": data}).settings
     server = msgspec.structs.replace(server, apps=("indexing",))
     settings = sources.section("indexing", Settings).settings
-    origin = origin_of(server, sources)
+    # Whoever has a shell here may read those folders anyway.
+    allowing = msgspec.structs.replace(settings, allow_external_paths=True)
+    origin = origin_of(server, sources, indexing=allowing)
     async with Penstock(store_url(server), origin=origin) as app:
-        allowing = msgspec.structs.replace(settings, allow_external_paths=True)
         parts = assemble(app, allowing, Path(server.data))
         try:
             async with _working(app, parts) if working else contextlib.nullcontext():

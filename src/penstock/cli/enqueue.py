@@ -10,10 +10,12 @@ import msgspec
 
 from penstock.checks import MAX_PRIORITY
 from penstock.cli.output import emit
-from penstock.cli.store import complete_queues, on_store, parse_seconds, reached
+from penstock.cli.store import JOB_ID, complete_queues, on_store, parse_seconds, reached
 from penstock.cli.worker import load_app
+from penstock.core import jsontext
 from penstock.core.errors import InvalidJob, UnknownTask
 from penstock.core.job import NewJob
+from penstock.core.mismatch import mismatch
 from penstock.engine import run_sync
 from penstock.task import Options
 
@@ -33,7 +35,7 @@ def _parse_delay(ctx: click.Context, param: click.Parameter, value: str | None) 
 @click.option("--dedupe", help="Not again while a job with this dedupe key is unfinished.")
 @click.option("--tag", "tags", multiple=True, help="A tag; may be repeated.")
 @click.option("--tenant", help="Whose job it is, for fair shares.")
-@click.option("--after", type=int, multiple=True, metavar="ID", help="Wait for this job's end.")
+@click.option("--after", type=JOB_ID, multiple=True, metavar="ID", help="Wait for this job's end.")
 @click.option(
     "--app", "target", metavar="MODULE:APP", help="Check task and arguments against this app."
 )
@@ -57,7 +59,8 @@ def enqueue_job(
     values = _arguments(arguments, text)
     with reached(store) as app:
         if target is None:
-            new = NewJob(task=task, payload=msgspec.json.encode(values).decode(), **options)
+            payload = jsontext.encode(values, "args", jsontext.DEPTH_LIMIT + 1)
+            new = NewJob(task=task, payload=payload, **options)
         else:
             new = _checked(target, task, values, options)
         (job,) = run_sync(app.enqueue_many([new]))
@@ -82,7 +85,7 @@ def _arguments(pairs: Sequence[str], text: str | None) -> dict[str, Any]:
             raise click.UsageError(f"{pair!r} is not NAME=VALUE{hint}")
         try:
             values[name] = msgspec.json.decode(value)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, ValueError, RecursionError):
             values[name] = value
     return values
 
@@ -90,8 +93,9 @@ def _arguments(pairs: Sequence[str], text: str | None) -> dict[str, Any]:
 def _object(text: str) -> dict[str, Any]:
     try:
         return msgspec.json.decode(text, type=dict[str, Any])
-    except msgspec.MsgspecError as error:
-        raise InvalidJob(f"--args is not a JSON object: {error}") from error
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        reason = mismatch(error, dict[str, Any]).text.removeprefix("JSON is malformed: ")
+        raise InvalidJob(f"--args is not a JSON object: {reason}") from error
 
 
 def _checked(target: str, task: str, values: dict[str, Any], options: dict[str, Any]) -> NewJob:

@@ -13,7 +13,7 @@ import click
 import msgspec
 
 from penstock.cli.output import console, emit, shown
-from penstock.cli.store import is_server, json_option
+from penstock.cli.store import here_or_on_server
 from penstock.client.line import Line, line_to
 from penstock.client.wire import Request
 from penstock.config import Server, Sources
@@ -45,16 +45,7 @@ def entries_group() -> None:
     """Import and export entries, and rebuild their index."""
 
 
-def _where(command: Any) -> Any:
-    for option in (
-        click.option("--data", metavar="DIR", help="Without a server: the vectors lie here."),
-        click.option("--store", metavar="URL", help="Without a server: the store of the entries."),
-        click.option("--url", metavar="URL", help="The server; PENSTOCK_TOKEN is its token."),
-    ):
-        command = option(command)
-    return json_option(command)
-
-
+_where = here_or_on_server("Without a server: the vectors lie here.")
 _TYPE = click.option("--type", "entity_type", metavar="NAME", help="Of this type.")
 _CATEGORY = click.option("--category", "category_code", metavar="CODE", help="Of this category.")
 _FORMAT = click.option("--format", "kind", type=_FORMATS, help="As its name says, unless given.")
@@ -90,7 +81,7 @@ def import_file(
     try:
         kind = kind or format_of(file.name)
         with _bar(as_json=as_json) as progress, file.open("rb") as opened:
-            if url := _server(where):
+            if url := where["url"]:
                 report = _import_there(url, opened, {**options, "format": kind}, progress)
             else:
                 report = _import_here(where, opened, kind, options, progress)
@@ -135,7 +126,7 @@ def export_file(*, file: Path, kind: str | None, as_json: bool, **given: Any) ->
 def rebuild_index(*, embedder: str, as_json: bool, **where: str | None) -> None:
     """Embed all entries with another embedder; searches go on with the one in use until then."""
     with _bar(as_json=as_json) as progress:
-        if url := _server(where):
+        if url := where["url"]:
             with _line(url) as line:
                 started = Request(
                     "POST", "/api/v1/operations/rebuild", body={"payload": {"embedder": embedder}}
@@ -153,12 +144,6 @@ def rebuild_index(*, embedder: str, as_json: bool, **where: str | None) -> None:
 
 
 # There
-
-
-def _server(where: Body) -> str | None:
-    store = where["store"]
-    url: str | None = where["url"] or (store if store and is_server(store) else None)
-    return url
 
 
 @contextmanager
@@ -199,7 +184,7 @@ def _followed(line: Line, started: Body, progress: Progress) -> Body:
 
 def _export(file: IO[bytes], kind: str, given: Body, progress: Progress) -> None:
     chosen = {name: given[name] for name in ("entity_type", "category_code") if given[name]}
-    if url := _server(given):
+    if url := given["url"]:
         params = {**chosen, "format": kind}
         with _line(url) as line:
             asked = Request("GET", "/api/v1/entries/export", params=params, patience=_PATIENCE)

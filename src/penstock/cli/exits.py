@@ -21,6 +21,7 @@ from penstock.core.errors import (
     TokenNotFound,
     UnknownTask,
 )
+from penstock.core.redaction import redacted_within
 
 
 class QueueNotFound(PenstockError, LookupError):
@@ -67,7 +68,7 @@ class Exit(IntEnum):
     @classmethod
     def of(cls, error: BaseException) -> "Exit":
         """The code for an error: that of the nearest class in the table."""
-        if isinstance(error, click.UsageError):
+        if isinstance(error, click.UsageError) or _is_about_a_file(error):
             return cls.USAGE
         if isinstance(error, click.Abort | KeyboardInterrupt):
             return cls.INTERRUPTED
@@ -79,18 +80,36 @@ def report(error: BaseException, *, as_json: bool) -> None:
     """Say on stderr what happened, and what to try next as far as the error's notes know it."""
     if isinstance(error, click.Abort | KeyboardInterrupt):
         error = KeyboardInterrupt("interrupted")
+    elif _is_about_a_file(error):
+        assert isinstance(error, OSError)  # noqa: S101 - as just seen
+        error = click.UsageError(f"{error.filename!s:.200} cannot be used: {error.strerror}")
     elif not as_json and not isinstance(error, PenstockError | click.ClickException):
-        traceback.print_exception(error)
+        text = "".join(traceback.format_exception(error))
+        click.echo(redacted_within(text), err=True, nl=False)
         return
     message = error.format_message() if isinstance(error, click.ClickException) else str(error)
-    message = " ".join(message.split()).removesuffix(".")
+    message = redacted_within(" ".join(message.split()).removesuffix("."))
     step = _next_step(error)
     if as_json:
         kind = type(error).__name__
         fields = {"error": message, "type": kind, **({"try": step} if step else {})}
         click.echo(json.dumps(fields), err=True)
     else:
-        click.echo(f"penstock: {message}" + (f"; try: {step}" if step else ""), err=True)
+        end = " " if message.endswith("?") else "; "
+        click.echo(f"penstock: {message}" + (f"{end}try: {step}" if step else ""), err=True)
+
+
+def warn(text: str, *, as_json: bool) -> None:
+    """Say on stderr what is probably not meant, although it was done."""
+    if as_json:
+        click.echo(json.dumps({"warning": text}), err=True)
+    else:
+        click.echo(f"penstock: warning: {text}", err=True)
+
+
+def _is_about_a_file(error: BaseException) -> bool:
+    """Whether the system refused a file that was named, for whatever reason."""
+    return isinstance(error, OSError) and error.filename is not None and bool(error.strerror)
 
 
 def _next_step(error: BaseException) -> str | None:

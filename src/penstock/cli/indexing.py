@@ -11,7 +11,7 @@ import click
 from penstock.cli.backends import Backend, Body, Local, Remote, open_backend
 from penstock.cli.exits import report
 from penstock.cli.output import console, emit, shown, span
-from penstock.cli.store import json_option
+from penstock.cli.store import here_or_on_server
 from penstock.core.errors import ConfigurationError, PenstockError
 from penstock.http.problems import Problem
 
@@ -25,20 +25,14 @@ class IndexingFailed(PenstockError):
 
 
 def _where(command: Any) -> Any:
-    for option in (
-        click.option(
-            "--collection",
-            metavar="NAME",
-            default="default",
-            show_default=True,
-            help="Where the chunks are.",
-        ),
-        click.option("--data", metavar="DIR", help="Without a server: what is indexed lies here."),
-        click.option("--store", metavar="URL", help="Without a server: the store of the jobs."),
-        click.option("--url", metavar="URL", help="The server; PENSTOCK_TOKEN is its token."),
-    ):
-        command = option(command)
-    return json_option(command)
+    collection = click.option(
+        "--collection",
+        metavar="NAME",
+        default="default",
+        show_default=True,
+        help="Where the chunks are.",
+    )
+    return here_or_on_server("Without a server: what is indexed lies here.")(collection(command))
 
 
 @click.command("index")

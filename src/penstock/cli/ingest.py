@@ -10,7 +10,7 @@ import click
 
 from penstock.cli.ingesting import Backend, Body, Remote, open_backend
 from penstock.cli.output import emit, shown
-from penstock.cli.store import json_option
+from penstock.cli.store import here_or_on_server
 from penstock.core.errors import ConfigurationError, PenstockError
 from penstock.http.problems import Problem
 
@@ -21,14 +21,7 @@ class IngestionFailed(PenstockError):
     """An item did not come to a good end."""
 
 
-def _where(command: Any) -> Any:
-    for option in (
-        click.option("--data", metavar="DIR", help="Without a server: what is ingested lies here."),
-        click.option("--store", metavar="URL", help="Without a server: the store of the items."),
-        click.option("--url", metavar="URL", help="The server; PENSTOCK_TOKEN is its token."),
-    ):
-        command = option(command)
-    return json_option(command)
+_where = here_or_on_server("Without a server: what is ingested lies here.")
 
 
 def _whose(command: Any) -> Any:
@@ -269,7 +262,11 @@ def _add(item_type: str, op: str, payload: Body, options: Body) -> None:
     async def run(backend: Backend) -> None:
         accepted = await backend.add(item)
         if not wait and isinstance(backend, Remote):
-            _tell(accepted, f"item {accepted['queue_id']} is queued", as_json=as_json)
+            _tell(
+                accepted,
+                f"item {accepted['queue_id']} is queued as job {accepted['job_id']}",
+                as_json=as_json,
+            )
             return
         found = await backend.finished(accepted)
         if found["status"] == "failed":
@@ -288,7 +285,8 @@ def _why(item: Body) -> str:
 
 def _came_to(item: Body) -> str:
     if item["status"] != "done":
-        return f"item {item['queue_id']} is {item['status']}: {item['explanation']}"
+        name = f"item {item['queue_id']} (job {item['job_id']})"
+        return f"{name} is {item['status']}: {item['explanation']}"
     result = dict(item["result"] or {})
     passed_by = result.pop("passed_by", {})
     examples = result.pop("examples", [])

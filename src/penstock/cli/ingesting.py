@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from penstock.cli.store import is_server
 from penstock.client.line import Line, line_to
 from penstock.client.wire import Request
 from penstock.config import Server, Sources
 from penstock.core.errors import ConfigurationError
 from penstock.engine import Penstock
+from penstock.http.problems import converted
 from penstock.server.installed import store_url
 from penstock.worker.worker import Worker
 
@@ -112,23 +112,21 @@ class Local:
         from penstock.apps.ingest import shapes
         from penstock.apps.ingest.searching import search
 
-        asked = msgspec.convert(question, shapes.IngestQuestion)
+        asked = converted(question, shapes.IngestQuestion)
         return plain(await asyncio.to_thread(search, self._parts.shelves, asked))
 
 
 @asynccontextmanager
 async def open_backend(where: Mapping[str, str | None]) -> AsyncIterator[Backend]:
     """What the options `url`, `store` and `data` name."""
-    store = where["store"]
-    url = where["url"] or (store if store and is_server(store) else None)
-    if url:
+    if url := where["url"]:
         line = line_to(url, None, retries=3, timeout=60, blocking=False)
         try:
             yield Remote(line)
         finally:
             await line.close()
         return
-    async with _local(store, where["data"]) as local:
+    async with _local(where["store"], where["data"]) as local:
         yield local
 
 

@@ -9,10 +9,11 @@ import click
 from msgspec.structs import replace
 
 from penstock.admin import Bulk
-from penstock.cli.admin import Choice, change_all, choosing
-from penstock.cli.exits import Exit, report
+from penstock.cli.admin import Choice, change_all, choosing, doubt_choice
+from penstock.cli.exits import Exit, report, warn
 from penstock.cli.output import (
     Column,
+    concealed,
     decoded,
     emit,
     is_narrow,
@@ -24,7 +25,7 @@ from penstock.cli.output import (
     when,
     wrapped,
 )
-from penstock.cli.store import App, on_store, reached, suggest
+from penstock.cli.store import JOB_ID, App, on_store, reached, suggest
 from penstock.cli.watch import watch
 from penstock.core.errors import PenstockError, TransitionRefused
 from penstock.core.job import DEFAULT_QUEUE, Job, JobId, JobQuery, LogEntry, headline
@@ -33,7 +34,6 @@ from penstock.core.note import LINES_KEPT, Line, Progress
 from penstock.engine import Penstock, run_sync
 from penstock.explaining import Explanation
 
-JOB_ID = click.IntRange(1, 2**63 - 1)
 # Entries of one job's log that are shown: a job that is snoozed for ever has many.
 _LOG_LIMIT = 1_000
 _LINES_SHOWN = 10
@@ -116,7 +116,10 @@ def list_jobs(
     with reached(store) as app:
         if live:
             watch(app, query)
-        found = run_sync(app.find(query))
+        found = [job for job in run_sync(app.find(query)) if app.secrets.lets_find(job, query)]
+        doubt = None if found else doubt_choice(app, choice)
+    if doubt is not None:
+        warn(doubt, as_json=as_json)
     page, more = found[:limit], len(found) > limit
     if as_json:
         emit({"jobs": page, "after": page[-1].id if more else None})
@@ -172,7 +175,8 @@ def show_job(job_id: int, most: int, store: str, *, as_json: bool) -> None:
         job = run_sync(app.get(job_id))
         explanation = run_sync(app.explain(job_id))
         progress = run_sync(app.progress(job_id))
-        checkpoint = run_sync(app.checkpoint(job_id)) if isinstance(app, Penstock) else None
+        saved = run_sync(app.checkpoint(job_id)) if isinstance(app, Penstock) else None
+        checkpoint = concealed(saved)
         lines = run_sync(app.lines(job_id, limit=LINES_KEPT))
         log = run_sync(app.log(job_id, limit=_LOG_LIMIT))
     shown_lines = lines[len(lines) - min(most, len(lines)) :]

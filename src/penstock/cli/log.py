@@ -6,9 +6,8 @@ from datetime import UTC, datetime
 import click
 import msgspec
 
-from penstock.cli.jobs import JOB_ID
 from penstock.cli.output import Column, emit, plain, show_table, shown, span
-from penstock.cli.store import App, on_store, reached
+from penstock.cli.store import JOB_ID, App, on_store, reached
 from penstock.client.remote import RemotePenstock
 from penstock.core.job import LogEntry, headline
 from penstock.engine import run_sync

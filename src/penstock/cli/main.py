@@ -63,8 +63,8 @@ class Cli(click.Group):
 def cli(context: click.Context) -> None:
     """Run workers, look at jobs and queues, and steer them.
 
-    All commands but `worker`, `migrate` and `completion` work on the store that --store or
-    PENSTOCK_STORE names.
+    All commands but `worker`, `migrate` and `completion` work on the store or server that --store
+    or --url names, else PENSTOCK_STORE or PENSTOCK_URL.
     """
     if context.invoked_subcommand is None:
         click.echo(context.get_help())

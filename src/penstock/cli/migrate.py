@@ -10,6 +10,7 @@ import click
 from penstock.cli.output import emit, jobs_of, plain, shown
 from penstock.cli.store import json_option, opened
 from penstock.core.errors import ConfigurationError, StoreMissing
+from penstock.core.redaction import redacted
 from penstock.engine import Penstock, run_sync
 from penstock.migration import Moved, migrate, survey
 
@@ -31,7 +32,9 @@ def migrate_store(*, source: str, target: str, dry_run: bool, as_json: bool) -> 
     """
     for url in (source, target):
         if url.startswith("memory:"):
-            raise ConfigurationError(f"{url} is gone with its process; name a store that stays")
+            raise ConfigurationError(
+                f"{redacted(url)} is gone with its process; name a store that stays"
+            )
     with opened(source) as app:
         if dry_run:
             with _there(target) as other:

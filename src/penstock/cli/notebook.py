@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from penstock.cli.output import Column, emit, show_table, shown, when
-from penstock.cli.store import json_option
+from penstock.cli.store import on_server
 from penstock.client.line import Line, line_to
 from penstock.client.stream import frames
 from penstock.client.wire import Request
@@ -21,31 +21,23 @@ from penstock.engine import run_sync
 F = TypeVar("F", bound=Callable[..., Any])
 Body = dict[str, Any]
 
-_SERVER = "http://127.0.0.1:8000"
 _PATIENCE = 60.0
 _NOTEBOOKS = "/api/v1/notebooks"
 _EVENTS = "/api/v1/events"
 _PAGE = 1_000
 _SHORT = 10
+_SOME = 3
+_ALL = 20
 _FINAL = frozenset({State.DONE, State.FAILED, State.CANCELLED})
 _LATE = frozenset({408})
 """An operation that has not ended in time is answered so, with how it stands."""
 
 
+_on_server = on_server("http://127.0.0.1:8000")
+
+
 class NotebookRefused(PenstockError):
     """An operation on a notebook did not come to a good end."""
-
-
-def on_server(command: F) -> F:
-    """Give a command the options `--url` and `--json`."""
-    url = click.option(
-        "--url",
-        metavar="URL",
-        default=_SERVER,
-        show_default=True,
-        help="The server; PENSTOCK_TOKEN is its token.",
-    )
-    return url(json_option(command))
 
 
 notebook_argument = click.argument("notebook")
@@ -64,19 +56,29 @@ def notebook() -> None:
 @click.argument("name")
 @click.option("--path", metavar="DIR", help="A folder that is there.  [default: a new one]")
 @click.option("--git/--no-git", default=True, help="Whether its history is kept in git.")
-@on_server
-def add(*, name: str, path: str | None, git: bool, url: str, as_json: bool) -> None:
+@click.option(
+    "--join",
+    is_flag=True,
+    help="Commit into the repository that the folder is, or lies in.  [default: its own]",
+)
+@_on_server
+def add(*, name: str, path: str | None, git: bool, join: bool, url: str, as_json: bool) -> None:
     """Register a folder of the server as the notebook NAME."""
     body = {"name": name, "git": git, **({"path": path} if path else {})}
+    if join:
+        body["repository"] = "join"
     with _asking(url) as ask:
         made = ask("POST", _NOTEBOOKS, body=body)
-    _tell(made, f"Added notebook {made['name']}: {made['path']}", as_json=as_json)
+    told = f"Added notebook {made['name']}: {made['path']}"
+    if _is_joined(made):
+        told += f"\nIts history is in the repository {made['repository']['path']}, which it joins."
+    _tell(made, told, as_json=as_json)
 
 
 @notebook.command("list")
 @click.argument("notebook", required=False)
 @click.option("--prefix", metavar="TEXT", default="", help="Only paths that begin so.")
-@on_server
+@_on_server
 def list_all(*, notebook: str | None, prefix: str, url: str, as_json: bool) -> None:
     """List notebooks, or the files of NOTEBOOK."""
     with _asking(url) as ask:
@@ -94,12 +96,32 @@ def list_all(*, notebook: str | None, prefix: str, url: str, as_json: bool) -> N
         _print_files(found)
 
 
+@notebook.command("show")
+@notebook_argument
+@_on_server
+def show(*, notebook: str, url: str, as_json: bool) -> None:
+    """Show NOTEBOOK: where it is, its repository, and what is not committed and why."""
+    with _asking(url) as ask:
+        found = ask("GET", _at(notebook))
+    if as_json:
+        emit(found)
+        return
+    lines = {"notebook": f"{found['name']} ({found['id']})", "path": found["path"]}
+    lines["git"] = _history(found)
+    if repository := found.get("repository"):
+        lines["repository"] = repository["path"]
+    lines["watched"] = found["watch_problem"] or ("yes" if found["watched"] else "no")
+    for label, value in lines.items():
+        click.echo(shown(f"{label:<12}{value}"))
+    _print_problems([found], _ALL)
+
+
 @notebook.command("write")
 @notebook_argument
 @path_argument
 @click.argument("file", type=click.File("rb"), default="-")
 @version_option
-@on_server
+@_on_server
 def write(
     *, notebook: str, path: str, file: BinaryIO, version: int | None, url: str, as_json: bool
 ) -> None:
@@ -117,7 +139,7 @@ def write(
 @notebook_argument
 @click.argument("source")
 @click.argument("target")
-@on_server
+@_on_server
 def move(*, notebook: str, source: str, target: str, url: str, as_json: bool) -> None:
     """Move the file or folder SOURCE of NOTEBOOK to TARGET."""
     with _asking(url) as ask:
@@ -133,7 +155,7 @@ def move(*, notebook: str, source: str, target: str, url: str, as_json: bool) ->
 @path_argument
 @click.option("-r", "--recursive", is_flag=True, help="Also a folder, with all that is in it.")
 @version_option
-@on_server
+@_on_server
 def remove(
     *, notebook: str, path: str, recursive: bool, version: int | None, url: str, as_json: bool
 ) -> None:
@@ -154,7 +176,7 @@ def remove(
 @click.option(
     "-n", "--limit", type=click.IntRange(1, 1_000), default=20, show_default=True, help="At most."
 )
-@on_server
+@_on_server
 def show_history(*, notebook: str, path: str | None, limit: int, url: str, as_json: bool) -> None:
     """Show the commits of NOTEBOOK, or of its file PATH, also from before it was moved."""
     with _asking(url) as ask:
@@ -175,18 +197,21 @@ def show_history(*, notebook: str, path: str | None, limit: int, url: str, as_js
 
 @notebook.command("commit")
 @click.argument("notebook", required=False)
-@on_server
+@_on_server
 def commit(*, notebook: str | None, url: str, as_json: bool) -> None:
     """Commit what has changed in NOTEBOOK, or in all, without waiting for its time."""
     body = _given(notebook=notebook)
     with _asking(url) as ask:
         made = ask("POST", f"{_EVENTS}/commit", body=body, sync=True)
+        found = [ask("GET", _at(notebook))] if notebook else ask("GET", _NOTEBOOKS)["notebooks"]
     _tell(made, f"Committed {notebook or 'all notebooks'}.", as_json=as_json)
+    if not as_json:
+        _print_problems(found, _SOME)
 
 
 @notebook.command("watch")
 @notebook_argument
-@on_server
+@_on_server
 def watch(*, notebook: str, url: str, as_json: bool) -> None:
     """Show what is done to NOTEBOOK, by whomever, until Ctrl-C."""
     with _asking(url) as ask:
@@ -303,10 +328,39 @@ def _tell(document: Body, text: str, *, as_json: bool) -> None:
 
 def _print_notebooks(found: list[Body]) -> None:
     columns = [Column("id", right=True), Column("name"), Column("git"), Column("path", bends=True)]
-    rows = [
-        [str(one["id"]), one["name"], "yes" if one["git"] else "no", one["path"]] for one in found
-    ]
+    rows = [[str(one["id"]), one["name"], _history(one), one["path"]] for one in found]
     show_table(columns, rows)
+    for one in found:
+        if one.get("git_problem") or one.get("held_count"):
+            left_out = one["held_count"]
+            problem = one.get("git_problem") or (
+                f"{left_out:,} path{'' if left_out == 1 else 's'} left out of commits"
+            )
+            click.echo(shown(f"{one['name']}: {problem} (penstock notebook show {one['name']})"))
+
+
+def _is_joined(notebook: Body) -> bool:
+    repository = notebook.get("repository")
+    return repository is not None and repository["kind"] == "joined"
+
+
+def _history(notebook: Body) -> str:
+    """Whether a notebook has a history: not where there is no repository."""
+    if not notebook["git"]:
+        return "missing" if notebook.get("git_problem") else "no"
+    return "joined" if _is_joined(notebook) else "yes"
+
+
+def _print_problems(found: list[Body], limit: int) -> None:
+    """Print why notebooks are not committed, and which paths are not."""
+    for one in found:
+        if problem := one.get("git_problem"):
+            click.echo(shown(f"{one['name']} is not committed: {problem}"))
+        told = one.get("held", [])[:limit]
+        for held in told:
+            click.echo(shown(f"{one['name']}: {held['path']} is not committed: {held['reason']}"))
+        if (more := one.get("held_count", 0) - len(told)) > 0:
+            click.echo(shown(f"{one['name']}: {more:,} more not committed"))
 
 
 def _print_files(found: list[Body]) -> None:

@@ -14,7 +14,10 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import click
 import msgspec
 
+from penstock.core import jsontext
+from penstock.core.errors import Unreadable
 from penstock.core.job import Job
+from penstock.core.secrets import Secrets
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -24,6 +27,8 @@ _PIPE_WIDTH = 1_000
 _GAP = 2
 _NARROWEST = 8
 _NARROW = 80
+_DEPTH = jsontext.DEPTH_LIMIT + 1
+_SECRETS = "penstock.secrets"
 
 STYLES = {
     "pending": "yellow",
@@ -86,11 +91,23 @@ def _job_fields(job: Job) -> dict[str, Any]:
 
 
 def decoded(text: str | None) -> Any:
-    """The value of a JSON text; the text itself if it is none."""
+    """The value of a JSON text; what is wrong with it if it cannot be read."""
     try:
-        return None if text is None else json.loads(text)
-    except ValueError:
-        return text
+        return None if text is None else concealed(jsontext.read(text, "", _DEPTH))
+    except Unreadable as error:
+        return f"unreadable: {error.reason}"
+
+
+def conceal(secrets: Secrets) -> None:
+    """Show no more, in the current command, than these let through."""
+    click.get_current_context().meta[_SECRETS] = secrets
+
+
+def concealed(value: Any) -> Any:
+    """A decoded value as it may be shown; from a server, it comes so already."""
+    context = click.get_current_context(silent=True)
+    secrets: Secrets | None = None if context is None else context.meta.get(_SECRETS)
+    return value if secrets is None else secrets.hidden(value)
 
 
 # Text

@@ -26,10 +26,16 @@ _PAUSE = 1.0
 
 
 class Told:
-    """What a child knows of its parent: its number, whom to tell that it is ready, its lifeline."""
+    """What a child knows of its parent: its number, whom to tell that it is ready, its lifeline.
 
-    def __init__(self, number: int, ready: int, lifeline: int) -> None:
+    `replaces` is the process that had its number before, and is dead.
+    """
+
+    def __init__(
+        self, number: int, ready: int, lifeline: int, *, replaces: int | None = None
+    ) -> None:
         self.number = number
+        self.replaces = replaces
         self.lifeline = lifeline
         self._ready = ready
 
@@ -41,13 +47,25 @@ class Told:
 
 
 class Processes:
-    """So many processes that all run `work`; the first signal stops them gracefully."""
+    """So many processes that all run `work`; the first signal stops them gracefully.
 
-    def __init__(self, work: Callable[[Told], None], count: int, *, as_json: bool) -> None:
+    Then `stop_listening` is called in the parent: while it held the socket, new connections would
+    wait for an answer that nobody gives, instead of being refused.
+    """
+
+    def __init__(
+        self,
+        work: Callable[[Told], None],
+        count: int,
+        *,
+        stop_listening: Callable[[], None],
+        as_json: bool,
+    ) -> None:
         if not hasattr(os, "fork"):
             raise ConfigurationError("this system cannot fork: it serves with --processes 1 only")
         self._work = work
         self._count = count
+        self._stop_listening = stop_listening
         self._as_json = as_json
         self._children: dict[int, tuple[int, float]] = {}  # pid: number, and when it began
         self._stopped_by: list[int] = []
@@ -71,13 +89,14 @@ class Processes:
     def _handle(self, number: int, _frame: FrameType | None) -> None:
         self._stopped_by.append(number)
         self._tell(number)
+        self._stop_listening()
 
     def _tell(self, number: int) -> None:
         for pid in list(self._children):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
 
-    def _start(self, number: int) -> int:
+    def _start(self, number: int, replaces: int | None = None) -> int:
         """Fork a child; where it says that it is ready."""
         hears, says = os.pipe()
         # No signal may come between the fork and the moment when both know who they are.
@@ -87,7 +106,7 @@ class Processes:
         if pid == 0:
             os.close(hears)
             os.close(self._own_end)
-            self._become(Told(number, says, self._lifeline))
+            self._become(Told(number, says, self._lifeline, replaces=replaces))
         self._children[pid] = (number, time.monotonic())
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         os.close(says)
@@ -110,7 +129,7 @@ class Processes:
     def _supervise(self) -> int:
         codes: list[int] = []
         while self._children:
-            number, lived, code = self._wait()
+            pid, number, lived, code = self._wait()
             if self._stopped_by:
                 codes.append(code)
                 continue
@@ -120,7 +139,7 @@ class Processes:
             if lived < _SHORT_LIFE:
                 time.sleep(_PAUSE)
             if not self._stopped_by:
-                os.close(self._start(number))
+                os.close(self._start(number, replaces=pid))
         return self._code(codes)
 
     def _code(self, codes: list[int]) -> int:
@@ -129,14 +148,14 @@ class Processes:
         return 128 + self._stopped_by[1] if worst and len(self._stopped_by) > 1 else worst
 
     def _wait_for_all(self) -> list[int]:
-        return [self._wait()[2] for _ in list(self._children)]
+        return [self._wait()[-1] for _ in list(self._children)]
 
-    def _wait(self) -> tuple[int, float, int]:
-        """The number of the next child to end, how long it lived, and its exit code."""
+    def _wait(self) -> tuple[int, int, float, int]:
+        """The next child to end, its number, how long it lived, and its exit code."""
         pid, status = os.waitpid(-1, 0)
         number, began = self._children.pop(pid)
         code = os.waitstatus_to_exitcode(status)
-        return number, time.monotonic() - began, 128 - code if code < 0 else code
+        return pid, number, time.monotonic() - began, 128 - code if code < 0 else code
 
 
 def _read(told: int) -> bool:

@@ -9,10 +9,21 @@ import click
 import msgspec
 
 from penstock.cli.admin import parse_age
-from penstock.cli.exits import Exit, QueueNotFound
+from penstock.cli.exits import Exit, QueueNotFound, warn
 from penstock.cli.output import Column, emit, jobs_of, number, show_table, shown, span
-from penstock.cli.store import App, on_store, opened, parse_seconds, reached, suggest
-from penstock.core.job import Ages, Counts, Queue
+from penstock.cli.store import (
+    App,
+    did_you_mean,
+    doubt_queue,
+    on_store,
+    opened,
+    parse_seconds,
+    queue_exists,
+    reached,
+    some_queues,
+    suggest,
+)
+from penstock.core.job import Ages, Queue, QueueQuery, QueueStatus
 from penstock.core.lifecycle import State, Waiting
 from penstock.core.limits import MOST_QUEUES, Limit
 from penstock.core.seal import describe
@@ -21,6 +32,7 @@ from penstock.queues import Drained
 
 queue_argument = click.argument("queue")
 _MAX_LIMIT = 10**12
+_SHOWN = 100
 _NUMBERS = ("max_pending", "concurrency")
 _PENDING = State.PENDING
 _RARE = (Waiting.SCHEDULED, Waiting.BLOCKED, State.CANCELLED, State.SUPERSEDED)
@@ -57,22 +69,36 @@ def _parse_ages(
 
 
 @click.command("status")
+@click.option("--name", metavar="TEXT", help="Only queues with this text in their name.")
+@click.option("--after", metavar="QUEUE", help="Only queues behind this one, by name.")
+@click.option(
+    "--limit",
+    type=click.IntRange(1),
+    help=f"At most so many queues. A table has {_SHOWN} unless told otherwise, JSON has all.",
+)
 @on_store
-def show_status(*, store: str, as_json: bool) -> None:
+def show_status(
+    *, name: str | None, after: str | None, limit: int | None, store: str, as_json: bool
+) -> None:
     """Count the jobs of each queue by state, and the workers.
 
     Pending jobs are also counted by what they wait for: ready for a worker, scheduled for later,
     or blocked by an earlier job of their key.
     """
+    if limit is None and not as_json:
+        limit = _SHOWN
+    one_more = None if limit is None else limit + 1
+    query = QueueQuery(contains=name, after=after, limit=one_more)
     with reached(store) as app:
-        queues = run_sync(app.queues())
-        counts = run_sync(app.count())
+        found = run_sync(app.queue_statuses(query))
+        more = limit is not None and len(found) > limit
+        total = run_sync(app.overall()).queues if more else len(found)
         limits = run_sync(app.limits()) if isinstance(app, Penstock) else None
         workers = run_sync(app.workers())
         seal = run_sync(app.store.sealed()) if isinstance(app, Penstock) else None
     silent = sum(worker.is_silent(datetime.now(UTC)) for worker in workers)
     alive = len(workers) - silent
-    summaries = [_summary(queue, counts) for queue in queues]
+    summaries = [_summary(status) for status in found[:limit]]
     if as_json:
         counted = {"alive": alive, "silent": silent}
         sealed = None if seal is None else {"passage": seal.passage, "place": seal.place}
@@ -86,12 +112,16 @@ def show_status(*, store: str, as_json: bool) -> None:
             }
         )
         return
-    if queues:
+    if summaries:
         _print_status(summaries)
-    else:
+    elif name is None and after is None:
         click.echo("No queue has held a job yet.")
-    for limit in limits or ():
-        click.echo(shown(_limit_text(limit)))
+    else:
+        click.echo("No queue is called so.")
+    if more:
+        click.echo(_more_text(summaries[-1]["name"], len(summaries), total, name))
+    for held in limits or ():
+        click.echo(shown(_limit_text(held)))
     click.echo(_workers_text(alive, silent))
     if seal is not None:
         text = describe(seal)
@@ -112,11 +142,16 @@ def _limit_text(limit: Limit) -> str:
     return f"Of {what}, at most {limit.concurrency:,} run at a time."
 
 
-def _summary(queue: Queue, counts: Counts) -> dict[str, Any]:
+def _more_text(last: str, shown_here: int, total: int, name: str | None) -> str:
+    narrowed = f" --name {shlex.quote(name)}" if name else ""
+    on = suggest(f"status{narrowed} --after {shlex.quote(last)}")
+    search = "" if name else " To search by name: --name TEXT."
+    return shown(f"{shown_here:,} queues of {total:,}; for the next ones: {on}.{search}")
+
+
+def _summary(status: QueueStatus) -> dict[str, Any]:
     """A queue with its counts by state, and of the pending by what they wait for."""
-    own = {
-        (state, waiting): n for (name, state, waiting), n in counts.items() if name == queue.name
-    }
+    queue = status.queue
     return {
         "name": queue.name,
         "paused": queue.paused,
@@ -125,11 +160,8 @@ def _summary(queue: Queue, counts: Counts) -> dict[str, Any]:
         "concurrency": queue.concurrency,
         "rate": queue.rate,
         "promote_after": queue.promote_after,
-        "states": {
-            state.value: sum(n for (found, _), n in own.items() if found is state)
-            for state in State
-        },
-        "waiting": {waiting.value: own.get((State.PENDING, waiting), 0) for waiting in Waiting},
+        "states": {state.value: n for state, n in status.states.items()},
+        "waiting": {waiting.value: n for waiting, n in status.waiting.items()},
     }
 
 
@@ -189,14 +221,14 @@ def pause_queue(*, queue: str, duration: timedelta | None, store: str, as_json: 
     a new end.
     """
     with reached(store) as app:
-        known = _is_known(app, queue)
+        unknown = doubt_queue(app, queue)
         paused = run_sync(app.pause(queue, duration=duration))
     until = "" if duration is None or paused.paused_until is None else f" for {span(duration)}"
     _print_queue(
         paused,
         f"is paused{until}; to go on: {suggest(f'resume {shlex.quote(queue)}')}",
         as_json=as_json,
-        known=known,
+        warning=unknown,
     )
 
 
@@ -242,9 +274,9 @@ def limit_queue(*, queue: str, store: str, as_json: bool, **limits: Any) -> None
     if all(value is msgspec.UNSET for value in limits.values()):
         raise click.UsageError("Name a limit: how many may be pending, or an option.")
     with reached(store) as app:
-        known = _is_known(app, queue)
+        unknown = doubt_queue(app, queue)
         limited = run_sync(app.limit(queue, **limits))
-    _print_queue(limited, _limits_text(limited), as_json=as_json, known=known)
+    _print_queue(limited, _limits_text(limited), as_json=as_json, warning=unknown)
 
 
 def _ages_text(ages: Ages) -> str:
@@ -264,13 +296,13 @@ def _limits_text(queue: Queue) -> str:
     return f"{', '.join(parts)}." if parts else "has no limit."
 
 
-def _print_queue(queue: Queue, text: str, *, as_json: bool, known: bool = True) -> None:
+def _print_queue(queue: Queue, text: str, *, as_json: bool, warning: str | None = None) -> None:
     if as_json:
         emit(queue)
-        return
-    click.echo(shown(f"Queue {queue.name} {text}"))
-    if not known:  # allowed, and a likely slip of the fingers
-        click.echo(shown(f"No job has ever been in {queue.name}; is that its name?"), err=True)
+    else:
+        click.echo(shown(f"Queue {queue.name} {text}"))
+    if warning is not None:
+        warn(warning, as_json=as_json)
 
 
 @click.command("remove")
@@ -284,7 +316,7 @@ def remove_queue(*, queue: str, store: str, as_json: bool) -> None:
     with reached(store) as app:
         require_queue(app, queue)
         run_sync(app.remove_queue(queue))
-        stays = _is_known(app, queue)
+        stays = queue_exists(app, queue)
     if as_json:
         emit({"name": queue, "removed": not stays})
     elif stays:
@@ -348,14 +380,10 @@ def _drain_text(drained: Drained) -> str:
     return f"Not drained: {left}; is a worker running? To see them: {suggest('jobs')}"
 
 
-def _is_known(app: App, name: str) -> bool:
-    return any(queue.name == name for queue in run_sync(app.queues()))
-
-
 def require_queue(app: App, name: str) -> None:
     """Raise `QueueNotFound` for a queue that has held neither a job nor a setting."""
-    if not _is_known(app, name):
-        error = QueueNotFound(f"there is no queue {name!r}")
+    if not queue_exists(app, name):
+        error = QueueNotFound(f"there is no queue {name!r}{did_you_mean(name, some_queues(app))}")
         error.add_note(suggest("status"))
         raise error
 

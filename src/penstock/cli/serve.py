@@ -12,13 +12,13 @@ from typing import Any
 
 import click
 
-from penstock.cli.logs import set_up_logging
 from penstock.cli.output import Column, emit, show_table, shown
 from penstock.cli.processes import Processes, Told
 from penstock.cli.stopping import LAST_BREATH, Stopper, Watchdog
 from penstock.cli.store import json_option
-from penstock.config import Server, Setting, Sources, without_password
+from penstock.config import Server, Sources
 from penstock.core.errors import ConfigurationError
+from penstock.logs import set_up_logging
 
 _log = logging.getLogger(__name__)
 
@@ -32,6 +32,8 @@ _SETTINGS = (
     click.option("--processes", type=int, metavar="N", help="Serve with so many processes."),
     click.option("--apps", metavar="A,B", help="The applications.  [default: all installed]"),
     click.option("--grace", type=float, metavar="SECONDS", help="Time to end when stopping."),
+    click.option("--keep-finished", type=float, metavar="SECONDS", help="Remove jobs after that."),
+    click.option("--keep-failed", type=float, metavar="SECONDS", help="The same for failed ones."),
     click.option("--log-format", metavar="text|json", help="How the log is written."),
     click.option("--request-log/--no-request-log", default=None, help="Log every request."),
 )
@@ -82,7 +84,9 @@ def run_server(*, file: Path | None, as_json: bool, **given: Any) -> int:
     def work(told: Told) -> None:
         _serve(settings, sources, listening, told.ready, as_json=as_json, told=told)
 
-    return Processes(work, settings.processes, as_json=as_json).run(ready)
+    return Processes(work, settings.processes, stop_listening=listening.close, as_json=as_json).run(
+        ready
+    )
 
 
 def _announce(address: str, *, as_json: bool) -> None:
@@ -107,7 +111,8 @@ def _serve(
 
     async def run() -> None:
         watchdog = Watchdog()
-        serving = Serving(settings, sources, process=0 if told is None else told.number)
+        number, replaces = (0, None) if told is None else (told.number, told.replaces)
+        serving = Serving(settings, sources, process=number, replaces=replaces)
         grace = timedelta(seconds=settings.grace)
         Stopper(serving.stop, grace, watchdog, as_json=as_json).install()
         if told is not None:
@@ -147,14 +152,10 @@ def show_config(*, file: Path | None, as_json: bool, **given: Any) -> None:
     for text in strangers(found.settings, sources):
         click.echo(f"penstock: {text}", err=True)
     if as_json:
-        emit({one.name: {"value": _value(one), "source": one.source} for one in every})
+        emit({one.name: {"value": one.shown, "source": one.source} for one in every})
         return
     columns = [Column("setting"), Column("value", bends=True), Column("from", bends=True)]
-    show_table(columns, [[one.name, _text(_value(one)), shown(one.source)] for one in every])
-
-
-def _value(setting: Setting) -> Any:
-    return without_password(setting.value) if setting.name == "store" else setting.value
+    show_table(columns, [[one.name, _text(one.shown), shown(one.source)] for one in every])
 
 
 def _text(value: Any) -> str:

@@ -5,6 +5,7 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from heapq import nlargest
 from typing import Any
 
 import click
@@ -27,6 +28,7 @@ _COLUMNS = (
 )
 _BARS = "▁▂▃▄▅▆▇█"
 _LONGEST_LINE = 120
+_SHOWN = 100
 # What stands beside a line in a narrow terminal: the queue, the highest number, and gaps.
 _BESIDE = 30
 
@@ -70,10 +72,10 @@ def show_stats(*, queue: str | None, since: timedelta, store: str, as_json: bool
             run_sync(app.digest())
         found = run_sync(app.history(begin, until, queue))
     minutes = -((begin - until) // MINUTE)
-    flows = [
-        _flow(name, [one for one in found if one.queue == name], begin, minutes)
-        for name in sorted({one.queue for one in found})
-    ]
+    by_queue: dict[str, list[Interval]] = {}
+    for one in found:
+        by_queue.setdefault(one.queue, []).append(one)
+    flows = [_flow(name, own, begin, minutes) for name, own in sorted(by_queue.items())]
     if as_json:
         emit(
             {
@@ -83,7 +85,9 @@ def show_stats(*, queue: str | None, since: timedelta, store: str, as_json: bool
             }
         )
     elif flows:
-        _print(flows, until - begin)
+        _print(_busiest(flows), until - begin)
+        if len(flows) > _SHOWN:
+            click.echo(f"The {_SHOWN} busiest queues of {len(flows):,}; for one: --queue NAME")
     else:
         click.echo(f"Nothing has happened in the last {span(since)}.")
 
@@ -101,6 +105,12 @@ def _flow(queue: str, found: Sequence[Interval], begin: datetime, minutes: int) 
         run=sum((one.run for one in found), Spread()),
         done=done,
     )
+
+
+def _busiest(flows: Sequence[Flow]) -> list[Flow]:
+    """Those that can be looked at, by name."""
+    most = nlargest(_SHOWN, flows, key=lambda flow: sum(flow.counts.values()))
+    return sorted(most, key=lambda flow: flow.queue)
 
 
 def _plain(flow: Flow, time: timedelta) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """`jobs --watch`: what the queues do, live, like `top`."""
 
 import time
-from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import islice
@@ -11,10 +10,10 @@ import click
 
 from penstock.cli.output import STYLES, console, number, shown, span, when
 from penstock.cli.store import App
-from penstock.config import without_password
-from penstock.core.job import Counts, Job, JobQuery, Queue, fits, headline
+from penstock.core.job import Job, JobQuery, QueueQuery, QueueStatus, Stages, fits, headline
 from penstock.core.lifecycle import State, Waiting
 from penstock.core.note import Progress
+from penstock.core.redaction import redacted
 from penstock.engine import Penstock, run_sync
 
 if TYPE_CHECKING:
@@ -27,6 +26,7 @@ _PAUSE = 0.5
 _LOOK_AGAIN = 2.0
 _WIDTH = 20
 _RUNNING_SHOWN, _ENDED_SHOWN, _WAITING_SHOWN = 15, 10, 5
+_QUEUES_SHOWN = 20
 # How many entries of the log are read for what ended last, and how many of their jobs looked at.
 _LOG_READ, _LOOKED_AT = 1_000, 100
 
@@ -53,9 +53,9 @@ class Ended:
     def __init__(self) -> None:
         self._last: tuple[float, int] | None = None
 
-    def rate(self, counts: Counts) -> float | None:
+    def rate(self, counts: Stages) -> float | None:
         """The rate since the last look; retention makes totals fall, which counts as none."""
-        now = time.monotonic(), sum(n for (_, state, _), n in counts.items() if state.final)
+        now = time.monotonic(), sum(n for (state, _), n in counts.items() if state.final)
         last, self._last = self._last, now
         if last is None or now[0] <= last[0]:
             return None
@@ -66,21 +66,24 @@ def _picture(app: App, query: JobQuery, ended: Ended) -> "RenderableType":
     from rich.console import Group
     from rich.text import Text
 
-    counts = run_sync(app.count())
-    rate = ended.rate(counts)
+    overall = run_sync(app.overall())
+    queues = run_sync(app.queue_statuses(QueueQuery(limit=_QUEUES_SHOWN)))
+    rate = ended.rate(overall.counts)
     running = run_sync(app.find(_narrowed(query, frozenset({State.RUNNING}), _RUNNING_SHOWN)))
     newest = run_sync(app.find(_narrowed(query, query.states, _ENDED_SHOWN)))
     over = _ended_lately(app, query, newest)
     waiting = [job for job in newest if job.state is State.PENDING][:_WAITING_SHOWN]
+    left = overall.queues - len(queues)
     now = datetime.now(UTC)
     speed = "" if rate is None else f"   {rate:,.0f} ended a second"
     return Group(
         Text(
-            f"penstock {without_password(app.url)}   {now:%H:%M:%S} UTC{speed}   Ctrl-C ends",
+            f"penstock {redacted(app.url)}   {now:%H:%M:%S} UTC{speed}   Ctrl-C ends",
             style="bold",
         ),
         Text(),
-        _queues(counts, run_sync(app.queues())),
+        _queues(queues),
+        *((Text(f"{left:,} more queues", style="dim"),) if left > 0 else ()),
         Text("\nRunning", style="bold"),
         _running(app, running, now),
         Text("\nEnded last", style="bold"),
@@ -132,18 +135,17 @@ def _styled(text: str) -> "Text":
     return Text(text, style=STYLES.get(text.split(" ", maxsplit=1)[0], ""))
 
 
-def _queues(counts: Counts, queues: list[Queue]) -> "Table":
+def _queues(queues: list[QueueStatus]) -> "Table":
     titles = ("ready", "scheduled", "blocked", "running", "done", "failed")
     table = _table("queue", *titles, "", right=titles)
-    totals: Counter[tuple[str, State | Waiting]] = Counter()
-    for (name, state, waiting), n in counts.items():
-        totals[name, waiting or state] += n
     places = (
         Waiting.READY, Waiting.SCHEDULED, Waiting.BLOCKED, State.RUNNING, State.DONE, State.FAILED,
     )  # fmt: skip
-    for queue in queues:
-        numbers = [number(totals[queue.name, place]) for place in places]
-        table.add_row(shown(queue.name), *numbers, _styled("paused" if queue.paused else ""))
+    for one in queues:
+        totals = one.totals
+        numbers = [number(totals[place]) for place in places]
+        paused = _styled("paused" if one.queue.paused else "")
+        table.add_row(shown(one.queue.name), *numbers, paused)
     return table
 
 

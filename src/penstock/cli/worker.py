@@ -13,14 +13,14 @@ from typing import Any
 
 import click
 
-from penstock.cli.logs import set_up_logging
 from penstock.cli.output import emit, shown
 from penstock.cli.stopping import LAST_BREATH, Stopper, Watchdog
 from penstock.cli.store import json_option, parse_seconds
-from penstock.config import without_password
 from penstock.core.errors import ConfigurationError
 from penstock.core.job import Retention
+from penstock.core.redaction import redacted
 from penstock.engine import Penstock
+from penstock.logs import set_up_logging
 from penstock.worker.worker import Worker
 
 _log = logging.getLogger("penstock.worker")
@@ -113,7 +113,7 @@ def run_worker(
     )
     start = {
         "worker": worker.name,
-        "store": without_password(app.url),
+        "store": redacted(app.url),
         "queues": queues,
         "tags": tags or (),
         "concurrency": concurrency,

@@ -17,8 +17,8 @@ from penstock.engine import run_sync
 def list_workers(*, store: str, as_json: bool) -> None:
     """List the workers of the store, busy or idle, and when each was last heard of.
 
-    One that was not heard of for over a minute is marked as silent: it was killed, or cannot reach
-    the store. It stays in the list for a day.
+    One that was not heard of for over 30 seconds is marked as silent: it was killed, or cannot
+    reach the store. It stays in the list for a day.
     """
     with reached(store) as app:
         workers = run_sync(app.workers())

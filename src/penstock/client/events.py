@@ -1,5 +1,6 @@
 """The calls of the event API: each builds its request and reads its answer, for both clients."""
 
+import logging
 import uuid
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
@@ -19,6 +20,7 @@ from penstock.client.values import (
 )
 from penstock.client.wire import Request
 from penstock.core.errors import InvalidJob, LeaseLost, PenstockError, StoreError
+from penstock.core.mismatch import mismatch
 
 T = TypeVar("T")
 Events = list[Event]
@@ -26,8 +28,15 @@ Reports = list[Report]
 Tags = str | Sequence[str]
 
 NO_TIME = timedelta(0)
+_log = logging.getLogger(__name__)
 _EXHAUSTED = frozenset({400})
 _HELD_ELSEWHERE = frozenset({404, 409})
+
+
+class _Picked(msgspec.Struct, frozen=True):
+    """Events as they came, each to be read for itself."""
+
+    events: list[msgspec.Raw]
 
 
 class EventCalls:
@@ -101,7 +110,25 @@ class EventCalls:
             "wait": wait.total_seconds(),
         }
         request = Request("POST", "/events/subscribe", body=body, patience=wait.total_seconds())
-        return _events(await self._line.ask(request, dict[str, Any]))
+        answer = await self._line.ask(request, _Picked)
+        return [event for raw in answer.events if (event := await self._read(raw)) is not None]
+
+    async def _read(self, raw: msgspec.Raw) -> Event | None:
+        """Read one event; one that cannot be read fails by itself, without those beside it."""
+        try:
+            return _event(msgspec.json.decode(raw))
+        except (msgspec.MsgspecError, RecursionError) as error:
+            _log.warning("an event cannot be read: %s", error)
+            reason = f"the payload cannot be read: {error}"
+        try:
+            fields = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
+            known = {
+                name: msgspec.json.decode(fields[name]) for name in fields.keys() - {"payload"}
+            }
+            await self.fail(_event(known), reason)
+        except (msgspec.MsgspecError, RecursionError, PenstockError) as error:
+            _log.warning("what became of it is not reported, its lease runs out: %s", error)
+        return None
 
     async def start(self, event: Event) -> None:
         """Note in the log that work has begun; the lease goes on from now. Raises `LeaseLost`."""
@@ -220,7 +247,8 @@ def _event(answer: dict[str, Any]) -> Event:
     try:
         return event_of(answer)
     except (msgspec.ValidationError, AttributeError) as error:
-        raise StoreError(f"the server does not speak of events as known here: {error}") from error
+        reason = mismatch(error, Event)
+        raise StoreError(f"the server does not speak of events as known here: {reason}") from error
 
 
 def _events(answer: dict[str, Any]) -> Events:

@@ -16,6 +16,7 @@ from typing import IO, TYPE_CHECKING, Any, Protocol, TypeVar
 
 from penstock.client.wire import Reply, Request, answer, checked_url, error_of, may_repeat
 from penstock.core.errors import ConfigurationError, PenstockError, ServerUnreachable
+from penstock.core.redaction import redacted, redacted_within
 
 if TYPE_CHECKING:
     import httpx
@@ -65,7 +66,7 @@ class AsyncExchange:
             async with http.stream(**arguments) as response:
                 if not _is_stream(response):
                     await response.aread()
-                    raise error_of(request, _reply(response), self._given[0])
+                    raise error_of(request, _reply(response), redacted(self._given[0]))
                 yield response.aiter_raw()
 
     def _opened(self) -> "httpx.AsyncClient":
@@ -108,7 +109,7 @@ class BlockingExchange:
         with _translated(self._given[0]), self._http.stream(**arguments) as response:
             if not _is_stream(response):
                 response.read()
-                raise error_of(request, _reply(response), self._given[0])
+                raise error_of(request, _reply(response), redacted(self._given[0]))
             yield response.iter_lines()
 
     def fetch(self, request: Request, file: IO[bytes]) -> None:
@@ -119,7 +120,7 @@ class BlockingExchange:
         with _translated(self._given[0]), self._http.stream(**arguments) as response:
             if response.status_code != _OK:
                 response.read()
-                raise error_of(request, _reply(response), self._given[0])
+                raise error_of(request, _reply(response), redacted(self._given[0]))
             for piece in response.iter_bytes():
                 file.write(piece)
 
@@ -139,6 +140,7 @@ class Line:
 
     def __init__(self, url: str, exchange: Exchange, retries: int) -> None:
         self.url = url
+        self._name = redacted(url)
         self.retries = retries
         self._exchange = exchange
 
@@ -157,7 +159,7 @@ class Line:
             if not may or attempt >= self.retries:
                 if error is not None:
                     raise error
-                return answer(request, reply, kind, self.url)
+                return answer(request, reply, kind, self._name)
             await self._exchange.pause(pause)
         raise AssertionError  # unreachable: it counts for ever
 
@@ -250,16 +252,17 @@ def _reply(response: "httpx.Response") -> Reply:
 def _translated(url: str) -> Iterator[None]:
     """Errors of httpx as our own, in the one place."""
     httpx = _httpx()
+    name = redacted(url)
     try:
         yield
     except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
-        text = f"the server at {url} cannot be reached: {_said(error)}"
+        text = f"the server at {name} cannot be reached: {_said(error)}"
         raise ServerUnreachable(text, arrived=False) from error
     except httpx.TransportError as error:
-        raise ServerUnreachable(f"the server at {url} did not answer: {_said(error)}") from error
+        raise ServerUnreachable(f"the server at {name} did not answer: {_said(error)}") from error
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise PenstockError(f"the server at {url} cannot be asked: {_said(error)}") from error
+        raise PenstockError(f"the server at {name} cannot be asked: {_said(error)}") from error
 
 
 def _said(error: Exception) -> str:
-    return str(error) or type(error).__name__
+    return redacted_within(str(error)) or type(error).__name__

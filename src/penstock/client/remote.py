@@ -2,7 +2,7 @@
 
 import re
 import uuid
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime, timedelta
 from typing import Any, Self
@@ -18,12 +18,26 @@ from penstock.client.line import Line, line_to
 from penstock.client.shapes import Body
 from penstock.client.stream import Frame, frames
 from penstock.client.wire import Request
-from penstock.core import note
+from penstock.core import jsontext, note
 from penstock.core.errors import ConfigurationError, InvalidJob, JobNotFound, QueueInUse
-from penstock.core.history import MINUTE, Interval
-from penstock.core.job import Ages, Counts, Job, JobId, JobQuery, LogEntry, NewJob, Queue
+from penstock.core.history import MINUTE, TOGETHER, Interval
+from penstock.core.job import (
+    ALL_QUEUES,
+    Ages,
+    Counts,
+    Job,
+    JobId,
+    JobQuery,
+    LogEntry,
+    NewJob,
+    Overall,
+    Queue,
+    QueueQuery,
+    QueueStatus,
+)
 from penstock.core.lifecycle import State
 from penstock.core.schedule import Schedule
+from penstock.core.secrets import Secrets
 from penstock.core.token import Access
 from penstock.core.worker import WorkerInfo
 from penstock.explaining import Explanation
@@ -43,6 +57,9 @@ class RemotePenstock:
 
     All are coroutines. One that is `blocking` is for synchronous code: wrap calls in `run_sync`.
     """
+
+    secrets = Secrets()
+    """Nothing is left to be hidden: the server has."""
 
     def __init__(
         self,
@@ -78,10 +95,7 @@ class RemotePenstock:
 
         A call without an answer is repeated under a dedupe key of its own.
         """
-        try:
-            payload = msgspec.json.encode({} if args is None else args).decode()
-        except (TypeError, ValueError, OverflowError, RecursionError) as error:
-            raise InvalidJob(f"arguments of task {task}: {error}") from error
+        payload = jsontext.encode({} if args is None else args, "args", jsontext.DEPTH_LIMIT + 1)
         (job,) = await self.enqueue_many([NewJob(task=task, payload=payload, **options)])
         return job
 
@@ -270,29 +284,67 @@ class RemotePenstock:
 
     # Queues
 
-    async def queues(self) -> list[Queue]:
-        """Every queue with its limits, by name."""
-        return [shapes.queue(one) for one in await self._counted()]
+    async def queues(self, query: QueueQuery = ALL_QUEUES) -> list[Queue]:
+        """The queues with their limits, by name: all of them, or those that a query asks for."""
+        return [shapes.queue(one) for one in await self._counted(query)]
 
-    async def count(self) -> Counts:
-        """How many jobs there are by queue, state and what they wait for."""
-        return {key: n for one in await self._counted() for key, n in shapes.counts(one) if n}
-
-    async def oldest_ready(self) -> Mapping[str, datetime]:
-        """Since when the job of each queue that is ready for the longest has been due."""
+    async def queue_statuses(self, query: QueueQuery = ALL_QUEUES) -> list[QueueStatus]:
+        """As `queues`, each with its jobs by state and since when its oldest ready one is due."""
         now = datetime.now(UTC)
-        ages = {str(one.get("name")): one.get("oldest_ready_age") for one in await self._counted()}
+        return [shapes.queue_status(one, now) for one in await self._counted(query)]
+
+    async def overall(self) -> Overall:
+        """What all queues have together: how many there are, and jobs by state."""
+        said = await self._ask("/api/v1/summary")
+        return Overall(
+            queues=shapes.read(said.get("queues"), int),
+            paused=shapes.read(said.get("paused"), int),
+            counts=dict(shapes.counts(said)),
+            oldest_ready=shapes.since(said, datetime.now(UTC)),
+        )
+
+    async def count(self, queues: Collection[str] | None = None) -> Counts:
+        """How many jobs there are by queue, state and what they wait for."""
         return {
-            name: now - shapes.read(age, timedelta) for name, age in ages.items() if age is not None
+            (status.queue.name, *stage): n
+            for status in await self.queue_statuses(_named(queues))
+            for stage, n in status.counts.items()
         }
 
-    async def _counted(self) -> list[Body]:
-        return shapes.several(await self._ask(_QUEUES), "queues")
+    async def oldest_ready(self, queues: Collection[str] | None = None) -> Mapping[str, datetime]:
+        """Since when the job of each queue that is ready for the longest has been due."""
+        found = {
+            status.queue.name: status.oldest_ready
+            for status in await self.queue_statuses(_named(queues))
+        }
+        return {name: since for name, since in found.items() if since is not None}
+
+    async def _counted(self, query: QueueQuery) -> list[Body]:
+        if query.names is not None:
+            wanted = sorted(name for name in {*query.names} if query.wants(name))
+            found = [one for name in wanted if (one := await self._queue(name)) is not None]
+            return found[: query.limit]
+        found, after = [], query.after
+        while True:
+            left = _PAGE if query.limit is None else query.limit - len(found)
+            asked = {"name": query.contains, "after": after, "limit": min(left, _PAGE)}
+            given = {name: value for name, value in asked.items() if value is not None}
+            answer = await self._ask(_QUEUES, given)
+            found += shapes.several(answer, "queues")
+            after = answer.get("after")
+            if after is None or len(found) == query.limit:
+                return found
+
+    async def _queue(self, name: str) -> Body | None:
+        """One queue; None if there is none of this name."""
+        try:
+            return await self._ask(_of_queue(name))
+        except JobNotFound:  # as every 404 is called
+            return None
 
     async def workers(self) -> list[WorkerInfo]:
         """Who works on the store, busy or idle."""
-        found = shapes.several(await self._ask(_WORKERS), "workers")
-        return [shapes.read(one, WorkerInfo) for one in found]
+        return [shapes.read(one, WorkerInfo) for one in await self._listed(_WORKERS, "workers")]
 
     async def scopes(self) -> frozenset[Access]:
         """What the token is good for; everything where the server asks for none."""
@@ -301,7 +353,7 @@ class RemotePenstock:
 
     async def schedules(self) -> list[Schedule]:
         """Every schedule, by name; of its job, the task and the queue."""
-        return list(map(shapes.schedule, shapes.several(await self._ask(_SCHEDULES), "schedules")))
+        return [shapes.schedule(one) for one in await self._listed(_SCHEDULES, "schedules")]
 
     async def run_now(self, name: str) -> Job:
         """Enqueue the job of a schedule at once; its rhythm goes on as before."""
@@ -374,18 +426,46 @@ class RemotePenstock:
         return shapes.queue(await self._line.ask(request, Body))
 
     async def history(
-        self, since: datetime, until: datetime, queue: str | None = None
+        self,
+        since: datetime,
+        until: datetime,
+        queue: str | QueueQuery | None = None,
+        *,
+        together: bool = False,
     ) -> list[Interval]:
-        """What has happened from `since` to `until`, by minute and queue; of the last 8 days."""
+        """What has happened from `since` to `until`, by minute and queue; of the last 8 days.
+
+        Of one queue, of those that a query finds, or of all; with `together`, all are one sum.
+        """
         since = since.replace(second=0, microsecond=0)  # or pages would have a minute in common
         found: list[Interval] = []
         while since < until:
             end = min(since + _STEPS * MINUTE, until)
-            asked = {"since": since.isoformat(), "until": end.isoformat(), "queue": queue}
-            given = {name: value for name, value in asked.items() if value is not None}
-            answer = await self._ask(_HISTORY, given)
-            found += [shapes.read(one, Interval) for one in shapes.several(answer, "intervals")]
+            asked = {"since": since.isoformat(), "until": end.isoformat()}
+            found += await self._intervals(asked, queue, together=together)
             since = end
+        return found
+
+    async def _intervals(
+        self, asked: Body, queue: str | QueueQuery | None, *, together: bool
+    ) -> list[Interval]:
+        if isinstance(queue, str) or together:
+            given = asked | ({"together": "true"} if together else {"queue": queue})
+            answer = await self._ask(_HISTORY, given)
+            return [_interval(one) for one in shapes.several(answer, "intervals")]
+        query = queue or ALL_QUEUES
+        names = None if query == ALL_QUEUES else {one.name for one in await self.queues(query)}
+        found: list[Interval] = []
+        after = query.after
+        while names is None or (names and (after or "") < max(names)):
+            chosen = {"name": query.contains, "after": after, "limit": _PAGE}
+            given = asked | {name: value for name, value in chosen.items() if value is not None}
+            answer = await self._ask(_HISTORY, given)
+            page = [_interval(one) for one in shapes.several(answer, "intervals")]
+            found += [one for one in page if names is None or one.queue in names]
+            after = answer.get("after")
+            if after is None:
+                break
         return found
 
     async def drain(self, queue: str | None = None, *, timeout: timedelta) -> Drained:
@@ -398,9 +478,26 @@ class RemotePenstock:
         )
         return shapes.read(await self._line.ask(request, Body), Drained)
 
+    async def _listed(self, path: str, name: str) -> list[Body]:
+        """What is on all pages of a list by name."""
+        answer = await self._ask(path)
+        found = shapes.several(answer, name)
+        while (after := answer.get("after")) is not None:
+            answer = await self._ask(path, {"after": after})
+            found += shapes.several(answer, name)
+        return found
+
     async def _ask(self, path: str, params: Mapping[str, Any] | None = None) -> Body:
         return await self._line.ask(Request("GET", path, params=params), Body)
 
 
 def _of_queue(name: str, verb: str = "") -> str:
     return f"{_QUEUES}/{quote(name, safe='')}{verb}"
+
+
+def _named(queues: Collection[str] | None) -> QueueQuery:
+    return QueueQuery(names=None if queues is None else tuple(queues))
+
+
+def _interval(said: Body) -> Interval:
+    return shapes.read({**said, "queue": said.get("queue") or TOGETHER}, Interval)

@@ -6,9 +6,11 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from penstock.core import jsontext
 from penstock.core.errors import ConfigurationError, StoreError
-from penstock.core.job import Job, JobQuery, LogEntry, NewJob, Queue
+from penstock.core.job import Job, JobQuery, LogEntry, NewJob, Queue, QueueStatus
 from penstock.core.lifecycle import State, Waiting
+from penstock.core.mismatch import mismatch
 from penstock.core.schedule import Schedule
 
 T = TypeVar("T")
@@ -33,6 +35,7 @@ _FILTERS = (
 
 def asked(job: NewJob, once: str | None) -> Body:
     """A job as it is asked for; under this dedupe key unless it has its own."""
+    jsontext.read(job.payload, "args", jsontext.DEPTH_LIMIT + 1)
     given = {
         name: value
         for name, value in msgspec.structs.asdict(job).items()
@@ -90,7 +93,9 @@ def read(said: object, kind: type[T]) -> T:
     try:
         return msgspec.convert(said, kind, strict=False)
     except (msgspec.ValidationError, ConfigurationError) as error:
-        raise StoreError(f"the server does not speak of jobs as known here: {error}") from error
+        raise StoreError(
+            f"the server does not speak of jobs as known here: {mismatch(error, kind)}"
+        ) from error
 
 
 def several(answer: Body, name: str) -> list[Body]:
@@ -129,11 +134,22 @@ def schedule(said: Body) -> Schedule:
     return read({**said, "rhythm": rhythm, "job": job}, Schedule)
 
 
-def counts(said: Body) -> Iterator[tuple[tuple[str, State, Waiting | None], int]]:
+def queue_status(said: Body, now: datetime) -> QueueStatus:
+    """A queue and its jobs from its JSON."""
+    counted = {stage: n for stage, n in counts(said) if n}
+    return QueueStatus(queue=queue(said), counts=counted, oldest_ready=since(said, now))
+
+
+def since(said: Body, now: datetime) -> datetime | None:
+    """Since when the oldest ready job is due."""
+    age = said.get("oldest_ready_age")
+    return None if age is None else now - read(age, timedelta)
+
+
+def counts(said: Body) -> Iterator[tuple[tuple[State, Waiting | None], int]]:
     """How many jobs a queue has, by state and what they wait for."""
-    name = str(said.get("name"))
     for state, n in read(said.get("states"), dict[State, int]).items():
         if state is not State.PENDING:
-            yield (name, state, None), n
+            yield (state, None), n
     for waiting, n in read(said.get("waiting"), dict[Waiting, int]).items():
-        yield (name, State.PENDING, waiting), n
+        yield (State.PENDING, waiting), n

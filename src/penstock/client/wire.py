@@ -8,9 +8,9 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from penstock.core import jsontext
 from penstock.core.errors import (
     ConfigurationError,
-    InvalidJob,
     JobNotFound,
     NotAuthorised,
     PayloadTooLarge,
@@ -22,6 +22,7 @@ from penstock.core.errors import (
     TooManyQueues,
     TransitionRefused,
 )
+from penstock.core.redaction import redacted
 
 T = TypeVar("T")
 
@@ -34,6 +35,8 @@ _NO_ROUTE = "Not Found"
 _GATEWAY = frozenset({502, 504})
 _LATER = frozenset({429, 503})
 _LONGEST_PAUSE = 60.0
+# Levels of a body around what is stored of it.
+_AROUND = 8
 
 
 class Request(NamedTuple):
@@ -65,10 +68,7 @@ class Request(NamedTuple):
         """The body as it is sent: bytes as they are, all else as JSON."""
         if self.body is None or isinstance(self.body, bytes):
             return self.body
-        try:
-            return msgspec.json.encode(self.body)
-        except (TypeError, ValueError, RecursionError) as error:
-            raise InvalidJob(f"this cannot be sent as JSON: {error}") from error
+        return jsontext.encode(self.body, "", jsontext.DEPTH_LIMIT + _AROUND).encode()
 
 
 class Reply(NamedTuple):
@@ -91,7 +91,9 @@ def checked_url(url: str) -> str:
     """The address of a server, without a slash at its end."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ConfigurationError(f"a server's address is like http://host:8000, not {url!r:.200}")
+        raise ConfigurationError(
+            f"a server's address is like http://host:8000, not {redacted(url)!r:.200}"
+        )
     return url.rstrip("/")
 
 

@@ -192,7 +192,7 @@ class EventWorker:
             held.failure = "it was asked to stop"
         except Exception as error:  # noqa: BLE001 - whatever a handler raises is reported
             _log.warning("event %d failed", held.event.id, exc_info=error)
-            held.failure = f"{type(error).__name__}: {error}"[:_ERROR_LENGTH]
+            held.failure = _sendable(f"{type(error).__name__}: {error}"[:_ERROR_LENGTH])
         finally:
             assert held.task is not None  # noqa: S101 - this is it
             self._running.discard(held.task)
@@ -366,6 +366,11 @@ async def _some_at_once(calls: Iterable[Coroutine[Any, Any, None]]) -> None:
 def _is_async(handler: Handler) -> bool:
     call = getattr(handler, "__call__", None)  # noqa: B004 - objects with an async __call__
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(call)
+
+
+def _sendable(text: str) -> str:
+    """Return a text without halves of surrogate pairs: one report is not to spoil a batch."""
+    return text.encode(errors="replace").decode()
 
 
 def _said(report: Report) -> tuple[int, str | None]:

@@ -4,18 +4,21 @@
 PenstockError
 ├── ConfigurationError     fix the settings or the registration
 ├── InvalidJob             the job cannot be stored as asked for
-│   └── PayloadTooLarge
+│   ├── PayloadTooLarge
+│   └── Unreadable          a value that nobody could read back
 ├── UnknownTask            no handler has that name
 ├── JobNotFound
 ├── ScheduleNotFound
 ├── TokenNotFound
 ├── TokenExists             the name is taken
 ├── QueueFull              the queue is at its limit; try later
+├── QueueInUse             it has unfinished jobs, and cannot be removed
+├── TooManyQueues          the store has as many queues as it may have
 ├── TransitionRefused      not allowed from this state
 ├── Overtaken              a job that was to be replaced has changed
 ├── JobFailed              the awaited job did not succeed
 ├── LeaseLost              another worker owns the job now
-├── NotAuthorised          the server wants a token, or one with another scope
+├── NotAuthorised          the server wants a token, one with another scope, or another name
 ├── MigrationRefused       the stores are not such that jobs can move; nothing moved
 ├── EmbeddingRefused       an embedder cannot do it, also later
 ├── EmbedderUnavailable    an embedder did not answer; try later
@@ -52,6 +55,15 @@ class InvalidJob(PenstockError, ValueError):
 
 class PayloadTooLarge(InvalidJob):
     """The encoded arguments of a job exceed the limit."""
+
+
+class Unreadable(InvalidJob):
+    """A value that nobody could read back; `field` is where in it the reason lies."""
+
+    def __init__(self, field: str, reason: str) -> None:
+        super().__init__(f"{field} {reason}" if field else reason)
+        self.field = field
+        self.reason = reason
 
 
 class UnknownTask(PenstockError, LookupError):
@@ -157,7 +169,7 @@ class LeaseLost(PenstockError):
 
 
 class NotAuthorised(PenstockError):
-    """A server asks for a token, does not know this one, or wants one with another scope."""
+    """A server refuses the token, or a name that belongs to an application."""
 
 
 class MigrationRefused(PenstockError):

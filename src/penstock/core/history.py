@@ -49,6 +49,15 @@ MINUTE_IN_MICROS = span_to_micros(MINUTE)
 KEPT = timedelta(days=8)
 """How long the sums of single minutes are kept; those of all time stay."""
 
+TOGETHER = ""
+"""Under this name, which no queue has, are the sums of several queues together."""
+
+OTHER_QUEUES = "(other)"
+"""As which metrics show the queues without counters of their own; a queue of this name has none."""
+
+NAMED_QUEUES = 100
+"""How many queues have counters of their own, unless a store is told otherwise."""
+
 FORGOTTEN_AT_ONCE = 1_000
 """How many sums of minutes that are past their time one `digest` removes, at most."""
 
@@ -110,6 +119,7 @@ class Spread(msgspec.Struct, frozen=True, gc=False):
 class Counters(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What has happened in a queue since its store began to count; these numbers never fall.
 
+    Under `TOGETHER`, it is what has happened in all queues while they had no counters of their own.
     `counts` has the events that happened at all. `wait` is how long claimed jobs had been due,
     `run` how long the runs took that ended.
     """
@@ -121,7 +131,10 @@ class Counters(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Interval(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What has happened in a queue from `at` on, for the time that was asked for as `step`."""
+    """What has happened in a queue from `at` on, for the time that was asked for as `step`.
+
+    With `TOGETHER` as its queue, what has happened in all of them.
+    """
 
     at: datetime
     queue: str
@@ -144,6 +157,19 @@ def intervals(sums: Iterable[Sum]) -> list[Interval]:
             run=_spread(found, RUNS),
         )
         for (minute, queue), found in sorted(gathered.items())
+    ]
+
+
+def added_up(sums: Iterable[Sum]) -> list[Sum]:
+    """The same sums for all queues together."""
+    totals: dict[tuple[int, str, int], tuple[int, int]] = {}
+    for one in sums:
+        kind = one.minute, one.event, one.bucket
+        n, micros = totals.get(kind, (0, 0))
+        totals[kind] = n + one.n, micros + one.micros
+    return [
+        Sum(minute, TOGETHER, event, bucket, n, micros)
+        for (minute, event, bucket), (n, micros) in totals.items()
     ]
 
 

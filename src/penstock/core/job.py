@@ -5,16 +5,17 @@ a cycle; it makes bulk calls a third faster.
 """
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta
 from enum import StrEnum
 from itertools import repeat
-from typing import Any, NewType, Protocol
+from typing import TYPE_CHECKING, Any, NewType, Protocol
 
 import msgspec
 from msgspec.structs import asdict, force_setattr, replace
 
-from penstock.core.errors import ConfigurationError
+from penstock.core.errors import ConfigurationError, InvalidJob
+from penstock.core.jsontext import DEPTH_LIMIT, read
 from penstock.core.lifecycle import Event, Move, State, Waiting
 from penstock.core.retry import DEFAULT_RETRY, RetryPolicy
 
@@ -57,19 +58,33 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     key: str | None = None
     dedupe: str | None = None
     scope: Scope = Scope.UNFINISHED
-    tags: tuple[str, ...] = ()
+    tags: Collection[str] = ()
     retry: RetryPolicy = DEFAULT_RETRY
     timeout: timedelta | None = None
     lease: timedelta = DEFAULT_LEASE
     correlation: str | None = None
     tenant: str | None = None
     parent: JobId | None = None
-    after: tuple[JobId, ...] = ()
-    follows: tuple[int, ...] = ()
+    after: Collection[int] = ()
+    follows: Collection[int] = ()
     on_failure: OnFailure = OnFailure.CANCEL
     supersede: bool = False
     throttle: str | None = None
     trace: str | None = None
+
+    def __post_init__(self) -> None:
+        """Keep collections as tuples: a job does not change, and stores compare jobs by them."""
+        if {type(self.tags), type(self.after), type(self.follows)} == {tuple}:
+            return  # as nearly always: the loop below would double the cost of a NewJob
+        for name in ("tags", "after", "follows"):
+            value = _collected(name, getattr(self, name))
+            msgspec.structs.force_setattr(self, name, value)
+
+
+def _collected(name: str, given: object) -> tuple[Any, ...]:
+    if isinstance(given, Collection) and not isinstance(given, str | bytes):
+        return tuple(given)
+    raise InvalidJob(f"{name} must be a collection such as a list, not {given!r:.80}")
 
 
 class Lease(msgspec.Struct, frozen=True, gc=False):
@@ -144,13 +159,24 @@ class Job(_HandedOut, msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def args(self) -> Any:
-        """The arguments by name, decoded."""
-        return msgspec.json.decode(self.payload)
+        """The arguments by name, decoded; raises `InvalidJob` for what cannot be read.
+
+        Only other programs can have stored that.
+        """
+        return read(self.payload, f"args of job {self.id}:", DEPTH_LIMIT + 1)
 
     @property
     def returned(self) -> Any:
         """What the handler had returned by then, decoded; None until the job is done."""
-        return None if self.result_json is None else msgspec.json.decode(self.result_json)
+        text = self.result_json
+        return None if text is None else read(text, f"result of job {self.id}:")
+
+    @property
+    def failed_attempts(self) -> int:
+        """How many attempts have failed; one that runs, has succeeded or was cancelled has not."""
+        is_open = self.state in (State.RUNNING, State.DONE)
+        was_stopped = self.state is State.CANCELLED and self.started_at is not None
+        return max(0, self.attempt - (is_open or was_stopped))
 
     @property
     def lease(self) -> Lease:
@@ -382,12 +408,41 @@ class JobQuery(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     newest_first: bool = True
     limit: int = 100
 
+    if TYPE_CHECKING:
+        # For type checkers: `states` and `tags` may be given as any collection, and are read as
+        # what __post_init__ makes of it.
+        def __init__(
+            self,
+            *,
+            states: Collection[State] | None = None,
+            queue: str | None = None,
+            task: str | None = None,
+            key: str | None = None,
+            tags: Collection[str] = (),
+            correlation: str | None = None,
+            tenant: str | None = None,
+            parent: int | None = None,
+            cancel_requested: bool | None = None,
+            error: str | None = None,
+            text: str | None = None,
+            since: datetime | None = None,
+            before: datetime | None = None,
+            after: int | None = None,
+            until: int | None = None,
+            newest_first: bool = True,
+            limit: int = 100,
+        ) -> None: ...
+
     def __post_init__(self) -> None:
         """Refuse what no job could be compared with."""
         if self.states is not None and type(self.states) is not frozenset:
             msgspec.structs.force_setattr(self, "states", _states(self.states))
         if type(self.tags) is not tuple:
-            msgspec.structs.force_setattr(self, "tags", _tags(self.tags))
+            try:
+                tags = _collected("tags", self.tags)
+            except InvalidJob as error:
+                raise ConfigurationError(str(error)) from None
+            msgspec.structs.force_setattr(self, "tags", tags)
         for name in ("error", "text"):
             value = getattr(self, name)
             if value is not None and type(value) is not str:
@@ -403,19 +458,13 @@ class JobQuery(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 def _states(given: object) -> frozenset[State]:
     try:
-        if isinstance(given, set | list | tuple):
+        if isinstance(given, Collection) and not isinstance(given, str | bytes):
             return frozenset(map(State, given))
     except ValueError:
         pass
     raise ConfigurationError(
-        f"states is a set of states, such as {{State.FAILED}}, not {given!r:.80}"
+        f"states is a collection of states, such as [State.FAILED], not {given!r:.80}"
     )
-
-
-def _tags(given: object) -> tuple[str, ...]:
-    if isinstance(given, set | frozenset | list):
-        return tuple(given)
-    raise ConfigurationError(f"tags are a tuple of names, not {given!r:.80}")
 
 
 def fits(job: Job, query: JobQuery) -> bool:
@@ -470,6 +519,30 @@ class Queue(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     promote_after: Ages | None = None
 
 
+class QueueQuery(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Which queues to list, by name; every field narrows.
+
+    `names` are exact, unknown ones are left out. `contains` is a text in the name. A page begins
+    behind the name `after` and has at most `limit` queues.
+    """
+
+    names: tuple[str, ...] | None = None
+    contains: str | None = None
+    after: str | None = None
+    limit: int | None = None
+
+    def wants(self, name: str) -> bool:
+        """Whether a queue of this name is meant, on whatever page behind `after`."""
+        return (
+            (self.names is None or name in self.names)
+            and (self.contains is None or self.contains in name)
+            and (self.after is None or name > self.after)
+        )
+
+
+ALL_QUEUES = QueueQuery()
+
+
 class QueueSettings(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What to change about a queue; what is unset stays."""
 
@@ -517,3 +590,51 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 Counts = Mapping[tuple[str, State, Waiting | None], int]
 Tally = Mapping[State, int]
+
+
+Stages = Mapping[tuple[State, Waiting | None], int]
+"""How many jobs there are by state and, when pending, what they wait for."""
+
+
+class QueueStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """A queue with its limits, its jobs by state, and since when its oldest ready one is due."""
+
+    queue: Queue
+    counts: Stages
+    oldest_ready: datetime | None
+
+    @property
+    def states(self) -> dict[State, int]:
+        """How many jobs there are in each state, also where there are none."""
+        return by_state(self.counts)
+
+    @property
+    def waiting(self) -> dict[Waiting, int]:
+        """How many pending jobs there are by what they wait for."""
+        return {waiting: self.counts.get((State.PENDING, waiting), 0) for waiting in Waiting}
+
+    @property
+    def totals(self) -> dict[State | Waiting, int]:
+        """Both in one."""
+        return dict([*self.states.items(), *self.waiting.items()])
+
+
+def by_state(counts: Stages) -> dict[State, int]:
+    """How many jobs there are in each state, also where there are none."""
+    states = dict.fromkeys(State, 0)
+    for (state, _), n in counts.items():
+        states[state] += n
+    return states
+
+
+class Overall(msgspec.Struct, frozen=True, kw_only=True):
+    """What many queues have together.
+
+    `queues` is how many there are, `paused` how many of them are paused. `oldest_ready` is since
+    when the job that is ready for the longest has been due.
+    """
+
+    queues: int
+    paused: int
+    counts: Stages
+    oldest_ready: datetime | None

@@ -6,6 +6,7 @@ from typing import Any, Protocol, TypeVar
 
 from penstock.core.history import Counters, Interval
 from penstock.core.job import (
+    ALL_QUEUES,
     Change,
     Claim,
     Counts,
@@ -19,7 +20,9 @@ from penstock.core.job import (
     LogId,
     NewJob,
     Origin,
+    Overall,
     Queue,
+    QueueQuery,
     QueueSettings,
     Record,
     Retention,
@@ -183,10 +186,11 @@ class Store(Protocol):
         """How many jobs fit, on all pages, by their states; counts them one by one."""
         ...
 
-    async def count(self) -> Counts:
+    async def count(self, queues: Collection[str] | None = None) -> Counts:
         """How many jobs there are per queue, state and, when pending, what they wait for.
 
-        Comes from kept totals: the cost does not grow with the number of jobs.
+        Of these queues, or of all. Comes from kept totals: the cost does not grow with the number
+        of jobs, nor with that of other queues.
         """
         ...
 
@@ -209,12 +213,12 @@ class Store(Protocol):
         """
         ...
 
-    async def oldest_ready(self) -> Mapping[str, datetime]:
+    async def oldest_ready(self, queues: Collection[str] | None = None) -> Mapping[str, datetime]:
         """Since when the job of each queue that is ready for the longest has been due.
 
-        Jobs that have fallen due count, and those that a pause or a limit keeps from starting.
-        A queue without a ready job is left out. The cost grows with the queues, the tenants
-        and the limits that hold jobs, not with the jobs.
+        Of these queues, or of all. Jobs that have fallen due count, and those that a pause or a
+        limit keeps from starting. A queue without a ready job is left out. The cost grows with
+        these queues, their tenants and the limits that hold jobs, not with the jobs.
         """
         ...
 
@@ -227,8 +231,12 @@ class Store(Protocol):
         """
         ...
 
-    async def queues(self) -> list[Queue]:
-        """Every queue that has a job or a setting, by name."""
+    async def queues(self, query: QueueQuery = ALL_QUEUES) -> list[Queue]:
+        """The queues that have a job or a setting, by name; all, unless the query narrows."""
+        ...
+
+    async def overall(self, without: Collection[str] = ()) -> Overall:
+        """What all queues have together, but these. The cost grows with the queues."""
         ...
 
     async def configure(self, settings: QueueSettings) -> Queue:
@@ -396,9 +404,16 @@ class Store(Protocol):
         ...
 
     async def history(
-        self, since: datetime, until: datetime | None, queue: str | None, step: timedelta
+        self,
+        since: datetime,
+        until: datetime | None,
+        queue: str | Collection[str] | None,
+        step: timedelta,
     ) -> list[Interval]:
         """What has happened per queue and `step`, of the minutes that begin in this time.
+
+        Of this queue, of each of several, or of every queue; `TOGETHER` asks for all queues in one
+        sum, which is kept: its cost does not grow with them.
 
         By time and queue; an interval in which nothing happened is left out. Steps are whole
         minutes, counted from 1970. Minutes are kept for `penstock.core.history.KEPT`.
@@ -406,7 +421,22 @@ class Store(Protocol):
         ...
 
     async def counters(self) -> list[Counters]:
-        """What has happened in each queue, for ever; by the queue's name."""
+        """What has happened in each queue, for ever; by the queue's name.
+
+        Only so many queues have counters of their own, see `series`. What happens in the others
+        is counted under `TOGETHER`. No number ever falls: a queue that gets counters of its own
+        begins at zero, what was counted for it before stays with the others, and so does what the
+        others counted for a queue that was removed. Own counters go with their queue.
+        """
+        ...
+
+    async def series(self, limit: int | None = None) -> list[str]:
+        """The queues that have counters of their own, by name.
+
+        Queues without get theirs first, while there is room, and keep them until the queue is
+        removed. `limit` sets how many queues may have their own, for every process; those
+        that have them keep them. A queue called `OTHER_QUEUES` never gets any.
+        """
         ...
 
     async def wait(self, seen: int, timeout: float) -> int:

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 import msgspec
 from msgspec.structs import replace
 
-SILENT_AFTER = timedelta(minutes=1)
+SILENT_AFTER = timedelta(seconds=30)
 """A worker that was not heard of for so long is most likely dead: it greets every ten seconds."""
 
 
@@ -34,7 +34,7 @@ class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
     draining: bool = False
 
     def is_silent(self, now: datetime) -> bool:
-        """Whether it was not heard of for over a minute.
+        """Whether it was not heard of for over 30 seconds.
 
         One that never greeted is heard of only when it renews, which may be seldom: it is silent
         when one of its leases is over as well.

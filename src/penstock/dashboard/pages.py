@@ -59,7 +59,8 @@ class PageRoutes:
     def __init__(self) -> None:
         self._files = load()
 
-    @route("GET", "/", None, "The dashboard", answers={200: "text/html", 304: None})
+    # Links from elsewhere may carry parameters that are meant for somebody else.
+    @route("GET", "/", None, "The dashboard", answers={200: "text/html", 304: None}, any_query=True)
     async def page(self, call: Call) -> Answer:
         """The page. All that it shows, it asks the API for."""
         return _answer(self._files["index.html"], call)
@@ -70,6 +71,7 @@ class PageRoutes:
         None,
         "A file of the dashboard",
         answers={200: "text/javascript", 304: None},
+        any_query=True,
     )
     async def file(self, name: Name, call: Call) -> Answer:
         """A script, a style sheet or a picture of the page."""

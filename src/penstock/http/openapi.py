@@ -22,7 +22,7 @@ class ProblemBody(msgspec.Struct, frozen=True):
 
 
 _PROBLEMS = {
-    400: "The body is not JSON.",
+    400: "The body is empty or not JSON.",
     401: "A token is needed, or this one is not known.",
     403: "The token does not have this scope.",
     404: "There is no such thing.",
@@ -97,7 +97,10 @@ def _operation(
         content: dict[str, Any] = {"schema": known[route.body_type]}
         if "body" in declared.examples:
             content["example"] = declared.examples["body"]
-        operation["requestBody"] = {"required": True, "content": {"application/json": content}}
+        operation["requestBody"] = {
+            "required": route.needs_body,
+            "content": {"application/json": content},
+        }
     return operation
 
 
@@ -151,11 +154,11 @@ def _possible(route: Route) -> Iterable[int]:
         yield from (401, 403, 409, 503)
     if route.path_types:
         yield 404
-    if route.query_type is not None:
+    if not route.declared.any_query:
         yield 414
     if route.body_type is not None:
         yield from (400, 408, 413, 415, 429)
-    if route.path_types or route.query_type or route.body_type:
+    if route.path_types or route.body_type or not route.declared.any_query:
         yield 422
 
 

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 
 from penstock.apps import Application
+from penstock.core.secrets import Secrets
 from penstock.engine import Penstock
 from penstock.http.routes import Route, routes_of
 from penstock.server.bulk import BulkRoutes
@@ -14,7 +15,6 @@ from penstock.server.jobs import JobRoutes
 from penstock.server.queues import QueueRoutes
 from penstock.server.relations import RelationRoutes
 from penstock.server.schedules import ScheduleRoutes
-from penstock.server.secrets import Secrets
 from penstock.server.store import StoreRoutes
 from penstock.server.stream import StreamRoutes
 from penstock.server.workers import WorkerRoutes

@@ -20,9 +20,9 @@ from penstock.http.bodies import Receive, Scope, Send
 from penstock.http.openapi import describe
 from penstock.http.routes import Route, routes_of
 from penstock.server import api
+from penstock.server.boundary import Boundary
 from penstock.server.gate import Gatekeeper
 from penstock.server.meter import Meter
-from penstock.server.secrets import Secrets
 from penstock.server.session import SessionRoutes
 from penstock.stores.observed import Timing
 
@@ -40,7 +40,6 @@ class Service:
         *,
         meter: Meter | None = None,
         cors_origins: Sequence[str] = (),
-        secret_fields: Sequence[str] = (),
         timings: Mapping[str, Timing] | None = None,
     ) -> None:
         self.penstock = penstock
@@ -53,12 +52,18 @@ class Service:
                 penstock,
                 self.stopping,
                 routes_of(self._session),
-                secrets=Secrets(secret_fields),
+                secrets=penstock.secrets,
                 timings={} if timings is None else timings,
             ),
             dashboard.install(),
         ]
         self.routes = [*(route for one in self.applications for route in one.routes), *routes]
+        boundary = Boundary(applications)
+        for route in self.routes:  # unless it is one of an application, it is a general one
+            route.admit = boundary.of(None)
+        for application in applications:
+            for route in application.routes:
+                route.admit = boundary.of(application.name)
         self._app = _fastapi(self.routes)
         # Web pages of other sites have their questions answered by the middleware.
         self._find = None if cors_origins else Directory(self.routes).find

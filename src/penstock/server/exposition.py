@@ -30,11 +30,17 @@ class Family:
     ) -> None:
         """Add the samples of one histogram; `buckets` has one more than `bounds`."""
         below = 0
+        # Most lines are of histograms: what they have in common is written once.
+        start = f"{self.name}_bucket{_labels(labels)[:-1] or '{'}{',' if labels else ''}le="
         for bound, n in zip((*bounds, float("inf")), buckets, strict=True):
             below += n
-            self.add(below, {**labels, "le": _number(bound)}, "_bucket")
+            self._lines.append(f'{start}"{_number(bound)}"}} {below}')
         self.add(total, labels, "_sum")
         self.add(below, labels, "_count")
+
+    def __len__(self) -> int:
+        """How many lines it has."""
+        return len(self._lines)
 
     def __str__(self) -> str:
         return "\n".join(self._lines)

@@ -13,6 +13,7 @@ from penstock.core.token import Access, Token, digest_of
 from penstock.engine import Penstock
 from penstock.http.bodies import Scope, header
 from penstock.http.problems import Problem
+from penstock.http.routes import Identity
 from penstock.server.cookie import cookie_of
 from penstock.server.site import Site, check_own_page
 
@@ -62,15 +63,15 @@ class Gatekeeper:
                 _log.warning("the tokens could not be read: %s", error)
             await asyncio.sleep(_PAUSE)
 
-    def __call__(self, scope: Scope, access: Access) -> str:
-        """The name of who calls; raises the `Problem` why they may not."""
+    def __call__(self, scope: Scope, access: Access) -> Identity:
+        """Who calls; raises the `Problem` why they may not."""
         if self.is_open:
             self._site.check(scope)
-            return ""
+            return Identity()
         token = self.bearer(scope)
         if access not in token.scopes:
             raise Problem(403, f"the token {token.name!r} does not have the scope {access}")
-        return token.name
+        return Identity(token.name, Access.ADMIN in token.scopes)
 
     def bearer(self, scope: Scope) -> Token:
         """The token that a request carries; raises the `Problem` why it counts for nothing."""

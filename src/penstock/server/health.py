@@ -11,6 +11,7 @@ import msgspec
 
 from penstock.apps.beside import beside
 from penstock.core.errors import PenstockError
+from penstock.core.times import from_micros
 from penstock.engine import Penstock
 from penstock.http.routes import Answer, route
 
@@ -25,12 +26,23 @@ PATIENCE = 2.0
 """Seconds within which the store has to answer."""
 
 
+class WorkerHealth(msgspec.Struct, frozen=True, kw_only=True):
+    """How many workers of the store were heard of lately, and how many were not."""
+
+    running: int
+    silent: int
+
+
 class Health(msgspec.Struct, frozen=True, kw_only=True):
-    """The server lives. `version` is that of the indexing API, `penstock` its own."""
+    """The server lives. `version` is that of the indexing API, `penstock` its own.
+
+    `workers` is as it was a few seconds ago; null while the store does not answer.
+    """
 
     status: Literal["healthy"] = "healthy"
     version: str = INDEXING_API_VERSION
     penstock: str = metadata.version("penstock")
+    workers: WorkerHealth | None = None
 
 
 class Readiness(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,9 +56,6 @@ class Readiness(msgspec.Struct, frozen=True, kw_only=True):
     store_seconds: float | None = None
 
 
-_HEALTHY = msgspec.json.encode(Health())
-
-
 class HealthRoutes:
     """What the server serves of its health; nothing here waits for anything."""
 
@@ -55,11 +64,16 @@ class HealthRoutes:
         self._stopping = stopping
         self._found = Readiness(status="not ready", detail="the store was not looked at yet")
         self._look: asyncio.Task[Any] | None = None
+        self._workers: WorkerHealth | None = None
+        self._healthy = msgspec.json.encode(Health())
 
-    @route("GET", "/health", None, "Whether the server lives", answers={200: Health})
+    # A probe that adds a parameter, say against caches, must not take a server out of service.
+    @route(
+        "GET", "/health", None, "Whether the server lives", answers={200: Health}, any_query=True
+    )
     async def health(self) -> Answer:
         """Answers while the server lives, whatever becomes of the store."""
-        return Answer(200, _HEALTHY)
+        return Answer(200, self._healthy)
 
     @route(
         "GET",
@@ -68,6 +82,7 @@ class HealthRoutes:
         "Whether the server can do its work",
         answers={200: Readiness, 503: Readiness},
         examples={"200": {"status": "ready", "detail": None, "store_seconds": 0.001}},
+        any_query=True,
     )
     async def ready(self) -> Answer:
         """Ready while the store answers within 2 seconds and the server does not stop."""
@@ -102,6 +117,7 @@ class HealthRoutes:
         else:
             self._look = None
             detail = look.result()
+        self._healthy = msgspec.json.encode(Health(workers=None if detail else self._workers))
         before = self._found.status
         self._found = Readiness(
             status="not ready" if detail else "ready",
@@ -114,7 +130,11 @@ class HealthRoutes:
     async def _ask(self) -> str | None:
         try:
             await self._penstock.newest_log()
+            workers = await self._penstock.workers()
         except PenstockError as error:
             _log.warning("the store does not answer: %s", error)
             return "the store does not answer"  # why is none of a stranger's business
+        now = from_micros(self._penstock.clock())
+        silent = sum(one.is_silent(now) for one in workers)
+        self._workers = WorkerHealth(running=len(workers) - silent, silent=silent)
         return None

@@ -5,6 +5,7 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
@@ -12,8 +13,11 @@ from typing import Any, TypeVar
 import msgspec
 
 from penstock.apps import Application
-from penstock.config import Found, Server, Sources, without_password
+from penstock.apps.namespaces import NAMESPACES
+from penstock.config import Found, Server, Sources
 from penstock.core.errors import ConfigurationError
+from penstock.core.job import Retention
+from penstock.core.redaction import redacted
 from penstock.engine import Penstock
 from penstock.isolation import Origin
 from penstock.stores import is_private
@@ -22,20 +26,21 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 _log = logging.getLogger(__name__)
 
-APPS = ("events", "indexing", "entries", "ingest", "notebooks")
+APPS = tuple(one.name for one in NAMESPACES)
 
 
 def store_url(settings: Server) -> str:
     """The store to work on; by default a file in the data folder, which is made."""
     if settings.store is not None:
         if settings.store.startswith(("http://", "https://")):
-            url = without_password(settings.store)
+            url = redacted(settings.store)
             refused = ConfigurationError(f"a server needs the store itself, and {url} is a server")
             refused.add_note("--store sqlite:///FILE, or unset PENSTOCK_STORE")
             raise refused
         if settings.processes > 1 and is_private(settings.store):
             refused = ConfigurationError(
-                f"{settings.store} belongs to one process, and {settings.processes} cannot share it"
+                f"{redacted(settings.store)} belongs to one process, "
+                f"and {settings.processes} cannot share it"
             )
             refused.add_note("--processes 1, or a store that processes share: sqlite:///FILE")
             raise refused
@@ -56,7 +61,10 @@ def store_url(settings: Server) -> str:
 def sections(settings: Server, sources: Sources) -> list[Found[Any]]:
     """The settings of each application that would be installed; others are refused."""
     sources.refuse_sections(APPS)
-    return [sources.section(name, module.Settings) for name, module in _modules(settings)]
+    found = [sources.section(name, module.Settings) for name, module in _modules(settings)]
+    for one in found:
+        _check_retention(settings, one)
+    return found
 
 
 def strangers(settings: Server, sources: Sources) -> list[str]:
@@ -79,6 +87,28 @@ def install(penstock: Penstock, settings: Server, sources: Sources) -> list[Appl
     ]
 
 
+def retention_of(settings: Server) -> Retention:
+    """How long a server keeps finished jobs."""
+    return Retention(
+        finished=timedelta(seconds=settings.keep_finished),
+        failed=timedelta(seconds=settings.keep_failed),
+    )
+
+
+def _check_retention(settings: Server, found: Found[Any]) -> None:
+    """Refuse an application that keeps its jobs longer than the server does, which removes them."""
+    own: Retention | None = getattr(found.settings, "retention", None)
+    for name in () if own is None else ("finished", "failed"):
+        wanted, kept = getattr(own, name), getattr(retention_of(settings), name)
+        if wanted > kept:
+            problem = ConfigurationError(
+                f"{found.section} keeps {name} jobs for {wanted.total_seconds():,.0f} seconds, but "
+                f"the server removes them after {kept.total_seconds():,.0f}"
+            )
+            problem.add_note(f"--keep-{name} {wanted.total_seconds():.0f}")
+            raise problem
+
+
 def obeying(settings: Server, own: S) -> S:
     """The settings of an application on a server: where that runs no jobs, neither do processes."""
     if settings.workers == 0 and "workers" in own.__struct_fields__:
@@ -86,13 +116,14 @@ def obeying(settings: Server, own: S) -> S:
     return own
 
 
-def origin_of(settings: Server, sources: Sources) -> Origin:
+def origin_of(settings: Server, sources: Sources, **others: msgspec.Struct) -> Origin:
     """How child processes make an app again that has these applications.
 
+    `others` are settings of applications, by their names, in place of those that were found.
     Without the address of the store, which may have a password in it: what a process was started
     with is for everybody on the machine to see, and children have no use for the store.
     """
-    found = {one.section: one.settings for one in sections(settings, sources)}
+    found = {one.section: one.settings for one in sections(settings, sources)} | others
     told = _Told(str(Path(settings.data).absolute()), found)
     return Origin(f"{__name__}:in_child", msgspec.json.encode(told).decode())
 

@@ -1,6 +1,6 @@
 """Routes for jobs: enqueue them, look at them, steer one of them."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Annotated, Any
@@ -9,18 +9,19 @@ import msgspec
 from msgspec import Meta
 
 from penstock.compose import chain
-from penstock.core.errors import JobNotFound
-from penstock.core.job import Job, JobId, JobQuery, fits
+from penstock.core.errors import JobNotFound, Unreadable
+from penstock.core.job import JobId, JobQuery, NewJob
 from penstock.core.lifecycle import State
+from penstock.core.secrets import Secrets
 from penstock.core.token import Access
 from penstock.engine import Penstock
 from penstock.explaining import Explanation
-from penstock.http.problems import Problem
+from penstock.http.problems import Problem, naming_element_of
 from penstock.http.routes import Answer, route
 from penstock.server import shapes
 from penstock.server.searching import Search
-from penstock.server.secrets import Secrets
 from penstock.server.shapes import Id, Key, Name, Priority, Text
+from penstock.server.survey import Survey
 
 _NEWEST = 1_000
 _NEWEST_LINES = 100
@@ -91,6 +92,7 @@ class JobListing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     after: Annotated[Id, Meta(description="The last id of the page before.")] | None = None
     newest_first: bool = True
     limit: Annotated[int, Meta(ge=1, le=1_000)] = 100
+    timeout: Annotated[float, Meta(ge=0, le=30, description="Seconds to search for a match.")] = 10
 
 
 class LogListing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -118,6 +120,7 @@ class JobRoutes:
     def __init__(self, penstock: Penstock, secrets: Secrets) -> None:
         self._penstock = penstock
         self._secrets = secrets
+        self._survey = Survey(penstock)
 
     @route(
         "POST",
@@ -130,6 +133,7 @@ class JobRoutes:
     async def enqueue(self, body: shapes.JobRequest) -> Answer:
         """Store a job. It is durable when this is answered.
 
+        Names that belong to an application are refused with 403, which says what to use instead.
         With 200, and `duplicate` set, nothing was stored: the answer is the job that holds the
         dedupe key.
         """
@@ -154,7 +158,7 @@ class JobRoutes:
         new = [shapes.new_job(job) for job in body.jobs]
         if body.correlation is not None and any(job.correlation is not None for job in new):
             raise Problem(422, "correlation: give it once, or to the jobs", field="correlation")
-        with _naming_after():
+        with _naming_after(), naming_element_of("jobs"), self._naming_place(new):
             if body.correlation is not None:
                 jobs = await self._penstock.enqueue_batch(
                     new, correlation=body.correlation, ordered=body.ordered
@@ -168,6 +172,19 @@ class JobRoutes:
             ),
         )
 
+    @contextmanager
+    def _naming_place(self, jobs: Sequence[NewJob]) -> Iterator[None]:
+        """Say which of several jobs has arguments that cannot be read back."""
+        try:
+            yield
+        except Unreadable:
+            for n, job in enumerate(jobs):
+                try:
+                    self._penstock.check(job)
+                except Unreadable as error:
+                    raise Unreadable(f"jobs[{n}].{error.field}", error.reason) from error
+            raise
+
     @route(
         "GET",
         "/api/v1/jobs",
@@ -180,20 +197,15 @@ class JobRoutes:
         """Jobs that fit, newest first unless asked otherwise, in pages.
 
         No job comes twice and none that was there throughout is left out, whatever changes
-        between two pages. A page may be shorter than its limit, or empty, and still have an
-        `after`: where its jobs are very large, or where 100,000 were looked at and few fit.
+        between two pages. A page may be shorter than its limit and still have an `after`: where
+        its jobs are very large, or where 100,000 were looked at and few fit. It is empty only
+        where none was found within `timeout` seconds.
         """
         wanted = _query(query)
-        search = Search(self._penstock, wanted, query.limit, partial(self._shows, wanted))
+        finds = partial(self._secrets.lets_find, query=wanted)
+        search = Search(self._survey, wanted, query.limit, finds, query.timeout)
         after = await search.run()
         return shapes.JobPage([shapes.job_shape(one, self._secrets) for one in search.found], after)
-
-    def _shows(self, wanted: JobQuery, job: Job) -> bool:
-        """Whether a job fits by what is shown of it: nobody can search for what is hidden."""
-        if wanted.text is None:
-            return True
-        shown = msgspec.structs.replace(job, payload=self._secrets.hide(job.payload))
-        return fits(shown, wanted)
 
     @route(
         "GET",

@@ -1,6 +1,8 @@
 """What the server tells Prometheus: the state of the store, and what this process has done.
 
-No question here walks over jobs: depths are kept totals, counters are sums of the log.
+No question here walks over jobs: depths are kept totals, counters are sums of the log. Only so many
+queues, and workers, are shown by name. A queue that is keeps its series until it is removed; the
+others share one, `(other)`, whose counters never fall, because nothing is ever taken out of them.
 """
 
 import asyncio
@@ -12,24 +14,29 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from importlib.metadata import version
 from pathlib import Path
+from typing import NamedTuple
 
 from penstock.core.errors import PenstockError
-from penstock.core.history import BOUNDS, Counters
-from penstock.core.job import Counts, Queue
+from penstock.core.history import BOUNDS, OTHER_QUEUES, TOGETHER, Counters
+from penstock.core.job import Counts, QueueQuery
 from penstock.core.times import from_micros
 from penstock.core.token import Access
 from penstock.core.worker import WorkerInfo
 from penstock.engine import Penstock
 from penstock.http.routes import Answer, route
 from penstock.server import meter
+from penstock.server.aside import aside
 from penstock.server.exposition import CONTENT_TYPE, Family, Labels, render
 from penstock.server.meter import Meter
+from penstock.server.survey import Survey
 from penstock.stores.observed import Timing
 
 _BOUNDS = tuple(bound.total_seconds() for bound in BOUNDS)
 # A store that answers later than this counts as down; Prometheus itself waits for 10 s.
 _PATIENCE = 5.0
 _STARTED = time.time()
+# Workers come and go with their processes.
+_NAMED_WORKERS = 100
 
 
 class Metrics:
@@ -42,6 +49,8 @@ class Metrics:
         self._requests = requests
         self._timings = timings
         self._own = {"process": process}
+        self._survey = Survey(penstock)
+        self._named_workers: set[str] = set()
 
     @route(
         "GET",
@@ -49,6 +58,7 @@ class Metrics:
         Access.READ,
         "Metrics for Prometheus",
         answers={200: "text/plain"},
+        any_query=True,  # scrapers add parameters such as `format` or `collect[]`
     )
     async def metrics(self) -> Answer:
         """Depths, ages, counters, durations, workers, store calls and requests, as text."""
@@ -60,17 +70,49 @@ class Metrics:
         up = Family("penstock_store_up", "gauge", "Whether the store answers.")
         up.add(1 if about_store else 0)
         families = [up, *about_store, *self._about_process()]
-        return Answer(200, render(families), ((b"content-type", CONTENT_TYPE),))
+        text = await aside(sum(map(len, families)), lambda: render(families))
+        return Answer(200, text, ((b"content-type", CONTENT_TYPE),))
 
     async def _about_store(self) -> list[Family]:
-        now = from_micros(self._penstock.clock())
-        return [
-            _depths(await self._penstock.count()),
-            _ages(await self._penstock.oldest_ready(), now),
-            _paused(await self._penstock.queues()),
-            *_history(await self._penstock.counters()),
-            *_workers(await self._penstock.workers(), now),
-        ]
+        """Queues by name, as far as they have a series of their own, and the others together."""
+        penstock = self._penstock
+        now = from_micros(penstock.clock())
+        named = await penstock.store.series()
+        others = await self._survey.of_all(named)
+        counts = dict(await penstock.count(named))
+        oldest = dict(await penstock.oldest_ready(named))
+        paused = {one.name: int(one.paused) for one in await penstock.queues(_all_of(named))}
+        if others.queues:
+            for (state, waiting), n in others.counts.items():
+                counts[OTHER_QUEUES, state, waiting] = n
+            if others.oldest_ready is not None:
+                oldest[OTHER_QUEUES] = others.oldest_ready
+            paused[OTHER_QUEUES] = others.paused
+        counters = await penstock.counters()
+        number = Family("penstock_queues", "gauge", "How many queues there are.")
+        number.add(len(named) + others.queues)
+        workers = await self._shown_workers(now)
+
+        def families() -> list[Family]:
+            return [
+                number,
+                _depths(counts),
+                _ages(oldest, now),
+                _paused(paused),
+                *_history(counters),
+                *_workers(workers),
+            ]
+
+        return await aside(len(counts) + len(workers.all), families)
+
+    async def _shown_workers(self, now: datetime) -> "_Workers":
+        """Those that have a series of their own, which they keep while they are there."""
+        found = await self._penstock.workers()
+        names = [worker.name for worker in found]
+        kept = self._named_workers.intersection(names)
+        new = [name for name in names if name not in kept and name != OTHER_QUEUES]
+        self._named_workers = kept.union(new[: max(0, _NAMED_WORKERS - len(kept))])
+        return _Workers(found, frozenset(self._named_workers), now)
 
     def _about_process(self) -> list[Family]:
         info = Family("penstock_info", "gauge", "The version that runs.")
@@ -101,10 +143,12 @@ def _ages(oldest: Mapping[str, datetime], now: datetime) -> Family:
     return family
 
 
-def _paused(queues: Sequence[Queue]) -> Family:
-    family = Family("penstock_queue_paused", "gauge", "Whether a queue is paused.")
-    for queue in queues:
-        family.add(queue.paused, {"queue": queue.name})
+def _paused(paused: Mapping[str, int]) -> Family:
+    family = Family(
+        "penstock_queue_paused", "gauge", "Whether a queue is paused; of the others, how many are."
+    )
+    for queue, n in paused.items():
+        family.add(n, {"queue": queue})
     return family
 
 
@@ -115,7 +159,7 @@ def _history(counters: Iterable[Counters]) -> tuple[Family, ...]:
     )
     run = Family("penstock_job_run_seconds", "histogram", "How long runs took.")
     for one in counters:
-        labels = {"queue": one.queue}
+        labels = {"queue": OTHER_QUEUES if one.queue == TOGETHER else one.queue}
         for event, n in one.counts.items():
             events.add(n, {**labels, "event": event})
         for family, spread in ((wait, one.wait), (run, one.run)):
@@ -124,20 +168,44 @@ def _history(counters: Iterable[Counters]) -> tuple[Family, ...]:
     return events, wait, run
 
 
-def _workers(workers: Sequence[WorkerInfo], now: datetime) -> tuple[Family, ...]:
+class _Workers(NamedTuple):
+    """All workers, and which of them are shown by name."""
+
+    all: Sequence[WorkerInfo]
+    named: frozenset[str]
+    now: datetime
+
+
+def _workers(workers: _Workers) -> tuple[Family, ...]:
     number = Family("penstock_workers", "gauge", "Workers that were heard of lately, or not.")
     silence = Family(
         "penstock_worker_silence_seconds", "gauge", "Since when a worker was not heard of."
     )
     leases = Family("penstock_worker_leases", "gauge", "Jobs that a worker holds.")
-    silent = sum(worker.is_silent(now) for worker in workers)
-    number.add(len(workers) - silent, {"status": "alive"})
+    silent = sum(worker.is_silent(workers.now) for worker in workers.all)
+    number.add(len(workers.all) - silent, {"status": "alive"})
     number.add(silent, {"status": "silent"})
-    for worker in workers:
-        labels = {"worker": worker.name}
-        silence.add(max(0.0, (now - worker.seen_at).total_seconds()), labels)
-        leases.add(worker.running, labels)
+    others: list[WorkerInfo] = []
+    for worker in workers.all:
+        if worker.name in workers.named:
+            labels = {"worker": worker.name}
+            silence.add(_silence(worker, workers.now), labels)
+            leases.add(worker.running, labels)
+        else:
+            others.append(worker)
+    if others:  # of the others, the longest silence, and the leases of all
+        labels = {"worker": OTHER_QUEUES}
+        silence.add(max(_silence(worker, workers.now) for worker in others), labels)
+        leases.add(sum(worker.running for worker in others), labels)
     return number, silence, leases
+
+
+def _silence(worker: WorkerInfo, now: datetime) -> float:
+    return max(0.0, (now - worker.seen_at).total_seconds())
+
+
+def _all_of(names: Sequence[str]) -> QueueQuery:
+    return QueueQuery(names=tuple(names))
 
 
 def _store_calls(timings: Mapping[str, Timing], own: Labels) -> tuple[Family, Family]:

@@ -1,22 +1,23 @@
 """Routes for queues: their limits and counts, pause, resume, drain."""
 
 import asyncio
-from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Annotated
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from penstock.core.job import Ages, Counts, Queue
+from penstock.core.job import Ages, Queue, QueueQuery, QueueStatus, by_state
 from penstock.core.lifecycle import State, Waiting
 from penstock.core.times import from_micros
 from penstock.core.token import Access
 from penstock.engine import Penstock
 from penstock.http.problems import RETRY_AFTER, Problem
 from penstock.http.routes import Call, route
+from penstock.server.aside import aside
 from penstock.server.leaving import until_gone
-from penstock.server.shapes import Name, SomeSeconds, seconds
+from penstock.server.shapes import Name, NamePage, SomeSeconds, seconds
+from penstock.server.survey import Survey
 
 _AGES = Annotated[list[SomeSeconds], Meta(min_length=1, max_length=10)]
 _COUNT = Annotated[int, Meta(ge=1, le=2**31 - 1)]
@@ -49,9 +50,23 @@ class QueueShape(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QueueList(msgspec.Struct, frozen=True):
-    """Every queue, by name."""
+    """A page of queues, by name. `after` asks for the next one; it is null on the last."""
 
     queues: list[QueueShape]
+    after: str | None = None
+
+
+class QueueSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """What all queues have together: how many there are, how many are paused, jobs by state.
+
+    `oldest_ready_age` is for how many seconds the oldest ready job has been due.
+    """
+
+    queues: int
+    paused: int
+    states: dict[str, int]
+    waiting: dict[str, int]
+    oldest_ready_age: float | None
 
 
 class QueueChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -103,6 +118,7 @@ class QueueRoutes:
     def __init__(self, penstock: Penstock, stopping: asyncio.Event) -> None:
         self._penstock = penstock
         self._stopping = stopping
+        self._survey = Survey(penstock)
 
     @route(
         "GET",
@@ -110,11 +126,44 @@ class QueueRoutes:
         Access.READ,
         "List queues",
         answers={200: QueueList},
-        examples={"200": {"queues": [_EXAMPLE]}},
+        examples={"200": {"queues": [_EXAMPLE], "after": None}},
     )
-    async def page(self) -> QueueList:
-        """Every queue that has held a job or a setting, by name."""
-        return QueueList(await self._shapes(await self._penstock.queues()))
+    async def page(self, query: NamePage) -> QueueList:
+        """The queues that have held a job or a setting, by name, in pages.
+
+        The cost grows with the page, not with the queues.
+        """
+        one_more = QueueQuery(contains=query.name, after=query.after, limit=query.limit + 1)
+        found = await self._penstock.queue_statuses(one_more)
+        page, more = found[: query.limit], len(found) > query.limit
+        now = from_micros(self._penstock.clock())
+        shapes = await aside(len(page), lambda: [_shape(one, now) for one in page])
+        return QueueList(shapes, page[-1].queue.name if more else None)
+
+    @route(
+        "GET",
+        "/api/v1/summary",
+        Access.READ,
+        "Sum up all queues",
+        answers={200: QueueSummary},
+        examples={
+            "200": {
+                "queues": 1,
+                "paused": 0,
+                **{name: _EXAMPLE[name] for name in ("states", "waiting", "oldest_ready_age")},
+            }
+        },
+    )
+    async def summary(self) -> QueueSummary:
+        """What all queues have together. With very many, it may be some seconds old."""
+        found = await self._survey.of_all()
+        return QueueSummary(
+            queues=found.queues,
+            paused=found.paused,
+            states={state.value: n for state, n in by_state(found.counts).items()},
+            waiting={one.value: found.counts.get((State.PENDING, one), 0) for one in Waiting},
+            oldest_ready_age=_age(found.oldest_ready, from_micros(self._penstock.clock())),
+        )
 
     @route(
         "GET",
@@ -126,10 +175,10 @@ class QueueRoutes:
     )
     async def get(self, name: Name) -> QueueShape:
         """A queue with its limits and counts."""
-        found = [queue for queue in await self._penstock.queues() if queue.name == name]
+        found = await self._penstock.queue_statuses(QueueQuery(names=(name,)))
         if not found:
             raise Problem(404, f"there is no queue {name!r}")
-        return (await self._shapes(found))[0]
+        return _shape(found[0], from_micros(self._penstock.clock()))
 
     @route(
         "PATCH",
@@ -153,7 +202,7 @@ class QueueRoutes:
             rate=(rate.count, window) if isinstance(rate, RateShape) else rate,
             promote_after=_ages(promote) if isinstance(promote, float | list) else promote,
         )
-        return (await self._shapes([queue]))[0]
+        return await self._changed(queue)
 
     @route(
         "DELETE",
@@ -186,7 +235,7 @@ class QueueRoutes:
         """
         given = query.duration
         duration = None if given is None else timedelta(seconds=given)
-        return (await self._shapes([await self._penstock.pause(name, duration=duration)]))[0]
+        return await self._changed(await self._penstock.pause(name, duration=duration))
 
     @route(
         "POST",
@@ -197,7 +246,7 @@ class QueueRoutes:
     )
     async def resume(self, name: Name) -> QueueShape:
         """Start jobs of a queue again."""
-        return (await self._shapes([await self._penstock.resume(name)]))[0]
+        return await self._changed(await self._penstock.resume(name))
 
     @route(
         "POST",
@@ -226,11 +275,13 @@ class QueueRoutes:
             leaving.cancel()
         raise Problem(503, "the server stops; ask again", headers=RETRY_AFTER)
 
-    async def _shapes(self, queues: list[Queue]) -> list[QueueShape]:
-        counts = await self._penstock.count()
-        oldest = await self._penstock.oldest_ready()
-        now = from_micros(self._penstock.clock())
-        return [_shape(queue, counts, oldest, now) for queue in queues]
+    async def _changed(self, queue: Queue) -> QueueShape:
+        """A queue as it was just set."""
+        found = await self._penstock.queue_statuses(QueueQuery(names=(queue.name,)))
+        status = QueueStatus(queue=queue, counts={}, oldest_ready=None)
+        if found:
+            status = msgspec.structs.replace(found[0], queue=queue)
+        return _shape(status, from_micros(self._penstock.clock()))
 
 
 def _ages(given: float | list[float]) -> Ages:
@@ -245,13 +296,8 @@ def _ages_in_seconds(ages: Ages | None) -> float | list[float] | None:
     return seconds(ages)
 
 
-def _shape(
-    queue: Queue, counts: Counts, oldest: Mapping[str, datetime], now: datetime
-) -> QueueShape:
-    own = {
-        (state, waiting): n for (name, state, waiting), n in counts.items() if name == queue.name
-    }
-    since = oldest.get(queue.name)
+def _shape(status: QueueStatus, now: datetime) -> QueueShape:
+    queue = status.queue
     return QueueShape(
         name=queue.name,
         paused=queue.paused,
@@ -262,10 +308,11 @@ def _shape(
         if queue.rate is None
         else RateShape(count=queue.rate[0], seconds=queue.rate[1].total_seconds()),
         promote_after=_ages_in_seconds(queue.promote_after),
-        states={
-            state.value: sum(n for (found, _), n in own.items() if found is state)
-            for state in State
-        },
-        waiting={waiting.value: own.get((State.PENDING, waiting), 0) for waiting in Waiting},
-        oldest_ready_age=None if since is None else max(0.0, (now - since).total_seconds()),
+        states={state.value: n for state, n in status.states.items()},
+        waiting={waiting.value: n for waiting, n in status.waiting.items()},
+        oldest_ready_age=_age(status.oldest_ready, now),
     )
+
+
+def _age(since: datetime | None, now: datetime) -> float | None:
+    return None if since is None else max(0.0, (now - since).total_seconds())

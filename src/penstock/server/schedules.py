@@ -5,11 +5,12 @@ from datetime import datetime
 import msgspec
 
 from penstock.core.schedule import Schedule
+from penstock.core.secrets import Secrets
 from penstock.core.token import Access
 from penstock.engine import Penstock
 from penstock.http.routes import Answer, route
-from penstock.server.secrets import Secrets
-from penstock.server.shapes import JobShape, Name, enqueued, seconds
+from penstock.server.aside import aside
+from penstock.server.shapes import JobShape, Name, NamePage, enqueued, seconds
 
 
 class ScheduleShape(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,9 +37,10 @@ class ScheduleShape(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScheduleList(msgspec.Struct, frozen=True):
-    """Every schedule, by name."""
+    """A page of schedules, by name. `after` asks for the next one; it is null on the last."""
 
     schedules: list[ScheduleShape]
+    after: str | None = None
 
 
 _EXAMPLE = {
@@ -72,11 +74,13 @@ class ScheduleRoutes:
         Access.READ,
         "List schedules",
         answers={200: ScheduleList},
-        examples={"200": {"schedules": [_EXAMPLE]}},
+        examples={"200": {"schedules": [_EXAMPLE], "after": None}},
     )
-    async def page(self) -> ScheduleList:
-        """Every schedule, by name."""
-        return ScheduleList([_shape(one) for one in await self._penstock.schedules()])
+    async def page(self, query: NamePage) -> ScheduleList:
+        """The schedules, by name, in pages."""
+        schedules, after = query.of(await self._penstock.schedules())
+        shapes = await aside(len(schedules), lambda: [_shape(one) for one in schedules])
+        return ScheduleList(shapes, after)
 
     @route(
         "POST",

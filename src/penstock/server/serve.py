@@ -6,6 +6,7 @@ import errno
 import gc
 import shlex
 import socket
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
@@ -13,14 +14,15 @@ from datetime import timedelta
 import uvicorn
 
 from penstock.apps.beside import beside
-from penstock.config import Server, Sources, without_password
+from penstock.config import Server, Sources
 from penstock.core.errors import ConfigurationError
 from penstock.core.job import Retention
+from penstock.core.redaction import redacted
 from penstock.engine import Penstock
 from penstock.http.routes import routes_of
 from penstock.server.app import Service
 from penstock.server.gate import Gatekeeper
-from penstock.server.installed import install, origin_of, store_url
+from penstock.server.installed import install, origin_of, retention_of, store_url
 from penstock.server.meter import Meter
 from penstock.server.metrics import Metrics
 from penstock.server.site import Site, is_loopback
@@ -35,6 +37,7 @@ _PAYLOAD_LIMIT = 1_200_000
 _SWEEP = timedelta(seconds=1)
 _SELDOM = timedelta(minutes=1)
 """How often the other workers of a process look after the store: one of them is enough."""
+_TURN = 0.001
 # Connections that wait to be accepted.
 _BACKLOG = 2048
 _OTHER_PORT = {
@@ -103,15 +106,28 @@ class _Listener(uvicorn.Server):
 class Serving:
     """One process of a server: serves requests and, unless others do, runs jobs; until `stop`."""
 
-    def __init__(self, settings: Server, sources: Sources, *, process: int = 0) -> None:
-        """Of several processes, the one with the number 0 runs the jobs."""
+    def __init__(
+        self,
+        settings: Server,
+        sources: Sources,
+        *,
+        process: int = 0,
+        replaces: int | None = None,
+    ) -> None:
+        """Of several processes, the one with the number 0 runs the jobs.
+
+        `replaces` is the process whose place this one takes, because it has died.
+        """
         self._settings = settings
+        self._replaces = replaces
         self._works = process == 0
         self._grace = timedelta(seconds=settings.grace)
+        self._retention = retention_of(settings)
         timings: dict[str, Timing] = {}
         self._penstock = Penstock(
             store_url(settings),
             payload_limit=_PAYLOAD_LIMIT,
+            secret_fields=settings.secret_fields,
             opener=lambda *args, **options: observe(open_store(*args, **options), timings),
             origin=origin_of(settings, sources),
         )
@@ -123,7 +139,6 @@ class Serving:
             routes_of(metrics),
             meter=meter,
             cors_origins=settings.cors_origins,
-            secret_fields=settings.secret_fields,
             timings=timings,
         )
         self._gate = Gatekeeper(
@@ -155,17 +170,29 @@ class Serving:
         async with self._service.running(), self._announced(address), self._gate.running():
             # A store that may not be written is refused now, not with the first job: this changes
             # nothing, but has to be allowed to.
-            await self._penstock.store.dismiss(())
+            await self._penstock.store.dismiss(await self._gone())
+            if self._settings.metrics_queues is not None:
+                await self._penstock.store.series(self._settings.metrics_queues)
             await self._refuse_strangers()
             async with self._working():
                 # What is here now stays: a collector that walks all of it stops every request
                 # for 50 ms, about once a second under load.
                 gc.collect()
                 gc.freeze()
+                # While threads compute lists, the event loop waits for its turn this long each
+                # time; with Python's own 5 ms, /health took 80 ms then, with this it takes 20.
+                sys.setswitchinterval(_TURN)
                 self._listener = _Listener(config, ready)
                 if self._told:
                     self._listener.stop()
                 await self._listener.serve([listening])
+
+    async def _gone(self) -> list[str]:
+        """The workers of the process whose place this one takes."""
+        if self._replaces is None:
+            return []
+        dead = (socket.gethostname(), self._replaces)
+        return [one.name for one in await self._penstock.workers() if (one.host, one.pid) == dead]
 
     def stop(self) -> None:
         """Answer those who wait, finish the requests and jobs under way, within the grace."""
@@ -182,7 +209,7 @@ class Serving:
             problem = ConfigurationError(
                 f"{host} can be reached from elsewhere, and there is no access token"
             )
-            store = shlex.quote(without_password(self._penstock.url) or "")
+            store = shlex.quote(redacted(self._penstock.url))
             problem.add_note(f"penstock token create NAME --scope SCOPE --store {store}")
             raise problem
 
@@ -203,7 +230,7 @@ class Serving:
             yield
             return
         if self._settings.workers == 0 or not self._penstock.tasks:
-            async with _kept_up(self._penstock):
+            async with _kept_up(self._penstock, self._retention):
                 yield
             return
         self._workers = self._made_workers()
@@ -230,7 +257,14 @@ class Serving:
         made = [(sorted(others), self._settings.workers)] if others else []
         made += [([queue], concurrency) for queue, concurrency in slots.items()]
         return [
-            Worker(self._penstock, queues=queues, concurrency=n, grace=self._grace, sweep=sweep)
+            Worker(
+                self._penstock,
+                queues=queues,
+                concurrency=n,
+                grace=self._grace,
+                sweep=sweep,
+                retention=self._retention,
+            )
             for (queues, n), sweep in zip(made, (_SWEEP, *[_SELDOM] * len(slots)), strict=False)
         ]
 
@@ -238,11 +272,11 @@ class Serving:
         """Run jobs; a server whose worker was drained goes on without one."""
         await worker.run()
         if worker.draining and not self._told:
-            await Upkeep(self._penstock, None, _SWEEP, Retention()).run()
+            await Upkeep(self._penstock, None, _SWEEP, self._retention).run()
 
 
 @asynccontextmanager
-async def _kept_up(penstock: Penstock) -> AsyncIterator[None]:
+async def _kept_up(penstock: Penstock, retention: Retention) -> AsyncIterator[None]:
     """Take back leases that ran out, sum up the log and prune, where no worker does it."""
-    async with beside(Upkeep(penstock, None, _SWEEP, Retention()).run()):
+    async with beside(Upkeep(penstock, None, _SWEEP, retention).run()):
         yield

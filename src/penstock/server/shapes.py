@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Annotated, Any
+from typing import Annotated, Any, Protocol, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType
@@ -23,8 +23,20 @@ from penstock.core.job import (
 from penstock.core.lifecycle import Event, State, Waiting
 from penstock.core.note import Progress
 from penstock.core.retry import DEFAULT_RETRY, LONGEST, RetryPolicy
+from penstock.core.secrets import Secrets
 from penstock.http.problems import Problem
-from penstock.server.secrets import Secrets
+
+
+class Named(Protocol):
+    """Anything that is listed by its name."""
+
+    @property
+    def name(self) -> str:
+        """Under which it is listed."""
+        ...
+
+
+N = TypeVar("N", bound=Named)
 
 Id = Annotated[int, Meta(ge=1, le=2**63 - 1)]
 Name = Annotated[str, Meta(min_length=1, max_length=200)]
@@ -40,6 +52,10 @@ SomeSeconds = Annotated[float, Meta(ge=0.001, le=LONGEST.total_seconds())]
 Tags = Annotated[tuple[Name, ...], Meta(max_length=50)]
 _ARGS = Meta(description="The arguments by their names.", extra_json_schema={"type": "object"})
 Args = Annotated[Raw, _ARGS]
+_SUPERSEDE = (
+    "Replaces the pending job of its key and task that the same token enqueued; "
+    "with the scope admin, whoever enqueued it."
+)
 Json = Raw | None
 """Any JSON, as it was stored."""
 
@@ -79,7 +95,7 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     parent: Id | None = None
     after: Annotated[tuple[Id, ...], Meta(max_length=1_000, description="Waits for these.")] = ()
     on_failure: OnFailure = OnFailure.CANCEL
-    supersede: Annotated[bool, Meta(description="Replaces pending jobs of its key.")] = False
+    supersede: Annotated[bool, Meta(description=_SUPERSEDE)] = False
     throttle: Key | None = None
 
 
@@ -399,6 +415,25 @@ def attempts_of(log: Iterable[LogEntry]) -> list[Attempt]:
                 error=entry.error,
             )
     return found
+
+
+class NamePage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which page of a list by name."""
+
+    name: Annotated[Name, Meta(description="A text in the name.")] | None = None
+    after: Annotated[Name, Meta(description="The last name of the page before.")] | None = None
+    limit: Annotated[int, Meta(ge=1, le=1_000)] = 1_000
+
+    def of(self, found: Iterable[N]) -> tuple[list[N], str | None]:
+        """Of all that there is, by name, what is on this page, and where the next one begins."""
+        wanted = [
+            one
+            for one in found
+            if (self.name is None or self.name in one.name)
+            and (self.after is None or one.name > self.after)
+        ]
+        page = wanted[: self.limit]
+        return page, page[-1].name if len(wanted) > len(page) else None
 
 
 def last_id(found: Sequence[Any], *, more: bool) -> int | None:

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 import msgspec
 
-from penstock.config import without_password
 from penstock.core.lifecycle import Event
+from penstock.core.redaction import redacted
 from penstock.core.token import Access
 from penstock.engine import Penstock
 from penstock.http.routes import route
@@ -64,7 +64,7 @@ class StoreRoutes:
         size = await self._penstock.store.size()
         return StoreShape(
             kind=size.kind,
-            url=without_password(self._penstock.url) or "",
+            url=redacted(self._penstock.url),
             bytes=size.bytes,
             wal_bytes=size.wal_bytes,
             dead_rows=size.dead_rows,

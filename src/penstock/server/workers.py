@@ -13,7 +13,8 @@ from penstock.core.worker import WorkerInfo
 from penstock.engine import Penstock
 from penstock.http.problems import Problem
 from penstock.http.routes import route
-from penstock.server.shapes import Name
+from penstock.server.aside import aside
+from penstock.server.shapes import Name, NamePage
 
 _LEASES = 1_000
 
@@ -63,9 +64,13 @@ class DrainAnswer(msgspec.Struct, frozen=True):
 
 
 class WorkerList(msgspec.Struct, frozen=True):
-    """Every worker, by name; the leases of all of them are the first 1,000 at most."""
+    """A page of workers, by name; the leases of all workers are the first 1,000 at most.
+
+    `after` asks for the next page; it is null on the last.
+    """
 
     workers: list[WorkerShape]
+    after: str | None = None
 
 
 _EXAMPLE = {
@@ -111,17 +116,20 @@ class WorkerRoutes:
         Access.READ,
         "List workers",
         answers={200: WorkerList},
-        examples={"200": {"workers": [_EXAMPLE]}},
+        examples={"200": {"workers": [_EXAMPLE], "after": None}},
     )
-    async def page(self) -> WorkerList:
-        """Every worker on the store, when it was last heard of, and the leases that it holds."""
-        workers = await self._penstock.workers()
+    async def page(self, query: NamePage) -> WorkerList:
+        """The workers on the store, when each was last heard of, and the leases that it holds."""
+        workers, after = query.of(await self._penstock.workers())
         running = JobQuery(states=frozenset({State.RUNNING}), newest_first=False, limit=_LEASES)
         held: dict[str | None, list[Job]] = {}
         for job in await self._penstock.find(running):
             held.setdefault(job.worker, []).append(job)
         now = from_micros(self._penstock.clock())
-        return WorkerList([_shape(one, held.get(one.name, ()), now) for one in workers])
+        shapes = await aside(
+            len(workers), lambda: [_shape(one, held.get(one.name, ()), now) for one in workers]
+        )
+        return WorkerList(shapes, after)
 
     @route(
         "POST",

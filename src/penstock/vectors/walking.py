@@ -21,12 +21,14 @@ TOOLS = frozenset(
 )
 """Folders that are never walked into."""
 
+NOT_UTF_8 = "name is not UTF-8"
+"""The reason why a file is skipped whose name no store could keep."""
 _IGNORE = ".gitignore"
 _IGNORE_LIMIT = 1_000_000
 
 
 class Met(NamedTuple):
-    """A file that was met: its path, and why it is left out if it is."""
+    """A file that was met: its path as text, and why it is left out if it is."""
 
     path: str
     why_not: str | None = None
@@ -120,7 +122,7 @@ class Walk:
                     further = None if depth is None else depth - 1
                     yield from self._below(entry.path, rules, further)
             elif self._is_wanted(entry, rules):
-                yield Met(entry.path, self._why_not(entry))
+                yield Met(_shown(entry.path), self._why_not(entry))
 
     def _enters(self, entry: "os.DirEntry[str]", rules: list[Rules]) -> bool:
         return (
@@ -131,13 +133,13 @@ class Walk:
         )
 
     def _is_wanted(self, entry: "os.DirEntry[str]", rules: list[Rules]) -> bool:
-        return (
-            _is_text(entry.path)
-            and self._chooser.wants(self._relative(entry.path))
-            and not _is_ignored(entry.path, rules)
+        return self._chooser.wants(self._relative(entry.path)) and not _is_ignored(
+            entry.path, rules
         )
 
     def _why_not(self, entry: "os.DirEntry[str]") -> str | None:
+        if not _is_text(entry.path):
+            return NOT_UTF_8
         try:
             about = entry.stat(follow_symlinks=False)
         except OSError as error:
@@ -178,6 +180,11 @@ def _is_text(path: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def _shown(path: str) -> str:
+    """Return a path as text; bytes that are no text are escaped."""
+    return os.fsencode(path).decode(errors="backslashreplace")
 
 
 def _is_ignored(path: str, rules: list[Rules]) -> bool:

@@ -201,6 +201,7 @@ def _forward_lines(link: Link, level: int) -> None:
     if not logging.root.handlers:
         logging.root.setLevel(level)
         logging.root.addHandler(Lines(link, level))
+        logging.captureWarnings(capture=True)
 
 
 def _die_with(parent: int) -> None:

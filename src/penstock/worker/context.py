@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 import msgspec
 
+from penstock.core import jsontext
 from penstock.core.errors import ConfigurationError, InvalidJob, PayloadTooLarge, Snooze
 from penstock.core.job import Job
 from penstock.core.lifecycle import Done, Failed
@@ -176,20 +177,21 @@ def _is_count(value: object) -> bool:
 
 def _encoded(state: Any) -> str:
     try:
-        encoded = msgspec.json.encode(state)
+        encoded = jsontext.encode(state, "its state")
         changed = changed_by_json(state, msgspec.json.decode(encoded))
-    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+    except ValueError as error:
         raise InvalidJob(f"a checkpoint is plain JSON: {error}") from error
     if changed is not None:
         raise InvalidJob(
             f"a checkpoint is plain JSON: {changed[0]!r:.80} would come back as {changed[1]!r:.80}"
         )
-    if len(encoded) > STATE_LIMIT:
+    size = len(encoded.encode())
+    if size > STATE_LIMIT:
         raise PayloadTooLarge(
-            f"a checkpoint of {len(encoded)} bytes of JSON, the limit is {STATE_LIMIT}; "
+            f"a checkpoint of {size} bytes of JSON, the limit is {STATE_LIMIT}; "
             "store large data elsewhere and keep a reference"
         )
-    return encoded.decode()
+    return encoded
 
 
 def context() -> Context:

@@ -6,6 +6,7 @@ import sys
 from typing import Any, NoReturn
 
 from penstock.core.errors import ConfigurationError, StoreError
+from penstock.core.redaction import redacted
 from penstock.engine import Penstock
 from penstock.stores import is_private
 from penstock.worker.frames import Boot
@@ -124,8 +125,8 @@ def _apart(kind: type[Penstock]) -> type[Penstock]:
 
     def unreachable(self: Any) -> NoReturn:
         raise StoreError(
-            f"the jobs of {self.url} are in the memory of the worker, not of this child process; "
-            "use a store that processes share, or return what to enqueue"
+            f"the jobs of {redacted(self.url)} are in the memory of the worker, not of this child "
+            "process; use a store that processes share, or return what to enqueue"
         )
 
     names: dict[str, property] = {"store": property(unreachable)}

@@ -4,15 +4,13 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
-
-from penstock.core.errors import PenstockError, StoreUnavailable
+from penstock.core import jsontext
+from penstock.core.errors import PenstockError, StoreUnavailable, Unreadable
 from penstock.core.job import Job
 from penstock.core.lifecycle import Done, Failed, Outcome
 from penstock.engine import Penstock
 
 _log = logging.getLogger(__name__)
-_encode = msgspec.json.Encoder().encode
 RESULT_LIMIT = 1_000_000
 _DONE = Done()
 _UNCOMMITTED = Failed("it called context.finish, but that transaction was not committed")
@@ -23,16 +21,16 @@ def finished(result: Any) -> Done | Failed:
     if result is None:
         return _DONE
     try:
-        encoded = _encode(result).decode()
-        if len(encoded) > RESULT_LIMIT:
-            return Failed(
-                f"it ran, but its result is {len(encoded)} characters of JSON, more than "
-                f"{RESULT_LIMIT}; store large data elsewhere and return a reference",
-                permanent=True,
-            )
-        return Done(encoded)
-    except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        return Failed(f"it ran, but its result is not JSON: {error}", permanent=True)
+        encoded = jsontext.encode(result, "its result")
+    except Unreadable as error:
+        return Failed(f"it ran, but {error}", permanent=True)
+    if len(encoded) > RESULT_LIMIT:
+        return Failed(
+            f"it ran, but its result is {len(encoded)} characters of JSON, more than "
+            f"{RESULT_LIMIT}; store large data elsewhere and return a reference",
+            permanent=True,
+        )
+    return Done(encoded)
 
 
 async def settle_joined(

@@ -1,11 +1,16 @@
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import httpx
 import pytest
 
 from penstock import Penstock
-from penstock.apps.entries import Entries, Settings
-from tests.apps.entries.support import Letters
+from penstock.apps import Application
+from penstock.apps.entries import Control, Entries, Settings
+from penstock.apps.entries.routes import EntriesRoutes
+from penstock.http.routes import routes_of
+from penstock.server.app import Service
+from tests.apps.entries.support import Api, Letters
 from tests.contract.support import SHARED, STORES
 
 
@@ -39,3 +44,13 @@ async def entries(
     finally:
         letters.release()
         made.close()
+
+
+@pytest.fixture
+async def api(entries: Entries) -> AsyncIterator[Api]:
+    routes = EntriesRoutes(entries, Control(entries))
+    application = Application("entries", "", [*routes_of(routes)])
+    service = Service(entries.penstock, [application])
+    transport = httpx.ASGITransport(app=service)
+    async with httpx.AsyncClient(transport=transport, base_url="http://penstock") as client:
+        yield Api(client)

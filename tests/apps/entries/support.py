@@ -8,6 +8,7 @@ from contextlib import closing
 from datetime import timedelta
 from typing import Any
 
+import httpx
 import numpy as np
 
 from penstock import Worker
@@ -109,6 +110,27 @@ async def assert_index_equals_rows(entries: Entries) -> None:
         key = row.type, row.embedding_status
         counted[key] = counted.get(key, 0) + 1
     assert {key: n for key, n in (await entries.counts()).items() if n} == counted
+
+
+class Api:
+    """A client of the routes, in the process of the test."""
+
+    def __init__(self, client: httpx.AsyncClient) -> None:
+        self.client = client
+
+    async def __call__(
+        self, method: str, path: str, body: Any = None, *, status: int = 200, **options: Any
+    ) -> Any:
+        for url in (path, f"{path}/") if method == "GET" else (f"{path}/",):
+            answer = await self.client.request(method, url, json=body, **options)
+            assert answer.status_code == status, answer.text
+        return answer.json()
+
+    async def entries(self, verb: str, body: Any, status: int = 200) -> Any:
+        return await self("POST", f"/api/v1/entries/{verb}", body, status=status)
+
+    async def queue(self, verb: str, status: int = 200, **params: Any) -> Any:
+        return await self("POST", f"/admin/queue/{verb}", status=status, params=params)
 
 
 def experience(title: str, playbook: str = "do it") -> dict[str, Any]:

@@ -156,6 +156,26 @@ async def test_same_import_again_stores_nothing_twice(entries: Entries) -> None:
     assert len(await contents(entries)) == 1
 
 
+async def test_file_without_ids_that_is_imported_twice_replaces_its_entries(
+    entries: Entries,
+) -> None:
+    rows = [{"title": title, "content": "c"} for title in ("a", "b", "b")]
+    given = {"entity_type": "manual", "category_code": "A"}
+    content = b"\n".join(json.dumps({**given, **row}).encode() for row in rows)
+    first = await imported(entries, content, "1")
+    assert (first.added, first.replaced) == (3, 0)  # one record is in it twice
+    sorted_otherwise = b"\n".join(
+        json.dumps({**dict(reversed(row.items())), **given}).encode() for row in rows
+    )
+    again = await imported(entries, sorted_otherwise, "2")
+    assert (again.added, again.replaced) == (0, 3)
+    assert len(await contents(entries)) == 3
+    other = await imported(entries, content.replace(b'"A"', b'"B"'), "3")
+    assert (other.added, other.replaced) == (3, 0)
+    dry = await imported(entries, content, "4", dry_run=True)
+    assert (dry.added, dry.replaced) == (0, 3)
+
+
 async def test_unreadable_file_leaves_the_queue_alone(entries: Entries) -> None:
     found = records(entries, b"titel\n1\n", "csv")
     with pytest.raises(UnreadableFile, match="no column 'titel'"):

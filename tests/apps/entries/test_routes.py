@@ -1,50 +1,16 @@
 """What goes over HTTP, in the words of the contract; nothing embeds but the test's own worker."""
 
-from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
 
 from penstock import Access, Penstock
-from penstock.apps.entries import Control, Entries, Settings, install
-from penstock.apps.entries.routes import EntriesRoutes
-from penstock.http.routes import routes_of
+from penstock.apps.entries import Entries, Settings, install
 from penstock.server.app import Service
-from tests.apps.entries.support import assert_index_equals_rows, experience, work_off
+from tests.apps.entries.support import Api, assert_index_equals_rows, experience, work_off
 
 TEA = {"entity_type": "experience", "category_code": "A", "data": experience("Tea")}
-
-
-class Api:
-    """A client of the routes, in the process of the test."""
-
-    def __init__(self, client: httpx.AsyncClient) -> None:
-        self.client = client
-
-    async def __call__(
-        self, method: str, path: str, body: Any = None, *, status: int = 200, **options: Any
-    ) -> Any:
-        for url in (path, f"{path}/") if method == "GET" else (f"{path}/",):
-            answer = await self.client.request(method, url, json=body, **options)
-            assert answer.status_code == status, answer.text
-        return answer.json()
-
-    async def entries(self, verb: str, body: Any, status: int = 200) -> Any:
-        return await self("POST", f"/api/v1/entries/{verb}", body, status=status)
-
-    async def queue(self, verb: str, status: int = 200, **params: Any) -> Any:
-        return await self("POST", f"/admin/queue/{verb}", status=status, params=params)
-
-
-@pytest.fixture
-async def api(entries: Entries) -> AsyncIterator[Api]:
-    routes = EntriesRoutes(entries, Control(entries))
-    service = Service(entries.penstock, [], [*routes_of(routes)])
-    transport = httpx.ASGITransport(app=service)
-    async with httpx.AsyncClient(transport=transport, base_url="http://penstock") as client:
-        yield Api(client)
 
 
 async def test_entry_is_written_read_changed_found_and_deleted(api: Api, entries: Entries) -> None:

@@ -1,6 +1,7 @@
 """The whole of it: a real server and the processes of its pool, killed in the middle."""
 
 import asyncio
+import json
 import os
 import signal
 import socket
@@ -90,6 +91,11 @@ class Server:
         """The processes of the pool that live."""
         workers = self.client.get("/admin/queue/status").json()["workers"]["workers"]
         return {one["pid"] for one in workers if lives(one["pid"])}
+
+    def workers(self) -> dict[int, Any]:
+        """What the status says of each worker, by its process."""
+        shown = self.client.get("/admin/queue/status").json()["workers"]["workers"]
+        return {one["pid"]: one for one in shown}
 
     def embedded(self, n: int) -> bool:
         return bool(self.queue()["embedded"]["total"] == n)
@@ -197,6 +203,85 @@ def test_process_that_is_killed_in_mid_batch_is_replaced_and_nothing_is_lost(
         pids = server.pids()
         assert server.stop() == 0
         assert not any(lives(pid) for pid in pids)
+
+
+@pytest.mark.parametrize("store", SHARED)
+def test_killed_process_is_off_the_list_as_soon_as_another_takes_its_place(
+    store: str, tmp_path: Path, embeddings: Embeddings
+) -> None:
+    with serving(tmp_path, STORES[store](tmp_path), embeddings, workers="1") as server:
+        server.write("first")
+        server.eventually(lambda: server.embedded(1))
+        (killed,) = server.eventually(server.pids)
+        embeddings.hold("slow")
+        server.write("slow")  # it holds a lease when it is killed
+        embeddings.wait_until_held()
+        os.kill(killed, signal.SIGKILL)
+        embeddings.release()
+        shown = server.eventually(lambda: (now := server.workers()) and killed not in now and now)
+        assert all(one["running"] for one in shown.values())
+        server.eventually(lambda: server.embedded(2))
+        total = server.client.get("/admin/queue/status").json()["workers"]
+        assert total["running"] == len(total["workers"]) == 1
+
+
+def test_each_worker_says_how_many_jobs_it_has_ended(
+    tmp_path: Path, embeddings: Embeddings
+) -> None:
+    embeddings.refusals["poison"] = "this text is poison"
+    with serving(tmp_path, STORES["sqlite"](tmp_path), embeddings) as server:
+        for title in ("a", "b", "c", "poison"):
+            server.write(title)
+
+        def counted() -> list[int]:
+            shown = server.workers().values()
+            names = ("jobs_processed", "jobs_succeeded", "jobs_failed")
+            return [sum(one[name] for one in shown) for name in names]
+
+        server.eventually(lambda: counted() == [4, 3, 1])
+        health = server.client.get("/health").json()
+        server.eventually(lambda: server.client.get("/health").json()["workers"]["running"] >= 2)
+        assert health["status"] == "healthy"
+
+
+@pytest.mark.parametrize("pending", [0, 2])
+def test_server_says_at_the_start_how_many_embeddings_are_pending(
+    pending: int, tmp_path: Path, embeddings: Embeddings
+) -> None:
+    store = STORES["sqlite"](tmp_path)
+
+    async def write() -> None:
+        async with Penstock(store) as app:
+            settings = Settings(embedder=embeddings.configuration)
+            entries = Entries(app, tmp_path / "data" / "entries", settings=settings)
+            await entries.prepare()
+            for n in range(pending):
+                await entries.write("experience", "A", experience(f"n{n}"))
+
+    asyncio.run(write())
+    with serving(tmp_path, store, embeddings) as server:
+        log = server.output.read_text()
+    said = "Found 2 pending embeddings on startup (2 experiences, 0 manuals). Workers will process"
+    assert said in log if pending else "pending embeddings" not in log
+
+
+def test_every_line_of_a_log_in_json_is_an_object_also_of_the_pool(
+    tmp_path: Path, embeddings: Embeddings
+) -> None:
+    embeddings.refusals["poison"] = "this text is poison"
+    options = ("--log-format", "json")
+    store = STORES["sqlite"](tmp_path)
+    with serving(tmp_path, store, embeddings, *options, workers="1") as server:
+        failed = server.write("poison")
+        server.eventually(lambda: server.entry(failed)["embedding_status"] == "failed")
+        server.eventually(lambda: "entries.embed" in server.output.read_text())  # by the pool
+        (killed,) = server.eventually(server.pids)
+        os.kill(killed, signal.SIGKILL)
+        server.eventually(lambda: server.pids() - {killed})
+        assert server.stop() == 0
+    lines = server.output.read_text().splitlines()
+    said = [json.loads(line) for line in lines if not line.startswith("Penstock serves on")]
+    assert any("entries.embed" in one["message"] for one in said)
 
 
 @pytest.mark.parametrize("store", SHARED)

@@ -120,7 +120,7 @@ def test_server_imports_exports_and_rebuilds(shell: Shell, tmp_path: Path, kind:
         shell("export", "all.csv", *url)
         assert len((tmp_path / "all.csv").read_text().splitlines()) == 302
         assert not list((tmp_path / "data" / "entries" / "imports").iterdir())
-        assert "no embedder" in shell("rebuild", "--embedder", "nonsense", *url, code=4)
+        assert "no embedder" in shell("rebuild", "--embedder", "nonsense", *url, code=2)
     finally:
         server.kill()
         server.client.close()

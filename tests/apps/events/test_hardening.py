@@ -89,7 +89,6 @@ async def test_payload_may_be_deep_and_wide(api: Api) -> None:
 @pytest.mark.parametrize(
     "payload",
     [
-        "1e999",
         "-1e-999",
         "9" * 400,
         '{"a": 1, "a": 2}',

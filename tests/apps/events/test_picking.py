@@ -249,8 +249,7 @@ async def test_dedupe_key_of_a_job_means_no_event(api: Api) -> None:
 @pytest.mark.parametrize("task", ["other", "events.event"])
 async def test_job_in_the_queue_of_the_events_is_one(api: Api, task: str) -> None:
     """Nothing that is enqueued there can keep others from their events."""
-    new = {"task": task, "queue": "events", "tags": ["a"], "args": {"n": 1}}
-    assert (await api.post("/api/v1/jobs", json=new)).status_code == 201
+    await api.app.enqueue_many([NewJob(task=task, queue="events", tags=("a",), payload='{"n": 1}')])
     event = await api.pick()
     assert (event["title"], event["payload"]) == (task, {"n": 1})
     failed = (await api.say("fail", event["id"], token=event["token"])).json()

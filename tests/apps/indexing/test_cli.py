@@ -68,8 +68,18 @@ def test_folder_is_indexed_and_searched_without_a_server(shell: Shell) -> None:
     assert shell.json("search", "water", "--mode", "bm25")["results"] == []
     refused = shell("index", "docs", "--type", "films", code=2)
     assert "include_types: there is no 'films'" in refused
+    refused = shell("index", "docs", "--chunk-size", "1", code=2)
+    assert "chunk_size: must be an integer from 16 to 8,192" in refused
     (shell.project / "empty").mkdir()
     assert "nothing to index" in shell("index", "empty", code=4)
+
+
+def test_id_that_is_printed_leads_to_the_job(shell: Shell) -> None:
+    name = shell.json("index", "docs")["id"]
+    assert name == "job_1"
+    store = ("--store", "sqlite:///penstock-data/penstock.db")
+    assert "indexing.run" in shell("jobs", name, *store)
+    assert "Job 1" in shell("explain", name, *store)
 
 
 def test_server_does_it_when_it_is_named(shell: Shell, embeddings: Embeddings) -> None:

@@ -189,3 +189,12 @@ def test_client_is_told_why_a_folder_is_refused(
     if "--allow-external" in client("index", "--help"):
         said = client("index", str(outside), "--allow-external", "--url", server.url, code=1)
         assert "PENSTOCK_ALLOW_EXTERNAL_PATHS" in said.replace("\n", "")
+
+
+def test_client_indexes_folders_outside_of_the_project_where_the_setting_allows_it(
+    client: Client, project: Path, embeddings: Embeddings, tmp_path: Path
+) -> None:
+    outside = write(tmp_path / "outside", {"a.md": "a"})
+    with serving(project, embeddings, PENSTOCK_ALLOW_EXTERNAL_PATHS="true") as server:
+        job = client.json("index", str(outside), "--url", server.url)["job_id"]
+        assert server.finished(job)["status"] == "done"

@@ -1,5 +1,6 @@
 """What a job does with a collection: only what is needed, all that is needed, and again if torn."""
 
+import os
 import random
 from pathlib import Path
 from typing import Any
@@ -132,9 +133,15 @@ def test_file_below_two_folders_is_held_once(shelf: Shelf, folder: Path) -> None
 def test_unfit_files_are_skipped_with_the_reason(shelf: Shelf, folder: Path) -> None:
     write(folder, {"a.md": "alpha", "b.md": b"\0\1\2", "c.md": "x" * 10_001})
     (folder / "d.md").symlink_to(folder / "a.md")
+    (folder / os.fsdecode(b"caf\xe9.md")).write_text("x")
     report = shelf.run(asked(folder))
-    assert report.files_skipped == 3
-    assert report.skipped == {"binary": 1, "larger than 10,000 bytes": 1, "symbolic link": 1}
+    assert report.files_skipped == 4
+    assert report.skipped == {
+        "binary": 1,
+        "larger than 10,000 bytes": 1,
+        "name is not UTF-8": 1,
+        "symbolic link": 1,
+    }
     assert (str(folder / "b.md"), "binary") in report.examples
     assert report.files_total == 2  # those that were read
 

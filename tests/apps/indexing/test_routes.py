@@ -12,6 +12,7 @@ import pytest
 from penstock import Cancelled, Done, Failed, Outcome, Penstock, State
 from penstock.apps.indexing import Settings, install, routes
 from penstock.apps.indexing.files import held
+from penstock.apps.sentences import INTERNAL
 from penstock.server.app import Service
 from penstock.server.gate import Gatekeeper
 from tests.apps.indexing.support import write
@@ -183,14 +184,18 @@ async def test_folders_outside_of_the_project_are_refused(one: Api, tmp_path: Pa
     for folder in (str(outside), "../outside", "link", "/"):
         assert "PENSTOCK_ALLOW_EXTERNAL_PATHS" in await one.refused(folder)
     detail = await one.refused(str(outside), "?allow_external=true")
-    assert "allow_external=true needs the server's setting PENSTOCK_ALLOW_EXTERNAL_PATHS" in detail
+    assert "the server's setting PENSTOCK_ALLOW_EXTERNAL_PATHS=true" in detail
 
 
-async def test_folders_outside_need_the_setting_and_the_wish(project: Path, tmp_path: Path) -> None:
-    outside = write(tmp_path / "outside", {"a.md": "a"})
+async def test_setting_alone_lets_folders_outside_of_the_project_be_indexed(
+    project: Path, tmp_path: Path
+) -> None:
+    outside = write(tmp_path / "outside", {"a.md": "a", "about.json": "{}"})
+    file = str(outside / "about.json")
     async with served("memory://", project, allow_external_paths=True) as api:
-        assert "--allow-external" in await api.refused(str(outside))
-        await api.index(str(outside), "?force=false&allow_external=true")
+        for how in ("", "?allow_external=false", "?force=false&allow_external=true"):
+            await api.index(str(outside), how, folder_metadata_file=file)
+        await api("POST", "/index/add", {"paths": [str(outside / "a.md")]}, status=202)
 
 
 @pytest.mark.parametrize(
@@ -254,7 +259,7 @@ async def test_list_has_all_that_clients_read(api: Api) -> None:
     job = listed["jobs"][1]
     assert job["job_id"] == job["id"]
     assert (job["status"], job["source"], job["progress_percent"]) == ("failed", "manual", 0.0)
-    assert (job["folder_path"], job["error"]) == (str(api.project / "docs"), "OSError: no")
+    assert (job["folder_path"], job["error"]) == (str(api.project / "docs"), "no")
     assert job["enqueued_at"].endswith("Z")
     assert job["started_at"].endswith("Z")
     page = await api("GET", "/index/jobs/?limit=1&offset=1")
@@ -272,6 +277,46 @@ async def test_detail_has_all_that_clients_read(api: Api) -> None:
     assert job["message"].startswith("it finished at")
     assert job["result"] == {"total_chunks": 3}
     assert job["execution_time_ms"] >= 0
+
+
+ERRORS = [
+    (Failed("TimeoutError: it ran longer than 7200 s", permanent=True), "Timeout after 7200s"),
+    (
+        Failed("OSError: [Errno 5] Bad disk: '/srv/penstock/a.db'\n\nTraceback …"),
+        "Bad disk: 'a.db'",
+    ),
+    (Failed("KeyError: 'x'\n\nTraceback (most recent call last): …"), INTERNAL),
+    (Failed("a.report.NothingIndexed: /srv/docs is empty", permanent=True), "docs is empty"),
+]
+
+
+@pytest.mark.parametrize(("outcome", "shown"), ERRORS)
+async def test_error_is_one_sentence_for_people(one: Api, outcome: Outcome, shown: str) -> None:
+    await one.index()
+    await one.settle(outcome)
+    job = await one("GET", "/index/jobs/job_1")
+    assert (job["error"], job["message"]) == (shown, shown)
+    assert (await one("GET", "/index/jobs"))["jobs"][0]["error"] == shown
+    assert isinstance(outcome, Failed)
+    assert (await one.app.get(1)).error == outcome.error  # the traceback stays
+
+
+@pytest.mark.parametrize(
+    ("error", "shown"),
+    [
+        ("the lease of worker a:1 ran out", "Max retries (1) exceeded after restart"),
+        ("the child process was killed by SIGKILL", "Max retries (1) exceeded after restart"),
+        ("OSError: no\n\nwhere", "Max retries (1) exceeded: no"),
+        ("a.report.NothingIndexed: empty", "empty"),
+    ],
+)
+async def test_job_without_retries_left_says_so(project: Path, error: str, shown: str) -> None:
+    async with served("memory://", project, max_retries=1, retry_delay=0) as api:
+        await api.index()
+        for _ in range(2):
+            await api.settle(Failed(error))
+        job = await api("GET", "/index/jobs/job_1")
+        assert (job["status"], job["error"]) == ("failed", shown)
 
 
 async def test_unique_beginning_of_an_id_is_enough(one: Api) -> None:

@@ -107,6 +107,17 @@ def test_unfit_files_are_met_with_the_reason(folder: Path) -> None:
     }
 
 
+def test_files_whose_names_are_not_utf_8_are_met_and_skipped(folder: Path) -> None:
+    write(folder, {"a.md": "a", ".gitignore": "ignored*\n"})
+    names = (b"caf\xe9.md", b"caf\xe9/b.md", b"caf\xe9.bin", b"ignored\xe9.md")
+    write(folder, {os.fsdecode(name): "x" for name in names})
+    assert walk(folder) == {
+        "a.md": None,
+        "caf\\xe9.md": "name is not UTF-8",
+        "caf\\xe9/b.md": "name is not UTF-8",
+    }
+
+
 def test_changes_that_concern_a_folder(folder: Path) -> None:
     write(folder, {"sub/a.md": "a"})
     walked = Walk(str(folder), Chooser(Choice()), largest=100, besides=(str(folder / "data"),))

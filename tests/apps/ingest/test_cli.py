@@ -79,7 +79,9 @@ def test_a_server_does_the_same(here: Path, embeddings: Embeddings) -> None:
     with serving(project, embeddings) as server:
         url = ("--url", server.url)
         assert "1 of 1 files are done" in run("ingest", "folder", str(project), *url).output
-        assert "is queued" in run("ingest", "content", "lakes", "--no-wait", *url).output
+        queued = run("ingest", "content", "lakes", "--no-wait", *url).output
+        job_id = queued.rpartition("is queued as job ")[2].strip()
+        assert "ingest" in run("jobs", job_id, *url).output
         assert found("rivers", *url) >= {"a.md"}
         assert "folder: 1 done" in run("queue", "stats", *url).output
 

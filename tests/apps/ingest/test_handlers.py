@@ -1,5 +1,6 @@
 import asyncio
 import json
+import os
 import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
@@ -57,6 +58,27 @@ async def test_missing_and_foreign_files_fail_at_once(table: Bench, tmp_path: Pa
     job = await table.app.get(job_id)
     assert (job.state, job.attempt) == (State.FAILED, 1)
     assert "lies in none of the folders" in str(job.error)
+
+
+async def test_error_of_an_item_is_one_sentence_and_the_traceback_stays_with_the_job(
+    either: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(texts: Sequence[str]) -> Vectors:
+        raise OSError(28, "No space left on device", "/srv/penstock/vectors.bin")
+
+    monkeypatch.setattr(either.embedder, "embed", broken)
+    shown = {}
+    for name, path in (("full", either.write("a.md", "text")), ("gone", str(either.folder / "b"))):
+        item = await either.add("file", "ingest", {"file_path": path}, max_retries=0)
+        await either.work()
+        job = await either.app.get(item)
+        row = await either.service.get(job.args["queue_id"])
+        shown[name] = row.error_message
+        assert row.last_error_at is not None
+        assert "Traceback (most recent call last)" in str(job.error)
+    assert shown["full"] == "No space left on device: 'vectors.bin'"
+    for text in shown.values():
+        assert not any(word in str(text) for word in ("Traceback", "Error", "penstock", "/", "\n"))
 
 
 async def _foreign(table: Bench, payload: dict[str, str]) -> int:
@@ -127,6 +149,7 @@ async def test_a_folder_becomes_items_with_patterns_depth_and_ignore_rules(table
         table.write(f"p/{name}", f"text of {name}")
     table.write("p/.gitignore", "out.py\n")
     table.write("p/g.py", b"\0\1")
+    table.write(os.fsdecode(b"p/caf\xe9.py"), "x")
     job = await table.run(
         "folder",
         "ingest",
@@ -140,7 +163,7 @@ async def test_a_folder_becomes_items_with_patterns_depth_and_ignore_rules(table
     names = {str(Path(path).relative_to(table.folder / "p")) for path in table.chunks()}
     assert names == {"a.py", "b.rs", "sub/d.py"}
     assert job.returned["files"] == 3
-    assert job.returned["passed_by"] == {"binary": 1}
+    assert job.returned["passed_by"] == {"binary": 1, "name is not UTF-8": 1}
     assert await table.app.children(job.id) == {State.DONE: 3}
 
 
@@ -295,11 +318,21 @@ async def test_items_held_for_missing_tools_wait_for_them(table: Bench) -> None:
     job = await table.add(
         "file", "ingest", {"file_path": path}, metadata={"missing_tools": ["no-such-tool"]}
     )
+    tools = [
+        {"TreeSitterParser": {"language": "zig"}},
+        {"TreeSitterParser": {"language": "python"}},
+    ]
+    parser = await table.add(
+        "file",
+        "ingest",
+        {"file_path": table.write("b.zig", "text")},
+        metadata={"missing_tools": tools},
+    )
     await Worker(table.app, queues=["ingest"]).run(until_empty=True)
-    found = await table.app.get(job)
-    assert found.state is State.PENDING
-    [record] = await table.app.records([job])
-    assert "no-such-tool is not installed" in str(record.log[-1].reason)
+    for one, missing in ((job, "no-such-tool"), (parser, "TreeSitterParser for zig")):
+        assert (await table.app.get(one)).state is State.PENDING
+        [record] = await table.app.records([one])
+        assert f"held: {missing} is not installed" in str(record.log[-1].reason)
 
 
 async def test_rows_of_other_programs_are_worked_on(table: Bench) -> None:
@@ -328,5 +361,5 @@ async def test_rows_of_other_programs_are_worked_on(table: Bench) -> None:
         "moved": "done",
     }
     assert "expected an absolute path" in str(found["relative"].error_message)
-    assert found["broken"].retry_count == 0
+    assert found["broken"].retry_count == 1
     assert table.chunks() == {"/moved": "text"}

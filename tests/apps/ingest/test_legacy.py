@@ -121,11 +121,11 @@ def test_ingestion_queue_with_metadata(legacy: Legacy) -> None:
     assert item.metadata == {
         "x": "ü",
         "retry_from": "/other.py",
-        "retry_count": 2,
         "migrated_from": "ingestion_queue",
         "legacy_id": "/a.py",
     }
-    assert legacy.jobs[item.queue_id].retry.attempts == 2  # of four, two are used up
+    job = legacy.jobs[item.queue_id]
+    assert (item.retry_count, job.attempt, job.retry.attempts) == (2, 2, 4)  # two are left
 
 
 def test_ingestion_queue_with_messages_and_with_times(legacy: Legacy) -> None:
@@ -191,7 +191,7 @@ def test_processing_queue(legacy: Legacy) -> None:
         )
     report, items = legacy.migrate()
     assert [item.priority for item in items] == [2, 5, 7, 9]
-    assert [item.metadata["retry_count"] for item in items] == [1, 2, 3, 4]
+    assert [item.retry_count for item in items] == [1, 2, 3, 4]
     assert [item.lease_until is None for item in items] == [True, True, True, False]
     assert [(one.id, one.why) for one in report.misfits] == [("5", "its priority is 5, not 1 to 4")]
 
@@ -215,6 +215,49 @@ def test_missing_metadata_and_deletions(legacy: Legacy) -> None:
     assert (held.op, held.metadata["missing_tools"]) == ("update", ["gopls"])
     assert (deletion.op, deletion.priority, deletion.branch) == ("delete", 1, "dev")
     assert report.tables["cumulative_deletions_queue"].skipped == 1
+
+
+def test_attempts_of_every_table_count_once(legacy: Legacy) -> None:
+    legacy.make("A", "content", "processing", "missing", "deletions")
+    file = {"collection_name": "code", "tenant_id": "default", "branch": "main", "retry_count": 2}
+    legacy.put("ingestion_queue", file_absolute_path="/a", operation="ingest", **file)
+    legacy.put("missing_metadata_queue", queue_id="m", file_absolute_path="/m", **file)
+    legacy.put("cumulative_deletions_queue", id=1, file_absolute_path="/d", **file)
+    legacy.put("processing_queue", queue_id="p", file_path="/p", collection="code", attempts=2)
+    legacy.put(
+        "content_ingestion_queue", queue_id="c", content="text", collection="c", retry_count=2
+    )
+    _, items = legacy.migrate()
+    assert [item.retry_count for item in items] == [2] * 5
+    assert not any("retry_count" in item.metadata for item in items)
+
+    assert {(one.attempt, one.retry.attempts) for one in legacy.jobs.values()} == {(2, 4)}
+
+
+@pytest.mark.parametrize("text", ["not JSON", "[1]", '{"x": NaN}', b"\xff", "a\0b", 7])
+def test_metadata_that_is_no_json_object_is_kept_as_text(legacy: Legacy, text: Any) -> None:
+    legacy.make("A", "content", "processing", "missing")
+    legacy.put("ingestion_queue", file_absolute_path="/a", collection_name="c", metadata=text)
+    legacy.put("processing_queue", queue_id="p", file_path="/p", collection="c", metadata=text)
+    row = {"file_absolute_path": "/m", "missing_tools": '["gopls"]', "metadata": text}
+    legacy.put("missing_metadata_queue", queue_id="m", collection_name="c", **row)
+    legacy.put("content_ingestion_queue", queue_id="c", content="t", collection="c", metadata=text)
+    report, items = legacy.migrate(drop=True)
+    assert (report.misfits, report.kept, len(items)) == ([], [], 4)
+    shown = text.decode(errors="backslashreplace") if isinstance(text, bytes) else str(text)
+    for item in items:
+        assert item.metadata["legacy_metadata"] == shown.replace("\0", "\\0")
+    assert [one.metadata.get("missing_tools") for one in items].count(["gopls"]) == 1
+
+
+def test_missing_tools_are_kept_as_the_other_program_writes_them(legacy: Legacy) -> None:
+    legacy.make("missing")
+    tools = '[{"TreeSitterParser":{"language":"zig"}}, "gopls"]'
+    row = {"file_absolute_path": "/m", "collection_name": "c", "missing_tools": tools}
+    legacy.put("missing_metadata_queue", queue_id="m", **row)
+    report, [item] = legacy.migrate(drop=True)
+    assert item.metadata["missing_tools"] == [{"TreeSitterParser": {"language": "zig"}}, "gopls"]
+    assert report.dropped == ["missing_metadata_queue"]
 
 
 def mixed(legacy: Legacy) -> None:

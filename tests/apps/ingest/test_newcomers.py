@@ -149,7 +149,7 @@ def test_key_order_is_the_order_of_inserts_and_calls(both: Both) -> None:
 def test_job_of_a_callers_transaction_comes_after_the_rows_before_it(both: Both) -> None:
     program = both.program
     item = program.insert("/p")
-    key = "t\x1fc\x1fmain\x1f/p"
+    key = "ingest:t/c/main:/p"
     program.run("BEGIN")
     [job] = run_sync(
         both.app.enqueue_many(

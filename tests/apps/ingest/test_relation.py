@@ -12,8 +12,20 @@ from typing import Any
 import psycopg
 import pytest
 
-from penstock import Cancelled, Done, Failed, Job, JobQuery, Penstock, RetryPolicy, State, run_sync
+from penstock import (
+    Cancelled,
+    Done,
+    Failed,
+    Job,
+    JobQuery,
+    Penstock,
+    RetryPolicy,
+    State,
+    Tables,
+    run_sync,
+)
 from penstock.apps.ingest import relation
+from penstock.apps.ingest.order import key_of
 from penstock.stores.postgres.connection import address
 
 STATUS = {"pending": "pending", "running": "in_progress", "done": "done"}
@@ -80,7 +92,10 @@ class Program:
         return self.run(f"UPDATE unified_queue SET {sql} WHERE queue_id = ?", *parameters, queue_id)  # noqa: S608 - names of our own
 
     def row(self, queue_id: str) -> dict[str, Any]:
-        names = ("status", "lease_until", "worker_id", "retry_count", "error_message", "priority")
+        names = (
+            *("status", "lease_until", "worker_id", "retry_count", "error_message", "priority"),
+            "last_error_at",
+        )
         sql = f"SELECT {', '.join(names)} FROM unified_queue WHERE queue_id = ?"  # noqa: S608 - names of our own
         return dict(zip(names, self.ask(sql, queue_id)[0], strict=True))
 
@@ -116,7 +131,7 @@ class Both:
             job = self.job(queue_id)
             assert status == STATUS.get(job.state, "failed"), queue_id
             assert (worker, priority) == (job.worker, job.priority), queue_id
-            assert retries == max(0, job.attempt - (job.state is not State.PENDING)), queue_id
+            assert retries == job.failed_attempts, queue_id
             log = run_sync(self.app.log(job.id))
             assert log[-1].state is job.state
             assert log[-1].id == job.version
@@ -170,7 +185,7 @@ def test_an_inserted_row_is_a_job(both: Both) -> None:
     assert (job.task, job.queue, job.tenant, job.priority) == ("ingest.item", "ingest", "t", 7)
     assert job.retry == RetryPolicy(attempts=2)
     assert job.lease_time == timedelta(minutes=5)
-    assert job.key == "t\x1fc\x1fmain\x1f/src/ä.py"
+    assert job.key == "ingest:t/c/main:/src/ä.py"
     assert both.events(item) == ["enqueued"]
 
 
@@ -243,6 +258,145 @@ def test_a_program_fails_until_the_attempts_are_used_up(both: Both) -> None:
     assert both.job(item).state is State.FAILED
     assert both.program.row(item)["status"] == "failed"
     assert both.program.row(item)["error_message"] == "no"
+
+
+RETRY = "status = 'pending', retry_count = retry_count + 1, error_message = 'oh', worker_id = NULL"
+
+
+@pytest.mark.parametrize(
+    ("held", "change"),
+    [
+        (True, f"{RETRY}, lease_until = NULL"),
+        (True, "status = 'pending', error_message = 'oh', worker_id = NULL, lease_until = NULL"),
+        (True, "status = 'failed', error_message = 'never'"),
+        (True, "status = 'failed'"),
+        (False, "status = 'failed', error_message = 'never'"),
+    ],
+)
+def test_time_of_an_error_is_kept_when_a_program_fails_an_item(
+    both: Both, held: bool, change: str
+) -> None:
+    item = both.program.insert()
+    linked(both)
+    if held:
+        assert both.program.lease(item)
+    assert both.program.change(item, change) == 1
+    at = both.program.row(item)["last_error_at"]
+    assert abs(datetime.fromisoformat(at) - datetime.now(UTC)) < timedelta(minutes=1)
+
+
+def test_time_that_a_program_sets_stays(both: Both) -> None:
+    item = both.program.insert()
+    linked(both)
+    assert both.program.lease(item)
+    change = f"{RETRY}, lease_until = NULL, last_error_at = '2020-01-01T00:00:00Z'"
+    assert both.program.change(item, change) == 1
+    assert both.program.row(item)["last_error_at"] == "2020-01-01T00:00:00Z"
+    linked(both)
+    assert both.program.lease(item)
+    assert both.program.change(item, f"{RETRY}, lease_until = NULL") == 1  # the same message
+    assert both.program.row(item)["last_error_at"] > "2026"
+
+
+def test_item_that_is_done_or_given_back_has_no_error(both: Both) -> None:
+    item = both.program.insert()
+    linked(both)
+    assert both.program.lease(item)
+    both.program.change(item, "status = 'pending', lease_until = NULL, worker_id = NULL")
+    linked(both)
+    assert both.program.lease(item)
+    both.program.change(item, "status = 'done', lease_until = NULL, worker_id = NULL")
+    assert both.program.row(item)["last_error_at"] is None
+
+
+def test_row_shows_the_first_line_of_our_errors_and_all_that_a_program_says(both: Both) -> None:
+    item = both.program.insert()
+    [job] = both.claim()
+    trace = "Traceback (most recent call last):\n  File '/srv/x.py', line 1"
+    both.settle(job, Failed(f"{relation.FAILED}: the disk is full\n\n{trace}"))
+    row = both.program.row(item)
+    assert row["error_message"] == "the disk is full"
+    assert row["last_error_at"] is not None
+    assert trace in str(both.job(item).error)
+    other = both.program.insert()
+    linked(both)
+    assert both.program.lease(other)
+    both.program.change(other, f"{RETRY}, lease_until = NULL".replace("oh", "one\ntwo"))
+    linked(both)
+    assert both.program.row(other)["error_message"] == "one\ntwo"
+
+
+NAMES = {"tenant_id": "a/b:c%", "collection": "ü", "branch": "feature/x"}
+KEYS = {
+    "/p": "ingest:a%2Fb%3Ac%25/ü/feature%2Fx:/p",
+    "/" + "long" * 250: "ingest:" + ("long" * 250)[-993:],
+}
+
+
+@pytest.mark.parametrize("path", KEYS)
+def test_key_of_an_item_is_the_same_in_sql_and_in_python_and_can_be_read(
+    both: Both, path: str
+) -> None:
+    item = both.program.insert(path, **NAMES)
+    linked(both)
+    made = key_of(NAMES["tenant_id"], NAMES["collection"], NAMES["branch"], path)
+    assert both.job(item).key == made == KEYS[path]
+
+
+def test_key_tells_apart_what_is_not_the_same_place() -> None:
+    places = [
+        ("a", "b", "c", "d"),
+        ("a/b", "c", "d", ""),
+        ("a", "b/c", "d", ""),
+        ("a", "b", "c:d", ""),
+    ]
+    places += [("a%2Fb", "c", "d", ""), ("a", "b", "c", ":d")]
+    assert len({key_of(*one) for one in places}) == len(places)
+
+
+@pytest.mark.parametrize("path", KEYS)
+def test_items_of_the_first_tables_keep_their_order(
+    postgres_url: str, tmp_path: Path, path: str
+) -> None:
+    tables = relation.TABLES
+    first = Tables(sqlite=tables.sqlite[:2], postgres=tables.postgres[:2])
+    for url in (f"sqlite:///{tmp_path}/before.db", postgres_url):
+        app = Penstock(url)
+        run_sync(app.tables("unified_queue", first))
+        program = Program(url)
+        items = [program.insert(path, **NAMES) for _ in range(2)]
+        (held,) = run_sync(app.claim(worker="w", queues=["ingest"], limit=9))
+        assert "\x1f" in str(held.key) or len(path) > 900
+        run_sync(app.close())
+        run_sync(relation.prepare(app := Penstock(url)))
+        items.append(program.insert(path, **NAMES))
+        assert run_sync(app.claim(worker="w", queues=["ingest"], limit=9)) == []
+        run_sync(app.reset(held.id, "its worker was stopped for the upgrade"))
+        ended = []
+        while jobs := run_sync(app.claim(worker="w", queues=["ingest"], limit=9)):
+            (job,) = jobs  # one at a time
+            run_sync(app.settle([(job, Done())]))
+            ended.append(job)
+        assert [json.loads(job.payload)["queue_id"] for job in ended] == items
+        assert {run_sync(app.get(job.id)).key for job in ended} == {KEYS[path]}
+        program.connection.close()
+        run_sync(app.close())
+
+
+def test_rows_of_the_first_tables_lose_their_tracebacks(postgres_url: str, tmp_path: Path) -> None:
+    tables = relation.TABLES
+    first = Tables(sqlite=tables.sqlite[:1], postgres=tables.postgres[:1])
+    for url in (f"sqlite:///{tmp_path}/before.db", postgres_url):
+        app = Penstock(url)
+        run_sync(app.tables("unified_queue", first))
+        run_sync(app.close())
+        program = Program(url)
+        trace = "Traceback (most recent call last)"
+        item = program.insert(error_message=f"{relation.FAILED}: no\n\n{trace}:\n x")
+        run_sync(relation.prepare(app := Penstock(url)))
+        assert program.row(item)["error_message"] == "no"
+        program.connection.close()
+        run_sync(app.close())
 
 
 def test_a_retry_with_a_time_is_not_claimed_before(both: Both) -> None:
@@ -449,7 +603,7 @@ def own(number: int, *, after: Sequence[int]) -> relation.Row:
         priority=5,
         idempotency_key=f"own {number}",
         payload_json=json.dumps({"file_path": f"/own/{number}"}),
-        key=f"t\x1fc\x1fmain\x1f/own/{number}",
+        key=f"ingest:t/c/main:/own/{number}",
         after=tuple(after),
     )
 

@@ -4,7 +4,9 @@ from pathlib import Path
 import pytest
 
 from penstock.apps.notebooks.files import Tree
+from penstock.apps.notebooks.repository import Repository
 from tests.apps.notebooks.serving import Api, served
+from tests.apps.notebooks.support import protection_for
 from tests.contract.support import STORES
 
 
@@ -13,6 +15,23 @@ def tree(tmp_path: Path) -> Tree:
     root = tmp_path / "notebook"
     root.mkdir()
     return Tree(root).prepare()
+
+
+@pytest.fixture
+def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The home of the server's user, for whom git is not configured."""
+    folder = tmp_path / "home"
+    folder.mkdir()
+    monkeypatch.setenv("HOME", str(folder))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(folder))
+    return folder
+
+
+@pytest.fixture
+def root(tree: Tree) -> Path:
+    """The folder of a notebook that has a repository of its own."""
+    Repository.make(tree.root, protection_for(tree.root))
+    return tree.root
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

@@ -1,7 +1,7 @@
 """Notebooks behind their routes, in this process."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from penstock import Penstock, Worker
 from penstock.apps.notebooks import Settings, install
 from penstock.server.app import Service
 from penstock.server.gate import Gatekeeper
+from penstock.stores import system_clock
 from tests.apps.notebooks.disk import files_of
 
 
@@ -63,10 +64,17 @@ class Api:
 
 
 @asynccontextmanager
-async def served(url: str, data: Path, *, git: bool = True, **settings: Any) -> AsyncIterator[Api]:
+async def served(
+    url: str,
+    data: Path,
+    *,
+    git: bool = True,
+    clock: Callable[[], int] = system_clock,
+    **settings: Any,
+) -> AsyncIterator[Api]:
     """A server with one notebook; jobs wait for `work`."""
     settings = {"watch": False, "commit_interval": 3_600, "retry_delay": 0, **settings}
-    app = Penstock(url)
+    app = Penstock(url, clock=clock)
     application = install(app, Settings(**settings), data)
     service = Service(app, [application])
     gate = Gatekeeper(app, open_without_tokens=True)

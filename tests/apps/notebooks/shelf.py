@@ -1,4 +1,5 @@
 import asyncio
+import time
 from collections.abc import AsyncIterator, Collection, Iterable
 from contextlib import asynccontextmanager
 
@@ -41,7 +42,7 @@ class Shelf:
     def put(self, path: str, facts: Facts, file: Known | None = None) -> None:
         self._last += 1
         number = self._last if file is None else file.id
-        self.files[path] = Known(number, path, facts.size, facts.mtime_ns, facts.inode, facts.hash)
+        self.files[path] = Known(number, path, *facts, at=time.time())
 
     def look(self, *paths: str, patient: bool = False) -> Reconciled:
         """What others have done, which is known then."""

@@ -1,6 +1,6 @@
 import os
 import subprocess
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -8,8 +8,10 @@ import pytest
 
 from penstock.apps.notebooks import flushing
 from penstock.apps.notebooks.batcher import Pending
+from penstock.apps.notebooks.configuration import Protection
 from penstock.apps.notebooks.files import Facts, Staged, Tree
 from penstock.apps.notebooks.placing import Placer
+from penstock.apps.notebooks.repository import Location, Repository
 
 ENVIRONMENT = {
     **{name: value for name, value in os.environ.items() if not name.startswith("GIT_")},
@@ -41,6 +43,43 @@ def write(root: Path, path: str, content: str) -> None:
     file = root / path
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(content)
+
+
+def save_in_place(file: Path, text: str) -> None:
+    """What simple editors do, and shells."""
+    file.write_text(text)
+
+
+def save_as_another(file: Path, text: str) -> None:
+    """What editors do that never want to have half a file."""
+    draft = file.with_name(f"{file.name}.tmp")
+    draft.write_text(text)
+    draft.replace(file)
+
+
+def save_with_a_copy(file: Path, text: str) -> None:
+    """What vim does."""
+    copy = file.with_name(f"{file.name}~")
+    file.rename(copy)
+    file.write_text(text)
+    copy.unlink()
+
+
+Save = Callable[[Path, str], None]
+SAVES: Sequence[Save] = (save_in_place, save_as_another, save_with_a_copy)
+"""The ways in which people save a file."""
+
+
+def protection_for(root: Path, *trusted: str) -> Protection:
+    """What a server decides about git, for a notebook that has none."""
+    return Protection(root.parent / f"{root.name}-private", frozenset(trusted))
+
+
+def opened(root: Path, *trusted: str) -> Repository:
+    """The repository that a folder is, or lies in, with these filters trusted."""
+    location = Location.enclosing(root)
+    assert location is not None
+    return Repository.open(root, location, protection_for(root, *trusted))
 
 
 class Noted:

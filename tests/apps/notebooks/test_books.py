@@ -6,11 +6,13 @@ from pathlib import Path
 
 from penstock.apps.notebooks.books import Book
 from penstock.apps.notebooks.tables import Notebook
-from tests.apps.notebooks.support import place
+from tests.apps.notebooks.support import place, protection_for
 
 
 def test_own_write_is_recognised_until_somebody_does_anything_to_it(tmp_path: Path) -> None:
-    book = Book(Notebook(1, "garden", str(tmp_path), False, {}, datetime.now(UTC)))
+    book = Book(
+        Notebook(1, "garden", str(tmp_path), False, {}, datetime.now(UTC)), protection_for(tmp_path)
+    )
     file = tmp_path / "a.md"
     assert not book.is_own("a.md")
     book.wrote("a.md", place(book.tree, book.tree.stage(b"one"), "a.md"))

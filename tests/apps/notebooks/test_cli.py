@@ -108,6 +108,41 @@ def test_wrong_version_and_missing_names_are_said(server: Server) -> None:
     assert "there is a notebook 'strict' already" in server("add", "strict", code=4)
 
 
+def test_repository_that_is_joined_and_paths_that_are_not_committed_are_shown(
+    server: Server,
+) -> None:
+    top = server.data / "notebooks"
+    git(server.data, "init", "-q", "notebooks")
+    try:
+        (top / "within").mkdir()
+        assert f"in the repository {top}" in server("add", "within", "--join")
+        server("add", "apart")
+        server("add", "plain", "--no-git")
+        listed = {line.split()[1]: line.split()[2] for line in server("list").splitlines()[1:]}
+        assert (listed["within"], listed["apart"], listed["plain"]) == ("joined", "yes", "no")
+        server("write", "apart", ".gitattributes", stdin="*.bin filter=lfs\n")
+        server("write", "apart", "a.bin", stdin="large")
+        told = server("commit", "apart")
+        assert "apart: a.bin is not committed: attributes name the filter 'lfs'" in told
+        assert "apart: 1 path left out of commits" in server("list")
+        shown = server("show", "apart")
+        assert "a.bin is not committed" in shown
+        assert str(top / "apart") in shown
+        assert server.json("show", "apart")["held_count"] == 1
+    finally:
+        shutil.rmtree(top / ".git")
+    assert "missing" in server("show", "within")
+    assert "no repository" in server("list")
+    assert "is a repository already" in _refused(server)
+
+
+def _refused(server: Server) -> str:
+    folder = server.data / "notebooks/theirs"
+    folder.mkdir()
+    git(folder, "init", "-q")
+    return server("add", "theirs", code=4)
+
+
 def test_watching_shows_what_is_done_by_whomever(server: Server) -> None:
     root = server.add("seen")
     words = ("notebook", "watch", "seen", "--url", server.url)

@@ -10,34 +10,23 @@ from penstock.apps.notebooks.batcher import Batcher
 from penstock.apps.notebooks.committing import NOBODY, Author, Commit, Committer
 from penstock.apps.notebooks.errors import Missing, Passing, Permanent
 from penstock.apps.notebooks.files import Tree
-from penstock.apps.notebooks.git import Git
 from penstock.apps.notebooks.history import History
 from penstock.apps.notebooks.keeping import Kept
 from penstock.apps.notebooks.messages import Change, Kind, message
-from penstock.apps.notebooks.repository import Repository
-from tests.apps.notebooks.support import Noted, git, place, write
+from penstock.apps.notebooks.repository import Location
+from tests.apps.notebooks.support import (
+    Noted,
+    git,
+    opened,
+    place,
+    write,
+)
 
-
-@pytest.fixture(autouse=True)
-def _nobody_is_configured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-
-
-@pytest.fixture
-def repository(tree: Tree) -> Repository:
-    return Repository.make(tree.root)
-
-
-@pytest.fixture
-def root(tree: Tree, repository: Repository) -> Path:
-    return tree.root
+pytestmark = pytest.mark.usefixtures("home")
 
 
 def commit(root: Path, *paths: str, text: str | None = None) -> Commit | None:
-    repository = Repository.find(root)
-    assert repository is not None
-    return Committer(repository, root, patience=0).commit(paths, text=text)
+    return Committer(opened(root), root, patience=0).commit(paths, text=text)
 
 
 def committed(root: Path, *paths: str) -> Commit:
@@ -139,13 +128,7 @@ def test_names_that_look_like_options_and_patterns(root: Path) -> None:
     assert sorted(tracked) == sorted(
         name.removeprefix("/") for name in [*names[:5], ":/x", *names[6:]]
     )
-    assert [one.path for one in History(_found(root)).of("-rf")] == ["-rf"]
-
-
-def _found(root: Path) -> Repository:
-    found = Repository.find(root)
-    assert found is not None
-    return found
+    assert [one.path for one in History(opened(root)).of("-rf")] == ["-rf"]
 
 
 def test_links_and_modes_are_committed_as_they_are(root: Path) -> None:
@@ -193,17 +176,26 @@ def test_state_folder_is_never_seen_by_git(root: Path) -> None:
     assert is_clean(root)
 
 
-def test_attributes_are_obeyed(root: Path) -> None:
-    git(root, "config", "filter.shout.clean", "tr a-z A-Z")
-    git(root, "config", "filter.shout.smudge", "tr A-Z a-z")
+def test_attributes_are_obeyed(root: Path, home: Path) -> None:
+    """The filter is trusted, and its commands are those of the server's user."""
+    shouting(root, home)
     write(root, ".gitattributes", "*.txt eol=crlf\n*.up filter=shout\n")
     (root / "dos.txt").write_bytes(b"a\r\nb\r\n")
     write(root, "x.up", "quiet")
-    committed(root, ".gitattributes", "dos.txt", "x.up")
-    assert Git(root)("cat-file", "blob", "HEAD:dos.txt") == b"a\nb\n"
+    repository = opened(root, "shout")
+    assert Committer(repository, root).commit([".gitattributes", "dos.txt", "x.up"])
+    assert repository.git("cat-file", "blob", "HEAD:dos.txt") == b"a\nb\n"
     assert show(root, "x.up") == "QUIET"
     assert is_clean(root)
-    assert History(_found(root)).content(_head(root), "x.up", limit=99)[0] == b"quiet"
+    assert History(repository).content(_head(root), "x.up", limit=99)[0] == b"quiet"
+
+
+def shouting(root: Path, home: Path) -> None:
+    """Let a filter write everything in capitals, for the server's user and for a person."""
+    commands = {"clean": "tr a-z A-Z", "smudge": "tr A-Z a-z"}
+    for name, command in commands.items():
+        git(root, "config", f"filter.shout.{name}", command)
+        git(root, "config", "--file", str(home / ".gitconfig"), f"filter.shout.{name}", command)
 
 
 def _head(root: Path) -> str:
@@ -327,7 +319,7 @@ def test_locked_index_is_waited_for_and_then_named(root: Path) -> None:
         if now[0] > 3:
             lock.unlink()
 
-    repository = _found(root)
+    repository = opened(root)
     with pytest.raises(Passing, match=r"index\.lock"):
         Committer(repository, root, patience=1, clock=lambda: now[0], sleep=sleep).commit(["a"])
     assert lock.exists()
@@ -441,7 +433,7 @@ def test_repository_in_a_folder_above(tmp_path: Path) -> None:
     assert show(top, "code") == "1"
     (notebook / "a").rename(notebook / "b")
     committed(notebook, "b", "a")
-    history = History(_found(notebook))
+    history = History(opened(notebook))
     assert [one.subject for one in history.log()] == [
         "Move docs/notes/a to docs/notes/b",
         "Add docs/notes/a",
@@ -461,27 +453,6 @@ def test_file_that_may_not_be_read_does_not_hold_up_the_others(
         os, "access", lambda path, mode: Path(path).name != "b" and access(path, mode)
     )
     assert committed(root, "a", "b").skipped == {"b": "it may not be read"}
-
-
-def test_hooks_run_only_if_asked_for(root: Path) -> None:
-    hooks = root / ".git/hooks"
-    hooks.mkdir()
-    for name in ("pre-commit", "reference-transaction", "post-index-change", "post-commit"):
-        (hooks / name).write_text(f"#!/bin/sh\ntouch .git/ran-{name}\n")
-        (hooks / name).chmod(0o755)
-    write(root, "a", "1")
-    committed(root, "a")
-    assert list((root / ".git").glob("ran-*")) == []
-    write(root, "a", "2")
-    found = Repository.find(root, hooks=True)
-    assert found is not None
-    Committer(found, root).commit(["a"])
-    ran = {file.name for file in (root / ".git").glob("ran-*")}
-    assert ran >= {"ran-pre-commit", "ran-post-commit"}
-    (hooks / "pre-commit").write_text("#!/bin/sh\nexit 1\n")
-    write(root, "a", "3")
-    with pytest.raises(Passing, match="hook"):
-        Committer(found, root).commit(["a"])
 
 
 def test_environment_of_the_server_has_no_say(
@@ -509,7 +480,7 @@ def test_author(root: Path) -> None:
     committed(root, "a")
     assert authors() == ["Configured <c@example.org>"] * 2
     write(root, "a", "3")
-    Committer(_found(root), root, author=Author("Given", "g@example.org")).commit(["a"])
+    Committer(opened(root), root, author=Author("Given", "g@example.org")).commit(["a"])
     assert authors() == ["Given <g@example.org>"] * 2
 
 
@@ -562,7 +533,7 @@ def test_history_follows_a_file_through_its_moves(root: Path) -> None:
     third = committed(root, "new.md")
     write(root, "other", "x")
     committed(root, "other")
-    history = History(_found(root))
+    history = History(opened(root))
     found = history.of("new.md")
     assert [(one.id, one.path) for one in found] == [
         (third.id, "new.md"),
@@ -584,7 +555,7 @@ def test_diff_is_bounded(root: Path) -> None:
     write(root, "a", "two\n")
     write(root, "b", "y\n" * 50_000)
     second = committed(root, "a", "b").id
-    history = History(_found(root))
+    history = History(opened(root))
     whole = history.diff(first, second, "a")
     assert "-one\n+two\n" in whole.text
     assert whole.is_whole
@@ -598,7 +569,7 @@ def test_diff_is_bounded(root: Path) -> None:
 def test_only_ids_of_commits_are_commits(root: Path, text: str) -> None:
     write(root, "a", "1")
     committed(root, "a")
-    history = History(_found(root))
+    history = History(opened(root))
     for read in (
         lambda: history.content(text, "a", limit=9),
         lambda: history.diff(text, text),
@@ -611,18 +582,18 @@ def test_only_ids_of_commits_are_commits(root: Path, text: str) -> None:
 def test_file_that_is_not_in_a_commit(root: Path) -> None:
     write(root, "a", "1")
     made = committed(root, "a")
-    history = History(_found(root))
+    history = History(opened(root))
     with pytest.raises(Missing):
         history.content(made.id, "b", limit=9)
     assert history.of("b") == []
 
 
 def test_history_before_the_first_commit_is_empty(root: Path) -> None:
-    assert History(_found(root)).log() == []
+    assert History(opened(root)).log() == []
 
 
 def test_folder_without_a_repository(tmp_path: Path) -> None:
-    assert Repository.find(tmp_path) is None
+    assert Location.enclosing(tmp_path) is None
 
 
 def test_repository_that_git_does_not_trust_is_named(
@@ -630,11 +601,11 @@ def test_repository_that_git_does_not_trust_is_named(
 ) -> None:
     (root / ".git/config").write_text("[broken")
     with pytest.raises(Permanent, match="config"):
-        Repository.find(root)
+        opened(root)
 
 
 def test_git_that_takes_too_long_is_ended(root: Path) -> None:
-    slow = Git(root)
+    slow = opened(root).git
     with pytest.raises(Passing, match="longer"):
         slow("-c", "alias.slow=!sleep 60", "slow", timeout=0.05)
     with pytest.raises(Passing, match="longer"):
@@ -644,21 +615,14 @@ def test_git_that_takes_too_long_is_ended(root: Path) -> None:
 def test_git_that_is_not_installed(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(Permanent, match="not installed"):
-        Repository.find(root)
-
-
-def test_tidying_leaves_the_history(root: Path) -> None:
-    write(root, "a", "1")
-    committed(root, "a")
-    _found(root).tidy()
-    assert show(root, "a") == "1"
+        opened(root)
 
 
 # Batches
 
 
 def batcher(tree: Tree, noted: Noted) -> Batcher:
-    return Batcher(tree, Committer(_found(tree.root), tree.root, patience=0), noted)
+    return Batcher(tree, Committer(opened(tree.root), tree.root, patience=0), noted)
 
 
 def test_paths_are_forgotten_only_after_the_commit(tree: Tree, root: Path) -> None:
@@ -725,7 +689,7 @@ def test_copy_of_an_unfinished_write_is_left(tree: Tree, root: Path) -> None:
     staged = tree.stage(b"server")
     place(tree, staged, "a")
     noted.add("a")
-    committer = Committer(_found(root), root, patience=0)
+    committer = Committer(opened(root), root, patience=0)
     assert Batcher(tree, committer, noted, unfinished=[staged.name]).flush() is not None
     assert [one.staged for one in tree.keeper.of("a")] == [staged.name]
     write(root, "a", "person")
@@ -749,14 +713,14 @@ def test_copy_that_goes_while_it_is_committed_is_looked_at_again(
     assert contents(root, "a") == ["server", "person"]
 
 
-def test_attributes_are_obeyed_by_what_was_overwritten(tree: Tree, root: Path) -> None:
-    git(root, "config", "filter.shout.clean", "tr a-z A-Z")
+def test_attributes_are_obeyed_by_what_was_overwritten(tree: Tree, root: Path, home: Path) -> None:
+    shouting(root, home)
     write(root, ".gitattributes", "*.up filter=shout\n")
     noted = Noted()
     noted.add(".gitattributes")
     placed(tree, noted, "x.up", "server")
     write(root, "x.up", "person")
-    batcher(tree, noted).flush()
+    Batcher(tree, Committer(opened(root, "shout"), root), noted).flush()
     assert contents(root, "x.up") == ["SERVER", "PERSON"]
 
 
@@ -857,10 +821,10 @@ COMMITS_FOR_EVER = """
 import sys
 from pathlib import Path
 from penstock.apps.notebooks.committing import Committer
-from penstock.apps.notebooks.repository import Repository
+from tests.apps.notebooks.support import opened
 
 root = Path(sys.argv[1])
-committer = Committer(Repository.find(root), root, patience=30)
+committer = Committer(opened(root), root, patience=30)
 n = 0
 while True:
     n += 1
@@ -886,5 +850,5 @@ def test_kill_at_any_moment_leaves_a_sound_repository(root: Path) -> None:
             process.kill()
         git(root, "fsck", "--strict")
         names = [file.name for file in root.iterdir() if file.is_file() and file.name != "foreign"]
-        Committer(_found(root), root, patience=30).commit(names)
+        Committer(opened(root), root, patience=30).commit(names)
         assert git(root, "status", "--porcelain") == "A  foreign\n"

@@ -157,6 +157,60 @@ async def test_batch_with_a_hostile_path_stores_nothing(one: Api) -> None:
     assert (await one("GET", "/events/metrics"))["pending"] == 0
 
 
+@pytest.mark.parametrize(
+    ("operation", "field"),
+    [
+        ({"op": "move"}, "to"),
+        ({"op": "move", "to": None}, "to"),
+        ({"op": "move", "to": "b.md", "content": "x"}, "content"),
+        ({"op": "move", "to": "b.md", "properties": {}}, "properties"),
+        ({"op": "move", "to": "b.md", "version": 1}, "version"),
+        ({"op": "create", "to": "b.md"}, "to"),
+        ({"op": "create", "version": 1}, "version"),
+        ({"op": "create", "folder": True, "content": "x"}, "content"),
+        ({"op": "create", "folder": True, "title": "x"}, "title"),
+        ({"op": "update", "to": "b.md", "content": "x"}, "to"),
+        ({"op": "update", "folder": True}, "folder"),
+        ({"op": "delete", "content": "x"}, "content"),
+        ({"op": "delete", "to": "b.md"}, "to"),
+        ({"op": "delete", "title": "x"}, "title"),
+        ({"op": "delete", "folder": True, "version": 1}, "version"),
+        ({"op": "delete", "colour": "red"}, "colour"),
+        ({"op": "copy"}, "op"),
+        ({}, "op"),
+    ],
+)
+async def test_operation_of_a_batch_takes_only_what_it_means(
+    one: Api, operation: dict[str, Any], field: str
+) -> None:
+    await one.create("a.md", "one")
+    await one.work()
+    body = {"operations": [{"op": "delete", "path": "a.md"}, {"path": "a.md", **operation}]}
+    answer = await one.on("POST", "/batch", body, status=422)
+    assert answer["field"] == f"operations[1].{field}"
+    assert answer["field"] in answer["detail"]
+    await one.work()
+    assert one.disk() == {"a.md": "one"}
+
+
+async def test_null_in_an_operation_of_a_batch_is_the_same_as_nothing(one: Api) -> None:
+    empty = dict.fromkeys(["to", "content", "content_base64", "title", "description", "version"])
+    operations: list[dict[str, Any]] = [
+        {**empty, "op": "create", "path": "a.md", "content": "a"},
+        {**empty, "op": "move", "path": "a.md", "to": "b.md"},
+        {**empty, "op": "update", "path": "b.md", "content": "b", "folder": False},
+        {**empty, "op": "create", "path": "f", "folder": True},
+        {**empty, "op": "move", "path": "f", "to": "g", "folder": True},
+        {**empty, "op": "delete", "path": "g", "folder": True},
+        {**empty, "op": "create", "path": "c.md"},
+        {**empty, "op": "delete", "path": "c.md"},
+    ]
+    batch = await one.on("POST", "/batch", {"operations": operations})
+    await one.work()
+    found = await one("GET", f"/events/correlation/{batch['correlation_id']}")
+    assert (found["status"], one.disk()) == ("completed", {"b.md": "b"})
+
+
 async def test_pending_operations_are_superseded_by_the_pair_rules(api: Api) -> None:
     created = await api.create("a.md", "one", title="A")
     place = f"/files/{created['file_id']}"
@@ -356,7 +410,7 @@ async def test_name_that_cannot_exist_fails_at_once(one: Api) -> None:
     await one.work()
     for accepted in (below, moved):
         event = await one.event(accepted)
-        assert (event["status"], event["retry_count"]) == ("failed", 0)
+        assert (event["status"], event["retry_count"]) == ("failed", 1)
 
 
 async def test_names_that_other_systems_take_for_the_same_are_refused(one: Api) -> None:
@@ -531,8 +585,8 @@ async def test_what_changed_during_a_commit_is_left_for_the_next(api: Api) -> No
         tables.add_uncommitted(tx, 1, ["a.md", "b.md"])
         committed, change = tables.uncommitted(tx, 1)
         tables.add_uncommitted(tx, 1, ["b.md", "c.md"])
-        tables.forget_uncommitted(tx, 1, change)
-        return committed, tables.uncommitted(tx, 1)[0]
+        tables.forget_uncommitted(tx, 1, change, {}, retried=True)
+        return list(committed), list(tables.uncommitted(tx, 1)[0])
 
     assert await api.app.transact(work) == (["a.md", "b.md"], ["b.md", "c.md"])
 

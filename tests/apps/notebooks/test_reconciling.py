@@ -12,7 +12,7 @@ from penstock.apps.notebooks.errors import Passing
 from penstock.apps.notebooks.files import Tree
 from penstock.apps.notebooks.reconciling import SETTLE, Happened, reconcile
 from tests.apps.notebooks.shelf import Shelf
-from tests.apps.notebooks.support import place, write
+from tests.apps.notebooks.support import SAVES, Save, place, save_as_another, save_in_place, write
 
 
 @pytest.fixture
@@ -78,6 +78,167 @@ def test_moved_folder_keeps_ids_also_of_equal_and_empty_files(shelf: Shelf, root
     (root / "old").rename(root / "new")
     assert {what for what, _ in shelf.told("old", "new")} == {"moved"}
     assert shelf.ids() == {path.replace("old", "new"): one for path, one in before.items()}
+
+
+@pytest.mark.parametrize("save", SAVES)
+@pytest.mark.parametrize("target", ["b.md", "sub/a.md", "sub/b.md"])
+def test_file_that_is_edited_and_moved_before_a_look_keeps_its_id(
+    shelf: Shelf, root: Path, target: str, save: Save
+) -> None:
+    write(root, "a.md", "content")
+    write(root, "sub/other.md", "x")
+    shelf.look()
+    before = shelf.ids()
+    save(root / "a.md", "something else")
+    (root / "a.md").rename(root / target)
+    assert shelf.told() == [("moved", target)]
+    assert shelf.ids() == {target: before["a.md"], "sub/other.md": before["sub/other.md"]}
+
+
+@pytest.mark.parametrize("save", SAVES)
+def test_file_that_is_moved_and_edited_before_a_look_keeps_its_id(
+    shelf: Shelf, root: Path, save: Save
+) -> None:
+    write(root, "a.md", "content")
+    shelf.look()
+    before = shelf.ids()
+    (root / "a.md").rename(root / "b.md")
+    save(root / "b.md", "something else")
+    assert shelf.told("a.md", "b.md") == [("moved", "b.md")]
+    assert shelf.ids() == {"b.md": before["a.md"]}
+
+
+def test_several_files_that_are_edited_and_moved_keep_their_ids(shelf: Shelf, root: Path) -> None:
+    for n in range(9):
+        write(root, f"old/{n}.md", f"content {n}")
+    shelf.look()
+    before = shelf.ids()
+    for n in range(9):
+        SAVES[n % 3](root / f"old/{n}.md", f"something else {n}")
+    (root / "old/0.md").rename(root / "in place.md")
+    (root / "old").rename(root / "new")
+    assert {what for what, _ in shelf.told()} == {"moved"}
+    assert shelf.ids() == {
+        "in place.md" if path == "old/0.md" else path.replace("old", "new"): number
+        for path, number in before.items()
+    }
+
+
+def test_files_that_are_edited_in_place_and_renamed_are_known_by_their_inodes(
+    shelf: Shelf, root: Path
+) -> None:
+    for n in range(5):
+        write(root, f"{n}.md", f"content {n}")
+    shelf.look()
+    before = shelf.ids()
+    for path, known in shelf.files.items():
+        shelf.files[path] = known._replace(at=known.at + 1)  # they were known for a while
+    for n in range(5):
+        save_in_place(root / f"{n}.md", f"something else {n}")
+        (root / f"{n}.md").rename(root / f"new {n}.md")
+    assert shelf.told() == [("moved", f"new {n}.md") for n in range(5)]
+    assert shelf.ids() == {f"new {path}": number for path, number in before.items()}
+
+
+def test_file_that_got_the_inode_of_another_is_a_new_one(shelf: Shelf, root: Path) -> None:
+    write(root, "a.md", "content")
+    shelf.look()
+    (root / "a.md").unlink()
+    write(root, "b.txt", "something else")
+    about = (root / "b.txt").stat()
+    earlier = about.st_ctime - 1
+    shelf.files["a.md"] = shelf.files["a.md"]._replace(
+        inode=about.st_ino, at=earlier, mtime_ns=int(earlier * 1e9)
+    )
+    assert shelf.told() == [("created", "b.txt"), ("deleted", "a.md")]
+
+
+def test_file_that_came_long_after_another_went_is_a_new_one(shelf: Shelf, root: Path) -> None:
+    write(root, "sub/a.md", "content")
+    keep = (root / "sub/a.md").open()  # so that its inode is not given to the next
+    shelf.look()
+    (root / "sub/a.md").unlink()
+    write(root, "a.md", "something else")
+    earlier = (root / "a.md").stat().st_ctime - 3
+    os.utime(root / "sub", (earlier, earlier))
+    assert shelf.told() == [("created", "a.md"), ("deleted", "sub/a.md")]
+    keep.close()
+
+
+def test_moves_that_cannot_be_told_apart_are_not_guessed(shelf: Shelf, root: Path) -> None:
+    for name in ("a.md", "b.md"):
+        write(root, name, name)
+    shelf.look()
+    for name in ("a.md", "b.md"):
+        save_as_another(root / name, "something else")
+        (root / name).rename(root / f"new {name}")
+        write(root, f"new {name}", name * 9)
+    assert [what for what, _ in shelf.told()] == ["created", "created", "deleted", "deleted"]
+
+
+def test_one_of_several_files_that_arrive_is_not_taken_for_the_one_that_went(
+    shelf: Shelf, root: Path
+) -> None:
+    write(root, "a.md", "content")
+    shelf.look()
+    keep = (root / "a.md").open()  # so that its inode is not given to the next
+    (root / "a.md").unlink()
+    write(root, "b.md", "first")
+    first = written = max(root.stat().st_mtime, (root / "b.md").stat().st_ctime)
+    while written <= first + SETTLE:  # the next one comes while the first is at rest
+        write(root, ".penstock/c.md", "second")
+        written = (root / ".penstock/c.md").stat().st_ctime
+    (root / ".penstock/c.md").rename(root / "c.md")
+    os.utime(root, (first, first))
+    early = reconcile(shelf.tree, shelf, now=written + SETTLE / 2)
+    assert [(one.what, one.path) for one in early.found] == [
+        (Happened.CREATED, "b.md"),
+        (Happened.DELETED, "a.md"),
+    ]
+    assert early.unsettled == {"c.md"}
+    keep.close()
+
+
+@pytest.mark.parametrize("name", ["b.md", "sub/a.md"])
+def test_file_is_not_deleted_while_one_that_may_be_it_is_still_written(
+    shelf: Shelf, root: Path, name: str
+) -> None:
+    write(root, "a.md", "content")
+    write(root, "sub/other.txt", "x")
+    shelf.look()
+    save_as_another(root / "a.md", "half of")
+    (root / "a.md").rename(root / name)
+    gone = root.stat().st_mtime
+    written = (root / name).stat().st_ctime
+    while written <= gone + SETTLE:  # it goes on after the move
+        write(root, name, "half of something")
+        written = (root / name).stat().st_ctime
+    early = reconcile(shelf.tree, shelf, now=written + SETTLE / 2)
+    assert (early.found, early.unsettled) == ([], {"a.md", name})
+    late = reconcile(shelf.tree, shelf, now=written + SETTLE * 2)
+    assert [(one.what, one.path) for one in late.found] == [(Happened.MOVED, name)]
+
+
+def test_folder_that_moved_and_left_a_link_in_its_place_keeps_ids(shelf: Shelf, root: Path) -> None:
+    for path in ("old/a.md", "old/deep/b.md"):
+        write(root, path, path)
+    shelf.look()
+    before = shelf.ids()
+    (root / "old").rename(root / "new")
+    (root / "old").symlink_to("new")
+    assert shelf.told() == [("moved", "new/a.md"), ("moved", "new/deep/b.md")]
+    assert shelf.ids() == {path.replace("old", "new"): one for path, one in before.items()}
+
+
+@pytest.mark.parametrize("looked_at", ["", "new.md"])
+def test_file_that_moved_and_left_a_link_in_its_place_keeps_its_id(
+    shelf: Shelf, root: Path, looked_at: str
+) -> None:
+    write(root, "old.md", "content")
+    shelf.look()
+    (root / "old.md").rename(root / "new.md")
+    (root / "old.md").symlink_to("new.md")
+    assert shelf.told(looked_at) == [("moved", "new.md")]
 
 
 def test_copy_that_lost_its_original_keeps_the_id(shelf: Shelf, root: Path) -> None:

@@ -15,6 +15,7 @@ from penstock import JobQuery, StoreError
 from penstock.apps.notebooks import flushing, tending
 from penstock.apps.notebooks.errors import Passing
 from penstock.apps.notebooks.files import Facts, Staged, Tree
+from penstock.apps.notebooks.operations import correlation_of
 from penstock.apps.notebooks.paths import Abreast
 from penstock.apps.notebooks.placing import Placer
 from penstock.apps.notebooks.reconciling import Found, reconcile
@@ -59,7 +60,9 @@ async def test_many_files_are_noted_in_few_transactions(api: Api) -> None:
     paths = [f"{n % 3}/{n}.md" for n in range(60)]
     batch = await created(api, *paths)
     await api.work()
-    jobs = await api.app.find(JobQuery(correlation=batch["correlation_id"], limit=100))
+    jobs = await api.app.find(
+        JobQuery(correlation=correlation_of(batch["correlation_id"]), limit=100)
+    )
     assert len({job.finished_at for job in jobs}) < 20
     assert api.disk() == {path: path for path in paths}
     await api.check_agreement()

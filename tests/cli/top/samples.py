@@ -25,6 +25,7 @@ async def sample() -> tuple[Penstock, Clock]:
     await _wait(app)
     await _run(app, clock)
     await _repeat(app)
+    clock.set(NOON - timedelta(seconds=5))
     for name, queues in (("web1:4711", None), ("web2:4712", ("mail", "images"))):
         await app.store.greet([_worker(name, queues, NOON - timedelta(minutes=9))])
     clock.set(NOON)

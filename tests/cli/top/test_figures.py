@@ -4,6 +4,7 @@ import pytest
 
 from penstock import Event, Interval, Queue, Spread, State, Waiting, WorkerInfo
 from penstock.cli.top.figures import Figures, figures
+from penstock.core.job import QueueStatus
 
 NOW = datetime(2030, 1, 1, 12, 0, 30, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -27,8 +28,12 @@ def one(
     workers: list[WorkerInfo] | None = None,
     intervals: list[Interval] | None = None,
 ) -> Figures:
-    counts = {("q", State.PENDING, Waiting.READY): pending, ("q", State.RUNNING, None): running}
-    (found,) = figures([queue or Queue(name="q")], counts, {}, workers or [], intervals or [], NOW)
+    status = QueueStatus(
+        queue=queue or Queue(name="q"),
+        counts={(State.PENDING, Waiting.READY): pending, (State.RUNNING, None): running},
+        oldest_ready=None,
+    )
+    (found,) = figures([status], workers or [], intervals or [], NOW)
     return found
 
 

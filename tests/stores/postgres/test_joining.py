@@ -232,7 +232,7 @@ def test_other_kinds_of_connections_are_refused(app: Penstock) -> None:
     engine = create_engine("sqlite://")
     connection = sqlite3.connect(":memory:")
     for other in (connection, object(), engine, "postgresql://"):
-        with pytest.raises(ConfigurationError, match="psycopg or asyncpg"):
+        with pytest.raises(ConfigurationError, match="psycopg 3, asyncpg or Django"):
             run_sync(app.enqueue_many([new()], connection=other))
     with engine.connect() as bound, pytest.raises(ConfigurationError, match="to sqlite"):
         run_sync(app.enqueue_many([new()], connection=bound))

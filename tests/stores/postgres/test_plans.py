@@ -13,7 +13,7 @@ from penstock.stores.postgres.connection import Address, address, connect, queri
 
 # Tables that do not grow with the jobs.
 SMALL = {"arrival", "counter", "job_id", "limit", "queue", "rate", "schedule", "seal", "token"}
-SMALL |= {"newcomer", "total", "worker"}
+SMALL |= {"newcomer", "series", "total", "worker"}
 # Queries that walk, and why they may.
 WALKS = {
     "any_ready": "one entry of each line",

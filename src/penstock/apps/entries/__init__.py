@@ -53,7 +53,8 @@ def install(penstock: Penstock, settings: Settings, data: Path | None = None) ->
     """
     logging.getLogger("faiss").setLevel(logging.WARNING)  # it tells which of its builds it tries
     entries = Entries(penstock, (data or DATA) / "entries", settings=settings)
-    routes = EntriesRoutes(entries, Control(entries))
+    control = Control(entries)
+    routes = EntriesRoutes(entries, control)
 
     @asynccontextmanager
     async def running() -> AsyncIterator[None]:
@@ -72,6 +73,7 @@ def install(penstock: Penstock, settings: Settings, data: Path | None = None) ->
         if routes.refused or missing_packages() or not settings.workers:
             yield
             return
+        await _log_pending(control)
         async with pool_of(entries).running():
             yield
 
@@ -81,4 +83,17 @@ def install(penstock: Penstock, settings: Settings, data: Path | None = None) ->
         [*routes_of(routes), *routes_of(FileRoutes(entries, routes))],
         running,
         working=working,
+    )
+
+
+async def _log_pending(control: Control) -> None:
+    """Log how many entries wait to be embedded when the server starts."""
+    pending = dict((await control.counts())["pending"])
+    total = pending.pop("total")
+    if not total:  # a server that has nothing to do says nothing but where it is
+        _log.debug("No pending embeddings on startup")
+        return
+    parts = ", ".join(f"{n} {name}" for name, n in pending.items())
+    _log.info(
+        "Found %d pending embeddings on startup (%s). Workers will process them.", total, parts
     )

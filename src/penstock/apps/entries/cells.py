@@ -19,6 +19,8 @@ from penstock.apps.entries.formats import (
     Types,
     UnreadableFile,
 )
+from penstock.core.errors import Unreadable
+from penstock.core.jsontext import read
 
 _ALSO_CALLED = {"entry_id": "id", "type": "entity_type", "category": "category_code"}
 _FLAGS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
@@ -95,8 +97,15 @@ def row_of(entry: Exported, header: Sequence[str], fields: Mapping[str, Field]) 
 
 
 def _name(cell: Any, fields: Mapping[str, Any]) -> str:
+    """The column that a heading means, in whatever case it is written."""
     name = "" if cell is None else str(cell).strip()
-    return name if name in fields else _ALSO_CALLED.get(name, name)
+    if name in fields:
+        return name
+    alike = [one for one in fields if one.casefold() == name.casefold()]
+    if len(alike) == 1:
+        return alike[0]
+    own = _ALSO_CALLED.get(name.casefold(), name.casefold())
+    return own if own in OWN or own in TOLD else name
 
 
 def _is_given(cell: Any) -> bool:
@@ -153,15 +162,15 @@ def _flag(name: str, cell: Any) -> bool:
 
 def _json(name: str, cell: Any) -> Any:
     try:
-        return _decode(str(cell))
-    except msgspec.DecodeError as error:
+        return read(str(cell), "the cell")
+    except Unreadable as error:
         raise InvalidEntry(name, f"expected JSON: {error}") from error
 
 
 def _is_json(text: str) -> bool:
     try:
-        _decode(text)
-    except (msgspec.DecodeError, ValueError):
+        read(text, "")
+    except Unreadable:
         return False
     return True
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
-from penstock import Drained, JobQuery, State, TransitionRefused, WorkerInfo
+from penstock import Drained, JobQuery, QueueQuery, State, TransitionRefused, WorkerInfo
 from penstock.apps.entries import rows
 from penstock.apps.entries.entries import Entries
 from penstock.apps.entries.rows import QUEUE, STATUSES
@@ -37,7 +37,8 @@ class Control:
 
     async def is_paused(self) -> bool:
         """Whether the queue is paused."""
-        return any(one.paused for one in await self._penstock.queues() if one.name == QUEUE)
+        found = await self._penstock.queues(QueueQuery(names=(QUEUE,)))
+        return any(one.paused for one in found)
 
     async def drain(self, timeout: timedelta, *, hold: bool = False) -> Drained:
         """Wait until the rows that wait or are in flight now are through; later ones do not count.
@@ -96,10 +97,14 @@ class Control:
         """Who embeds."""
         return [one for one in await self._penstock.workers() if QUEUE in (one.queues or ())]
 
+    async def tallies(self) -> dict[str, rows.Tally]:
+        """How many jobs each worker has ended since it was started."""
+        return await self._penstock.read(rows.tallies)
+
     async def ended(self) -> dict[State, int]:
         """How many jobs have come to each end; retention forgets them after a while."""
         counted: dict[State, int] = dict.fromkeys(State, 0)
-        for (queue, state, _), n in (await self._penstock.count()).items():
+        for (queue, state, _), n in (await self._penstock.count([QUEUE])).items():
             if queue == QUEUE:
                 counted[state] += n
         return counted

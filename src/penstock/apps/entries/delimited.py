@@ -2,6 +2,7 @@
 
 import csv
 import io
+import re
 from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
@@ -10,6 +11,10 @@ from penstock.apps.entries.entrytypes import DATA_LIMIT, EntryType
 from penstock.apps.entries.formats import BadRecord, Exported, Record, Types, UnreadableFile
 from penstock.apps.entries.lines import LONGEST_LINE, lines_of
 
+# How a spreadsheet recognises a formula. An apostrophe before it is one of our own, or of others;
+# so there is one more for each that the text begins with.
+_FORMULA = re.compile("'*[=+\\-@\\t\\r\\n\uff1d\uff0b\uff0d\uff20]")
+_NUMBER = re.compile(r"[+\-]?[0-9]+(?:\.[0-9]+)?(?:[eE][+\-]?[0-9]+)?")
 _WIDE = (b"\xff\xfe", b"\xfe\xff")
 
 
@@ -22,12 +27,13 @@ def read_delimited(
     delimiter = max(",;\t", key=first.count)
     csv.field_size_limit(max(DATA_LIMIT, csv.field_size_limit()))  # of the whole process
     (header,) = csv.reader([first], delimiter=delimiter)
-    columns = Columns(header, types, entity_type)
+    columns = Columns([_restored(cell) for cell in header], types, entity_type)
     reader = csv.reader(lines, delimiter=delimiter, strict=True)
     while True:
         start = lines.number + 1
+        lines.begin_record()
         try:
-            cells = next(reader)
+            cells = [_restored(cell) for cell in next(reader)]
         except StopIteration:
             return
         except csv.Error as error:
@@ -54,13 +60,19 @@ class _Lines:
     def __init__(self, file: IO[bytes]) -> None:
         self.number = 0
         self._lines = lines_of(file)
+        self._taken = 0
 
     def __iter__(self) -> "_Lines":
         return self
 
+    def begin_record(self) -> None:
+        """Count anew: a record may go over several lines, but not over all of them."""
+        self._taken = 0
+
     def __next__(self) -> str:
         self.number, line = next(self._lines)
-        if line is None:
+        self._taken += LONGEST_LINE if line is None else len(line)
+        if line is None or self._taken > LONGEST_LINE:
             raise _BadLine(f"has more than {LONGEST_LINE:,} bytes")
         if self.number == 1 and line.startswith(_WIDE):
             raise UnreadableFile("is text in UTF-16; save it as UTF-8", 1)
@@ -95,8 +107,23 @@ class DelimitedWriter:
 
     def _put(self, cells: Sequence[Any]) -> None:
         text = io.StringIO(newline="")
-        csv.writer(text).writerow(cells)
+        csv.writer(text).writerow([_harmless(cell) for cell in cells])
         self._file.write(text.getvalue().encode())
+
+
+def _harmless(cell: Any) -> Any:
+    """Return a cell that no spreadsheet takes for a formula: behind an apostrophe, as they do it.
+
+    Numbers stay numbers, also those that stand in a text: `-5` computes nothing.
+    """
+    if isinstance(cell, str) and _FORMULA.match(cell) and not _NUMBER.fullmatch(cell):
+        return f"'{cell}"
+    return cell
+
+
+def _restored(cell: str) -> str:
+    """Return the cell that `_harmless` was given."""
+    return cell[1:] if cell.startswith("'") and _FORMULA.match(cell) else cell
 
 
 def _written(cell: Any) -> Any:

@@ -9,14 +9,16 @@ import logging
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import numpy as np
+from msgspec import Meta
 
 from penstock import Context, Transaction, context, run_sync
 from penstock.apps.entries import rows
 from penstock.apps.entries.entries import EMBED, Entries
-from penstock.apps.entries.rows import QUEUE, Due
+from penstock.apps.entries.rows import QUEUE, Due, Tally
+from penstock.apps.entries.shapes import EntryId
 from penstock.apps.entries.shelves import Shelf
 from penstock.vectors import EmbedderUnavailable, Item
 
@@ -29,6 +31,9 @@ _AT_ONCE = 3
 """Batches at a time: while one is written, two are embedded, which is partly one thread each."""
 _DEATHS = 3
 """How many processes may die while they embed a row alone, before it has failed."""
+
+Ids = Annotated[list[EntryId], Meta(min_length=1, max_length=100_000)]
+"""The rows that one job is about."""
 
 Vectorised = dict[str, "Vectors | Exception"]
 """For each row its vector, or why it has none."""
@@ -68,10 +73,11 @@ class Batch(NamedTuple):
     shelf: Shelf
 
 
-def register(entries: Entries) -> None:
-    """Make the task known, so that workers embed."""
-    handler = Embedding(entries).embed
-    entries.penstock.task(EMBED, handler, queue=QUEUE, permanent=(EmbeddingFailed,))
+def register(entries: Entries) -> "Embedding":
+    """Make the task known, so that workers embed; what runs it."""
+    embedding = Embedding(entries)
+    entries.penstock.task(EMBED, embedding.embed, queue=QUEUE, permanent=(EmbeddingFailed,))
+    return embedding
 
 
 class Embedding:
@@ -82,13 +88,24 @@ class Embedding:
         self._waiting: deque[Request] = deque()
         self._turns = asyncio.Semaphore(_AT_ONCE)
         self._alone = asyncio.Lock()
+        self.tally = Tally()
 
-    async def embed(self, ids: list[str]) -> None:
+    async def embed(self, ids: Ids) -> None:
         """Embed the rows that name this job, and forget the vectors of those that are gone.
 
         Twice is as good as once: the same text has the same vector, and a vector is only written
         while its row still is at the version that was read.
         """
+        try:
+            await self._embed(ids)
+        except Exception:
+            succeeded, failed = self.tally
+            self.tally = Tally(succeeded, failed + 1)
+            raise
+        succeeded, failed = self.tally
+        self.tally = Tally(succeeded + 1, failed)
+
+    async def _embed(self, ids: list[str]) -> None:
         run = context()
         if run.attempt > 1 and len(ids) > 1:
             # One of these may be what killed the worker: each goes alone.

@@ -182,8 +182,7 @@ class Entries:
                 raise EntryChanged(
                     f"entry {entry_id} is at version {before.version}, not {version}"
                 )
-            kept = {**msgspec.json.decode(before.data), **updates}
-            data = {field: value for field, value in kept.items() if value is not None}
+            data = self.types.get(before.type).updated(msgspec.json.decode(before.data), updates)
             content = self.content(before.type, category or before.category, data, entry_id)
             with suppress(_Overtaken):
                 return await self.penstock.transact(

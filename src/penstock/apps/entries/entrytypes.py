@@ -9,6 +9,8 @@ import msgspec
 from msgspec import Meta
 
 from penstock import ConfigurationError
+from penstock.core.errors import Unreadable
+from penstock.core.jsontext import DEPTH_LIMIT, encode
 
 Kind = Literal["text", "number", "flag", "list", "object", "any"]
 
@@ -71,7 +73,8 @@ class EntryType(msgspec.Struct, frozen=True, kw_only=True):
     """A type of entries.
 
     The texts of the fields named by `embed` are what is searched, in that order. Without
-    `categories`, every category is accepted. `aliases` are other names for the same type.
+    `categories`, every category is accepted. `aliases` are other names for the same type, and each
+    of `spellings` lists fields that clients use for one value: an entry has at most one of them.
     """
 
     name: str
@@ -79,6 +82,7 @@ class EntryType(msgspec.Struct, frozen=True, kw_only=True):
     embed: tuple[str, ...]
     categories: tuple[str, ...] = ()
     aliases: tuple[str, ...] = ()
+    spellings: tuple[tuple[str, ...], ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse a type that no entry could have."""
@@ -118,12 +122,28 @@ class EntryType(msgspec.Struct, frozen=True, kw_only=True):
                 f"data.{unknown[0]:.80}",
                 f"type {self.name} has no such field; it has {', '.join(self.fields)}",
             )
+        given = {name for name in self.fields if data.get(name) is not None}
         for name, field in self.fields.items():
-            if data.get(name) is not None:
-                field.check(f"data.{name}", data[name])
-            elif field.required:
-                raise InvalidEntry(f"data.{name}", "is required")
+            others = self._other_spellings(name)
+            if name not in given:
+                if field.required and given.isdisjoint(others):
+                    also = f", or {' or '.join(others)}" if others else ""
+                    raise InvalidEntry(f"data.{name}", f"is required{also}")
+                continue
+            if twice := given.intersection(others):
+                raise InvalidEntry(f"data.{name}", f"means the same as {min(twice)}: give one")
+            field.check(f"data.{name}", data[name])
         return _encoded(data)
+
+    def updated(self, data: Mapping[str, Any], updates: Mapping[str, Any]) -> dict[str, Any]:
+        """Apply changes to data: None removes a field, a spelling replaces the others of it."""
+        replaced = {other for name in updates for other in self._other_spellings(name)}
+        kept = {name: value for name, value in data.items() if name not in replaced - {*updates}}
+        return {name: value for name, value in {**kept, **updates}.items() if value is not None}
+
+    def _other_spellings(self, name: str) -> tuple[str, ...]:
+        group = next((group for group in self.spellings if name in group), ())
+        return tuple(other for other in group if other != name)
 
     def text(self, data: Mapping[str, Any]) -> str:
         """What is embedded of an entry."""
@@ -187,9 +207,18 @@ MANUAL = EntryType(
         "source": Field(most=1_000),
         "author": Field(most=200),
         "tags": Field(kind="list", most=100),
+        # What newer clients call title and summary, and what else they send with a skill.
+        "name": Field(required=True, most=500),
+        "description": Field(most=10_000),
+        "license": Field(most=1_000),
+        "compatibility": Field(most=10_000),
+        "metadata": Field(kind="any"),
+        "allowed_tools": Field(kind="any"),
+        "model": Field(most=200),
     },
-    embed=("title", "summary", "content"),
+    embed=("title", "name", "summary", "description", "content"),
     aliases=("skill",),
+    spellings=(("title", "name"), ("summary", "description")),
 )
 BUILT_IN = (EXPERIENCE, MANUAL)
 
@@ -202,12 +231,12 @@ def digest_of(name: str, category: str, text: str) -> str:
 
 def _encoded(data: Mapping[str, Any]) -> str:
     try:
-        encoded = msgspec.json.encode(data)
-        text = encoded.decode()
-    except (TypeError, ValueError, RecursionError) as error:
+        text = encode(data, "data", DEPTH_LIMIT + 1)
+    except Unreadable as error:
         raise InvalidEntry("data", f"is no plain JSON: {error}") from error
-    if len(encoded) > DATA_LIMIT:
-        raise InvalidEntry("data", f"has {len(encoded)} bytes of JSON, the limit is {DATA_LIMIT}")
+    size = len(text.encode())
+    if size > DATA_LIMIT:
+        raise InvalidEntry("data", f"has {size} bytes of JSON, the limit is {DATA_LIMIT}")
     return text
 
 

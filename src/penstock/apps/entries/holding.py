@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from datetime import datetime, timedelta
 
-from penstock import Penstock, PenstockError, State
+from penstock import Penstock, PenstockError, QueueQuery, State
 from penstock.apps.entries.rows import QUEUE
 
 _log = logging.getLogger(__name__)
@@ -66,7 +66,7 @@ class _Hold:
 
     async def let_go(self) -> None:
         """End the pause, if it is still ours."""
-        found = [one for one in await self._penstock.queues() if one.name == QUEUE]
+        found = await self._penstock.queues(QueueQuery(names=(QUEUE,)))
         if found and found[0].paused and found[0].paused_until == self._until is not None:
             # Not `resume`: it would also end a pause without an end that comes at this moment.
             await self._penstock.pause(QUEUE, duration=_MOMENT)
@@ -82,7 +82,7 @@ async def _until_idle(penstock: Penstock, patience: timedelta) -> None:
 
 
 async def _running(penstock: Penstock) -> int:
-    counted = await penstock.count()
+    counted = await penstock.count([QUEUE])
     return sum(
         n for (name, state, _), n in counted.items() if (name, state) == (QUEUE, State.RUNNING)
     )

@@ -5,6 +5,7 @@ are waited for, all rows are stored with the jobs that embed them, and the queue
 """
 
 import asyncio
+import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
 
@@ -16,7 +17,7 @@ from penstock.apps.entries.entries import TOGETHER, Entries
 from penstock.apps.entries.entrytypes import InvalidEntry
 from penstock.apps.entries.formats import BadRecord, Record, UnreadableFile
 from penstock.apps.entries.holding import held
-from penstock.apps.entries.rows import Chosen
+from penstock.apps.entries.rows import Chosen, Content
 from penstock.apps.entries.spool import Spool
 
 ERRORS_TOLD = 100
@@ -156,10 +157,27 @@ def _take(
         content = entries.content(name, category, record.data, record.id)
     except InvalidEntry as error:
         return str(error)
+    if record.id is None:
+        content = content._replace(id=_id_of(content, spool))
     if content.id in spool.ids:
         return f"id: {content.id:.200} is that of line {spool.ids[content.id]}, too"
     spool.add(content, record.line)
     return None
+
+
+def _id_of(content: Content, spool: Spool) -> str:
+    """The id of a record that has none: the same for the same record in the same file again.
+
+    So a file that is imported twice replaces its entries, and does not double them. A record that
+    is in a file several times is several entries.
+    """
+    data = msgspec.json.encode(msgspec.json.decode(content.data), order="sorted")
+    what = msgspec.json.encode([content.type, content.category]) + data
+    made = f"{content.type}-{hashlib.blake2b(what, digest_size=16).hexdigest()}"
+    number = 1
+    while (one := made if number == 1 else f"{made}-{number}") in spool.ids:
+        number += 1
+    return one
 
 
 def _store(

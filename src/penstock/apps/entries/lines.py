@@ -10,6 +10,8 @@ from typing import IO, Any
 import msgspec
 
 from penstock.apps.entries.formats import OWN, TOLD, BadRecord, Exported, Record
+from penstock.core.errors import Unreadable
+from penstock.core.jsontext import DEPTH_LIMIT, check_depth
 
 LONGEST_LINE = 8_000_000
 _ALSO_CALLED = {"entry_id": "id", "type": "entity_type", "category": "category_code"}
@@ -44,11 +46,11 @@ def lines_of(file: IO[bytes]) -> Iterator[tuple[int, bytes | None]]:
 
 def _record(number: int, line: bytes) -> Record | BadRecord:
     try:
-        line.decode()
+        check_depth(line.decode(), "the object", DEPTH_LIMIT + 2)
         found = _decode(line)
     except UnicodeDecodeError as error:
         return BadRecord(number, f"is no UTF-8 text: {error.reason} at byte {error.start + 1}")
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, Unreadable) as error:
         return BadRecord(number, f"is no JSON object: {error}")
     for other, name in _ALSO_CALLED.items():
         if other in found and name not in found and "data" in found:

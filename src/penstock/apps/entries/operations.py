@@ -8,7 +8,15 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from penstock import ConfigurationError, Context, Job, NewJob, RetryPolicy, context
+from penstock import (
+    ConfigurationError,
+    Context,
+    InvalidJob,
+    Job,
+    NewJob,
+    RetryPolicy,
+    context,
+)
 from penstock.apps.entries.checking import Checked, Checker
 from penstock.apps.entries.entries import Entries
 from penstock.apps.entries.entrytypes import InvalidEntry
@@ -19,12 +27,20 @@ from penstock.apps.entries.importing import ImportRefused, Options, Report, impo
 from penstock.apps.entries.rows import QUEUE, Chosen
 
 OPERATIONS_QUEUE = f"{QUEUE}-operations"
+BUILT_IN = ("wordllama", "minilm")
+"""Embedders that are part of this package, and ask nobody else."""
 _BEFORE_ROWS = 10
 """The same workers embed rows: however many wait, an operation begins soon."""
 
 
-class Nothing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The payload of an operation that takes none."""
+class Sync(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Whether entries that failed are embedded again, too.
+
+    `max_count` is accepted because clients send it, and has no effect: all entries are compared.
+    """
+
+    retry_failed: bool = False
+    max_count: int | None = None
 
 
 class Operation(NamedTuple):
@@ -49,10 +65,11 @@ class OperationRunning(Exception):
         super().__init__(f"operation {name} is {job.state} as job {job.id}")
 
 
-async def sync(entries: Entries, payload: Nothing, run: Context) -> Mapping[str, Any]:  # noqa: ARG001 - as all
+async def sync(entries: Entries, payload: Sync, run: Context) -> Mapping[str, Any]:  # noqa: ARG001 - as all
     """Compare the index with the rows, and repair what differs."""
     checked = await Checker(entries).check() or Checked()
-    return {"vectors_removed": checked.forgotten, "entries_requeued": checked.requeued}
+    retried = sum((await entries.retry_failed()).values()) if payload.retry_failed else 0
+    return {"vectors_removed": checked.forgotten, "entries_requeued": checked.requeued + retried}
 
 
 class Reembed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -123,8 +140,20 @@ class Rebuild(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     embedder: str
 
 
+async def check_rebuild(entries: Entries, payload: Rebuild) -> None:
+    """Raise `ConfigurationError` for an embedder that the settings do not name."""
+    in_use = await entries.penstock.read(entries.embedder)
+    known = dict.fromkeys((*BUILT_IN, entries.settings.embedder, *entries.settings.embedders))
+    if payload.embedder not in (in_use, *known):
+        raise ConfigurationError(
+            f"there is no embedder {payload.embedder!r:.200} among those that a rebuild may go "
+            f"over to: {', '.join(known)}; the server's setting entries.embedders names more"
+        )
+
+
 async def rebuild(entries: Entries, payload: Rebuild, run: Context) -> Mapping[str, Any]:
     """Embed all entries with another embedder; a run after a crash keeps what is embedded."""
+    await check_rebuild(entries, payload)
     # It needs what a server that only serves has no use for.
     from penstock.apps.entries.rebuilding import rebuild as rebuild_index
 
@@ -137,17 +166,29 @@ _WRONG = (ImportRefused, UnreadableFile, InvalidEntry, ConfigurationError)
 OPERATIONS = {
     one.name: one
     for one in (
-        Operation("sync", Nothing, sync),
-        Operation("reembed", Reembed, reembed),
+        Operation("sync", Sync, sync),
+        Operation("reembed", Reembed, reembed, permanent=_WRONG),
         Operation("import", Import, import_, attempts=5, permanent=_WRONG),
         Operation("rebuild", Rebuild, rebuild, attempts=5, permanent=_WRONG),
     )
 }
 
 
+ALSO_CALLED = {"sync-embeddings": "sync", "rebuild-index": "reembed"}
+"""What clients call some of them."""
+
+
 async def start(entries: Entries, operation: Operation, payload: Mapping[str, Any]) -> Job:
-    """Store the job of an operation; raises `OperationRunning`, and msgspec's `ValidationError`."""
-    msgspec.convert(payload, operation.payload)
+    """Store the job of an operation; raises `OperationRunning`, and msgspec's `ValidationError`.
+
+    Raises `InvalidEntry` for what the settings of this server do not allow.
+    """
+    converted = msgspec.convert(payload, operation.payload)
+    if isinstance(converted, Rebuild):
+        try:
+            await check_rebuild(entries, converted)
+        except ConfigurationError as error:
+            raise InvalidEntry("payload.embedder", str(error)) from error
     new = NewJob(
         task=operation.task,
         payload=msgspec.json.encode({"payload": payload}).decode(),
@@ -177,7 +218,10 @@ def register(entries: Entries) -> None:
 def _handler(entries: Entries, operation: Operation) -> Callable[..., Awaitable[dict[str, Any]]]:
     async def run(payload: dict[str, Any]) -> dict[str, Any]:
         """Do it again from the beginning: each operation says why that does no harm."""
-        converted = msgspec.convert(payload, operation.payload)
+        try:
+            converted = msgspec.convert(payload, operation.payload)
+        except msgspec.ValidationError as error:
+            raise InvalidJob(f"arguments of task {operation.task}: {error}") from error
         return dict(await operation.run(entries, converted, context()))
 
     return run

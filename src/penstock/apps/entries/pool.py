@@ -10,6 +10,9 @@ from penstock.apps.entries.rows import QUEUE
 from penstock.apps.entries.settings import Settings
 from penstock.apps.pool import Pool
 
+NAME = "entries"
+"""What the names of workers begin with."""
+
 
 class Told(msgspec.Struct, frozen=True):
     """What a process is told."""
@@ -28,12 +31,14 @@ def pool_of(entries: Entries) -> Pool:
             return False
         # What is done once at the start.
         await entries.penstock.transact(rows.gather_counts)
+        known = {one.name for one in await entries.penstock.workers()}
+        await entries.penstock.transact(lambda tx: rows.forget_tallies(tx, known))
         if entries.settings.retry_failed:
             await entries.retry_failed()
         return True
 
     module = "penstock.apps.entries.child"
-    return Pool(entries.penstock, module, told, entries.settings.workers, is_needed)
+    return Pool(entries.penstock, module, told, entries.settings.workers, is_needed, name=NAME)
 
 
 async def _has_work(entries: Entries) -> bool:
@@ -42,7 +47,9 @@ async def _has_work(entries: Entries) -> bool:
         return True
     return any(
         n
-        for (queue, state, _), n in (await entries.penstock.count()).items()
+        for (queue, state, _), n in (
+            await entries.penstock.count([QUEUE, OPERATIONS_QUEUE])
+        ).items()
         if queue in (QUEUE, OPERATIONS_QUEUE)
         if state in (State.PENDING, State.RUNNING)
     )

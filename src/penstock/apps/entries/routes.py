@@ -8,7 +8,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from penstock import Access, ConfigurationError, JobNotFound, State, WorkerInfo
+from penstock import Access, ConfigurationError, JobNotFound, State
 from penstock.apps.entries import shapes
 from penstock.apps.entries.control import Control
 from penstock.apps.entries.entries import (
@@ -19,12 +19,13 @@ from penstock.apps.entries.entries import (
 )
 from penstock.apps.entries.entrytypes import InvalidEntry
 from penstock.apps.entries.operations import (
+    ALSO_CALLED,
     OPERATIONS,
     OPERATIONS_QUEUE,
     OperationRunning,
     start,
 )
-from penstock.apps.entries.rows import Chosen
+from penstock.apps.entries.rows import Chosen, Tally
 from penstock.apps.entries.shelves import INSTALL, missing_packages
 from penstock.http.problems import Problem, wrong_shape
 from penstock.http.routes import Answer, route
@@ -32,6 +33,8 @@ from penstock.http.routes import Answer, route
 OperationName = Annotated[str, Meta(min_length=1, max_length=64)]
 JobName = Annotated[str, Meta(min_length=1, max_length=64)]
 _LARGEST_ID = 2**63 - 1
+_READ_LIMIT = 100
+"""Entries that a read by query or category answers with, unless it says how many."""
 _EXAMPLE = {"title": "Descale a kettle", "playbook": "Boil vinegar and water, then rinse twice."}
 
 
@@ -97,23 +100,28 @@ class EntriesRoutes:
         examples={"body": {"ids": ["experience-1"]}},
     )
     async def read(self, body: shapes.EntryRead) -> shapes.EntriesAnswer:
-        """Entries by their ids, in this order; 404 if there is none of them."""
+        """Read entries by ids, in this order (404 if none exists), by a query, or by category."""
         with self.answering():
-            found = await self._entries.read(body.ids, name=body.entity_type)
-            found = [one for one in found if body.category_code in (None, one.category)]
-            if not found:
-                raise EntryNotFound(f"there is no entry {', '.join(body.ids):.200}")
+            if body.ids is not None:
+                return await self._read_ids(body.ids, body)
+            limit = body.limit or _READ_LIMIT
+            if body.query is not None:
+                hits = await self._entries.search(
+                    body.query, name=body.entity_type, category=body.category_code, limit=limit
+                )
+                return shapes.answers([one.entry for one in hits], [])
+            if body.category_code is None:
+                raise InvalidEntry("ids", "give ids, a query, or a category_code to list")
+            chosen = self._chosen(body.entity_type, body.category_code)
+            return shapes.answers(await self._entries.page(chosen, limit=limit), [])
+
+    async def _read_ids(self, ids: Sequence[str], body: shapes.EntryRead) -> shapes.EntriesAnswer:
+        found = await self._entries.read(ids, name=body.entity_type)
+        found = [one for one in found if body.category_code in (None, one.category)]
+        if not found:
+            raise EntryNotFound(f"there is no entry {', '.join(ids):.200}")
         known = {one.id for one in found}
-        first = shapes.answer(found[0])
-        return shapes.EntriesAnswer(
-            success=True,
-            entry_id=first.entry_id,
-            embedding_status=first.embedding_status,
-            entry=first.entry,
-            entries=[shapes.entry(one) for one in found],
-            count=len(found),
-            missing=[one for one in dict.fromkeys(body.ids) if one not in known],
-        )
+        return shapes.answers(found, [one for one in dict.fromkeys(ids) if one not in known])
 
     @route(
         "POST",
@@ -146,12 +154,7 @@ class EntriesRoutes:
     async def page(self, body: shapes.EntryListing) -> shapes.EntryPage:
         """Entries that fit, newest first, page by page."""
         with self.answering():
-            name = body.entity_type
-            chosen = Chosen(
-                None if name is None else self._entries.types.get(name).name,
-                body.category_code,
-                body.embedding_status,
-            )
+            chosen = self._chosen(body.entity_type, body.category_code, body.embedding_status)
             found = await self._entries.page(
                 chosen, after=body.after, limit=body.limit, newest=body.order == "newest"
             )
@@ -196,13 +199,15 @@ class EntriesRoutes:
     async def operate(self, operation: OperationName, body: shapes.OperationRequest) -> Answer:
         """Store the job of an operation; 409 while one of this type waits or runs."""
         with self.answering():
-            if operation not in OPERATIONS:
+            wanted = OPERATIONS.get(ALSO_CALLED.get(operation, operation))
+            if wanted is None:
                 known = ", ".join(sorted(OPERATIONS))
                 raise Problem(404, f"there is no operation {operation!r}; known are {known}")
             try:
-                job = await start(self._entries, OPERATIONS[operation], body.payload)
+                job = await start(self._entries, wanted, body.payload)
             except msgspec.ValidationError as error:
-                raise wrong_shape(str(error), where="payload") from error
+                kind = OPERATIONS[operation].payload
+                raise wrong_shape(error, kind=kind, where="payload") from error
         status = shapes.OPERATION_STATUSES[job.state]
         started = shapes.OperationStarted(job_id=str(job.id), operation=operation, status=status)
         return Answer(202, started)
@@ -247,9 +252,14 @@ class EntriesRoutes:
             counted = await self._control.counts()
             workers = await self._control.workers()
             ended = await self._control.ended()
+            tallies = await self._control.tallies()
+        shown = [
+            shapes.worker(one, tallies.get(one.name, Tally()), datetime.now(UTC), paused=paused)
+            for one in workers
+        ]
         return shapes.EntriesStatus(
             queue=shapes.EntriesQueue(paused=paused, **counted),
-            workers=_workers(self._entries, workers, ended, paused=paused),
+            workers=_workers(self._entries, shown, ended, paused=paused),
         )
 
     @route(
@@ -326,6 +336,10 @@ class EntriesRoutes:
 
     # What they share
 
+    def _chosen(self, name: str | None, category: str | None, status: str | None = None) -> Chosen:
+        kind = None if name is None else self._entries.types.get(name).name
+        return Chosen(kind, category, status)
+
     async def _check_category(self, entry_id: str, category: str) -> None:
         found = await self._entries.read([entry_id])
         if not found or found[0].category != category:
@@ -351,10 +365,12 @@ class EntriesRoutes:
 
 
 def _workers(
-    entries: Entries, workers: Sequence[WorkerInfo], ended: Mapping[State, int], *, paused: bool
+    entries: Entries,
+    shown: list[shapes.EntriesWorker],
+    ended: Mapping[State, int],
+    *,
+    paused: bool,
 ) -> shapes.EntriesWorkers:
-    now = datetime.now(UTC)
-    shown = [shapes.worker(one, now, paused=paused) for one in workers]
     running, here = sum(one.running for one in shown), entries.settings.workers
     done, failed = ended[State.DONE], ended[State.FAILED]
     return shapes.EntriesWorkers(

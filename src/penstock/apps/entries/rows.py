@@ -7,7 +7,7 @@ when it is claimed.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -393,3 +393,42 @@ def keep_first(tx: Transaction, name: str, value: str) -> None:
     tx.execute(
         "INSERT INTO entries_fact VALUES (?, ?) ON CONFLICT (name) DO NOTHING", (name, value)
     )
+
+
+# How many jobs each worker has ended
+
+_TALLY = "worker:"
+
+
+class Tally(NamedTuple):
+    """How many jobs a worker has ended, since it was started."""
+
+    succeeded: int = 0
+    failed: int = 0
+
+
+def keep_tally(tx: Transaction, worker: str, tally: Tally) -> None:
+    """Keep how many jobs a worker has ended."""
+    keep(tx, f"{_TALLY}{worker}", json.dumps(tally))
+
+
+def tallies(tx: Statements) -> dict[str, Tally]:
+    """How many jobs each worker has ended that is known."""
+    found = tx.execute(
+        "SELECT name, value FROM entries_fact WHERE name >= ? AND name < ?", (_TALLY, "worker;")
+    )
+    return {name.removeprefix(_TALLY): Tally(*json.loads(value)) for name, value in found}
+
+
+def forget_tally(tx: Transaction, worker: str) -> None:
+    """Forget what a worker has ended that ends itself."""
+    tx.execute("DELETE FROM entries_fact WHERE name = ?", (f"{_TALLY}{worker}",))
+
+
+def forget_tallies(tx: Transaction, known: Collection[str]) -> None:
+    """Forget what workers have ended that are none of these."""
+    gone = [f"{_TALLY}{name}" for name in tallies(tx) if name not in known]
+    if gone:
+        tx.execute(
+            f"DELETE FROM entries_fact WHERE name IN {_TEXTS[tx.dialect]}", (json.dumps(gone),)
+        )

@@ -8,6 +8,7 @@ from msgspec import Meta
 
 from penstock import ConfigurationError
 from penstock.apps.entries.entrytypes import EntryTypes, TypeSettings
+from penstock.core.mismatch import mismatch
 
 Seconds = Annotated[float, Meta(ge=0.1, le=86_400)]
 
@@ -38,6 +39,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """How long after a kill of a process its rows are taken up again."""
     embedder: str = "wordllama"
     """What turns text into vectors, for a store that has no entries yet."""
+    embedders: tuple[str, ...] = ()
+    """Further ones that a rebuild may go over to; `wordllama`, `minilm` and the one above always.
+
+    Others are not taken from a request: texts and the key of a service would be sent there.
+    """
     types: dict[str, Any] | None = None
     """Further types of entries, each a section of the file: `[entries.types.NAME]`."""
 
@@ -46,4 +52,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         try:
             return EntryTypes.of(msgspec.convert(self.types or {}, dict[str, TypeSettings]))
         except msgspec.ValidationError as error:
-            raise ConfigurationError(f"entries.types: {error}") from error
+            raise ConfigurationError(
+                f"entries.types{mismatch(error, dict[str, TypeSettings])}"
+            ) from error

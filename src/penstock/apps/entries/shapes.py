@@ -1,6 +1,6 @@
 """What goes over the wire, in the words of the contract: entities, categories and their codes."""
 
-import re
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
@@ -9,6 +9,8 @@ from msgspec import Meta
 
 from penstock import Job, Progress, State, WorkerInfo
 from penstock.apps.entries.entries import Entry, Found
+from penstock.apps.entries.rows import Tally
+from penstock.apps.sentences import sentence
 
 Name = Annotated[str, Meta(min_length=1, max_length=64)]
 EntryId = Annotated[str, Meta(min_length=1, max_length=200)]
@@ -16,7 +18,6 @@ Ids = Annotated[list[EntryId], Meta(min_length=1, max_length=1_000)]
 Status = Literal["pending", "processing", "embedded", "failed"]
 
 FINAL = {State.DONE: "succeeded", State.FAILED: "failed", State.CANCELLED: "cancelled"}
-_OUR_ERROR = re.compile(r"^penstock\.[\w.]+: ")
 OPERATION_STATUSES = {**FINAL, State.PENDING: "queued", State.RUNNING: "running"}
 
 
@@ -36,7 +37,8 @@ class EntryUpdate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Changes of an entry: fields with their new values, null removes one.
 
     `category_code` among the updates moves the entry; beside them it says where the entry is. With
-    a `version`, the entry has to be at that one.
+    a `version`, the entry has to be at that one. `force_contextual` is accepted because clients
+    always send it, and has no effect: every section may be set here.
     """
 
     entry_id: EntryId
@@ -44,14 +46,24 @@ class EntryUpdate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     entity_type: Name | None = None
     category_code: Name | None = None
     version: Annotated[int, Meta(ge=1)] | None = None
+    force_contextual: bool | None = None
 
 
 class EntryRead(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Entries by their ids."""
+    """Entries by their ids, those nearest to a `query`, or the newest of a category.
 
-    ids: Ids
+    `limit` bounds a query or a list. `fields`, `snippet_len` and `session_id` are accepted because
+    clients send them, and have no effect: entries are always shown whole.
+    """
+
+    ids: Ids | None = None
     entity_type: Name | None = None
     category_code: Name | None = None
+    query: Annotated[str, Meta(min_length=1, max_length=100_000)] | None = None
+    limit: Annotated[int, Meta(ge=1, le=1_000)] | None = None
+    fields: list[str] | None = None
+    snippet_len: int | None = None
+    session_id: str | None = None
 
 
 class EntryDelete(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -140,9 +152,16 @@ class EntryAnswer(msgspec.Struct, frozen=True, kw_only=True):
     entry: EntryShape
 
 
-class EntriesAnswer(EntryAnswer, frozen=True, kw_only=True):
-    """The first of several entries, all of them, and the ids that there are not."""
+class EntriesAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """The first of several entries, all of them, and the ids that there are not.
 
+    A query or a list that finds nothing has no first entry.
+    """
+
+    success: bool
+    entry_id: str | None
+    embedding_status: Status | None
+    entry: EntryShape | None
     entries: list[EntryShape]
     count: int
     missing: list[str]
@@ -206,7 +225,10 @@ class EntriesQueue(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EntriesWorker(msgspec.Struct, frozen=True, kw_only=True):
-    """A process that embeds: `running` says whether it was heard of within the last minute."""
+    """A process that embeds: `running` says whether it was heard of within the last 30 seconds.
+
+    `jobs_processed`, `jobs_succeeded` and `jobs_failed` count runs since it was started.
+    """
 
     worker_id: str
     host: str | None
@@ -214,6 +236,9 @@ class EntriesWorker(msgspec.Struct, frozen=True, kw_only=True):
     running: bool
     paused: bool
     in_flight: int
+    jobs_processed: int
+    jobs_succeeded: int
+    jobs_failed: int
     started_at: datetime | None
     last_run: datetime
 
@@ -286,7 +311,7 @@ def entry(one: Entry) -> EntryShape:
         data=one.data,
         version=one.version,
         embedding_status=one.embedding_status,  # type: ignore[arg-type] # one of four
-        embedding_error=one.embedding_error,
+        embedding_error=None if one.embedding_error is None else sentence(one.embedding_error),
         embedding_attempts=one.embedding_attempts,
         created_at=one.created_at,
         updated_at=one.updated_at,
@@ -301,12 +326,27 @@ def answer(one: Entry) -> EntryAnswer:
     )
 
 
+def answers(found: Sequence[Entry], missing: list[str]) -> EntriesAnswer:
+    """The answer to a request for several entries."""
+    shown = [entry(one) for one in found]
+    first = shown[0] if shown else None
+    return EntriesAnswer(
+        success=True,
+        entry_id=None if first is None else first.id,
+        embedding_status=None if first is None else first.embedding_status,
+        entry=first,
+        entries=shown,
+        count=len(shown),
+        missing=missing,
+    )
+
+
 def result(one: Found) -> EntryHit:
     """A hit as it is shown."""
     return EntryHit(entry_id=one.entry.id, score=one.score, entry=entry(one.entry))
 
 
-def worker(one: WorkerInfo, now: datetime, *, paused: bool) -> EntriesWorker:
+def worker(one: WorkerInfo, tally: Tally, now: datetime, *, paused: bool) -> EntriesWorker:
     """A worker as it is shown."""
     return EntriesWorker(
         worker_id=one.name,
@@ -315,6 +355,9 @@ def worker(one: WorkerInfo, now: datetime, *, paused: bool) -> EntriesWorker:
         running=not one.is_silent(now),
         paused=paused,
         in_flight=one.running,
+        jobs_processed=tally.succeeded + tally.failed,
+        jobs_succeeded=tally.succeeded,
+        jobs_failed=tally.failed,
         started_at=one.started_at,
         last_run=one.seen_at,
     )
@@ -330,13 +373,8 @@ def operation(job: Job, progress: Progress | None, left: Any) -> OperationShape:
         total=None if progress is None else progress.total,
         note=None if progress is None else progress.note,
         result=left if job.state is State.FAILED else job.returned,
-        error=None if job.error is None else _error(job.error),
+        error=None if job.error is None else sentence(job.error),
         created_at=job.enqueued_at,
         started_at=job.started_at,
         finished_at=job.finished_at,
     )
-
-
-def _error(text: str) -> str:
-    """What went wrong, in one line, without the name that our own errors have."""
-    return _OUR_ERROR.sub("", text.strip().splitlines()[0])

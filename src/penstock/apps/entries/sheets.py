@@ -2,12 +2,11 @@
 
 import contextlib
 import re
-import zipfile
 from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
 from penstock.apps.entries.cells import Columns, header_of, row_of
-from penstock.apps.entries.entrytypes import EntryType
+from penstock.apps.entries.entrytypes import DATA_LIMIT, EntryType
 from penstock.apps.entries.formats import (
     BadRecord,
     Exported,
@@ -16,9 +15,10 @@ from penstock.apps.entries.formats import (
     UnreadableFile,
     Unwritable,
 )
+from penstock.apps.entries.unpacking import BoundedArchive, TooLarge
 
-UNPACKED_LIMIT = 4_000_000_000
-"""Bytes that a workbook may unpack to: a small file can claim to be an endless one."""
+ROWS_LIMIT = 1_048_576
+"""Rows that a sheet may have, by the format; one alone can claim to be the billionth."""
 CELL_LIMIT = 32_767
 """Characters that a cell may have, by the format."""
 # What XML has no place for is written in the format's own way, as _x000D_ is; and so is what looks
@@ -33,15 +33,19 @@ def read_sheet(
 ) -> Iterator[Record | BadRecord]:
     """The records of the first sheet, numbered by their rows; empty ones left out."""
     try:
-        from openpyxl import load_workbook
+        from openpyxl.reader.excel import ExcelReader
     except ImportError as error:
         raise UnreadableFile(_MISSING) from error
-    _check_size(file)
     try:
-        book = load_workbook(file, read_only=True, data_only=True, keep_links=False)
+        reader = ExcelReader(file, read_only=True, data_only=True, keep_links=False)
+        reader.archive = BoundedArchive(file)
+        reader.read()
+        book = reader.wb
         sheet = book.worksheets[0]
         rows = sheet.iter_rows(values_only=True)
         header = next(rows, ())
+    except TooLarge as error:
+        raise UnreadableFile(str(error)) from error
     except Exception as error:  # whatever a broken workbook makes of the library
         raise UnreadableFile(f"is no workbook that can be read: {error}") from error
     with contextlib.closing(book):
@@ -58,21 +62,16 @@ def _numbered(rows: Iterator[Sequence[Any]]) -> Iterator[tuple[int, Sequence[Any
             cells = next(rows)
         except StopIteration:
             return
+        except TooLarge as error:
+            raise UnreadableFile(str(error), line) from error
         except Exception as error:  # as above
             raise UnreadableFile(f"cannot be read any further: {error}", line) from error
+        if line > ROWS_LIMIT:
+            raise UnreadableFile(f"has more than {ROWS_LIMIT:,} rows", line)
+        if any(isinstance(cell, str) and len(cell) > DATA_LIMIT for cell in cells):
+            raise UnreadableFile(f"has a cell of more than {DATA_LIMIT:,} characters", line)
         yield line, [_unescaped(cell) for cell in cells]
         line += 1
-
-
-def _check_size(file: IO[bytes]) -> None:
-    try:
-        with zipfile.ZipFile(file) as archive:
-            size = sum(part.file_size for part in archive.infolist())
-    except (zipfile.BadZipFile, OSError, ValueError) as error:
-        raise UnreadableFile(f"is no workbook that can be read: {error}") from error
-    if size > UNPACKED_LIMIT:
-        raise UnreadableFile(f"unpacks to {size:,} bytes; the limit is {UNPACKED_LIMIT:,}")
-    file.seek(0)
 
 
 class SheetWriter:

@@ -5,7 +5,6 @@ and outside workers claim it by its tags. Whatever else is enqueued in the queue
 as one, too: its task is the title, its arguments are the payload.
 """
 
-import re
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
@@ -16,18 +15,15 @@ from msgspec import UNSET, Raw
 
 from penstock import Job, NewJob, RetryPolicy
 from penstock.apps.events.shapes import NewEvent
+from penstock.core.errors import Unreadable
+from penstock.core.jsontext import DEPTH_LIMIT, read
 from penstock.http.problems import Problem
 
 QUEUE = "events"
 TASK = "events.event"
 PAYLOAD_LIMIT = 1_000_000
-DEPTH_LIMIT = 200
-"""Levels that a payload may be nested: whoever reads it later needs room on the stack for them."""
 TAG_LIMIT = 200
 TAGS_LIMIT = 50
-
-_TEXTS = re.compile(rb'"(?:[^"\\]|\\.)*"')
-_BRACKETS = re.compile(rb"[\[\]{}]")
 
 
 class Content(msgspec.Struct, frozen=True):
@@ -52,9 +48,18 @@ def is_event(job: Job) -> bool:
 def content_of(job: Job) -> Content:
     """What an event says; also one that was not published here."""
     if job.task == TASK:
-        with suppress(msgspec.ValidationError):
+        with suppress(msgspec.MsgspecError, RecursionError):
             return _content.decode(job.payload)
     return Content(job.task, None, Raw(job.payload.encode()))
+
+
+def why_unreadable(job: Job) -> str | None:
+    """Why no worker could read an event, as another program may have stored it; None if it can."""
+    try:
+        read(job.payload, "its payload", DEPTH_LIMIT + 1)
+    except Unreadable as error:
+        return str(error)
+    return None
 
 
 def tags_of(given: str | Sequence[str]) -> tuple[str, ...]:
@@ -111,21 +116,8 @@ def _arguments(event: NewEvent) -> str:
     size = len(payload)
     if size > PAYLOAD_LIMIT:
         raise Problem(413, f"payload: more than {PAYLOAD_LIMIT:,} bytes", field="payload")
-    if size > DEPTH_LIMIT and _depth(bytes(payload)) > DEPTH_LIMIT:
-        raise Problem(422, f"payload: nested more than {DEPTH_LIMIT} levels deep", field="payload")
     try:
+        read(bytes(payload).decode(), "payload")  # nobody has looked into it yet
         return encode(Content(event.title, event.description, payload)).decode()
-    except UnicodeDecodeError as error:  # a payload is stored as it came, so nobody looked yet
+    except UnicodeDecodeError as error:
         raise Problem(400, f"the body is not JSON: {error}") from error
-
-
-def _depth(payload: bytes) -> int:
-    """How deeply a payload is nested; for nearly all, no more than it has brackets."""
-    brackets = payload.count(b"[") + payload.count(b"{")
-    if brackets <= DEPTH_LIMIT:
-        return brackets
-    depth = deepest = 0
-    for bracket in _BRACKETS.findall(_TEXTS.sub(b"", payload)):
-        depth += 1 if bracket in b"[{" else -1
-        deepest = max(deepest, depth)
-    return deepest

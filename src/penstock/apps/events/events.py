@@ -52,6 +52,7 @@ class Events:
 
     def __init__(self, penstock: Penstock, *, retry_delay: float, lease: timedelta) -> None:
         self._penstock = penstock
+        self.secrets = penstock.secrets
         self._retry_delay = retry_delay
         self._lease = lease
         self._held: OrderedDict[int, Job] = OrderedDict()
@@ -66,11 +67,14 @@ class Events:
         """
         new = [contents.job_of(event, self._retry_delay, self._lease) for event in events]
         jobs = await self._penstock.enqueue_many(new)
-        published = list(map(views.just_published, jobs, events))
+        published = [
+            views.just_published(job, event, self.secrets)
+            for job, event in zip(jobs, events, strict=True)
+        ]
         taken = [job.id for job in jobs if job.duplicate]
         if taken:
             found = await self._penstock.records(taken)
-            known = {record.job.id: views.as_it_is(record) for record in found}
+            known = {record.job.id: views.as_it_is(record, self.secrets) for record in found}
             published = [known.get(JobId(one.id), one) for one in published]
         return published
 
@@ -99,9 +103,23 @@ class Events:
             return []
         if not jobs and wait > 0:
             jobs = await self._subscribers.wait(tags, worker, limit, wait, gone, check=check)
-        for job in jobs:
+        readable = await self._without_unreadable(jobs)
+        for job in readable:
             self._remember(job)
-        return jobs
+        return readable
+
+    async def _without_unreadable(self, jobs: Sequence[Job]) -> list[Job]:
+        """End events that would end whoever reads them; their log says why."""
+        reasons = {job.id: reason for job in jobs if (reason := contents.why_unreadable(job))}
+        if reasons:
+            await self._penstock.settle_held(
+                [
+                    (job, Failed(reasons[job.id], permanent=True))
+                    for job in jobs
+                    if job.id in reasons
+                ]
+            )
+        return [job for job in jobs if job.id not in reasons]
 
     async def start(self, event_id: int, worker: str, token: int | None) -> Job:
         """Note that work on an event has begun; the lease goes on from now."""

@@ -11,7 +11,7 @@ from penstock.apps.events import contents, shapes, views
 from penstock.apps.events.events import Events, Report
 from penstock.core.token import Access
 from penstock.http.bodies import Receive
-from penstock.http.problems import Problem
+from penstock.http.problems import Problem, naming_element_of
 from penstock.http.routes import Answer, Call, answer_to, route
 
 _NO_STORE = ((b"cache-control", b"no-store"),)
@@ -75,7 +75,9 @@ class EventRoutes:
     )
     async def publish_many(self, body: shapes.NewEvents) -> Answer:
         """Store up to 1,000 events in one transaction: all of them, or none."""
-        return Answer(201, shapes.PublishedMany(await self._events.publish(body.events)))
+        with naming_element_of("events"):
+            published = await self._events.publish(body.events)
+        return Answer(201, shapes.PublishedMany(published))
 
     @route(
         "GET",
@@ -234,7 +236,7 @@ class EventRoutes:
     async def reset(self, event_id: shapes.EventId, query: Why) -> shapes.Published:
         """Make an event pending with all its attempts, also when a worker holds it."""
         job = await self._events.reset(event_id, query.reason)
-        return views.published(job, job.run_at)
+        return views.published(job, job.run_at, self._events.secrets)
 
     @route(
         "GET",
@@ -247,7 +249,7 @@ class EventRoutes:
         """An event as it is now, with its log if asked for."""
         record = await self._events.get(event_id)
         logs = list(views.log_lines(record.log)) if query.include_logs else msgspec.UNSET
-        return views.as_it_is(record, logs)
+        return views.as_it_is(record, self._events.secrets, logs)
 
     @route(
         "GET",

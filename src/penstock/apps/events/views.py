@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Raw, UnsetType
 
 from penstock import Event, Job, LogEntry, Record, State
 from penstock.apps.events.contents import NULL, content_of
@@ -20,6 +20,7 @@ from penstock.apps.events.shapes import (
     Renewed,
     Reported,
 )
+from penstock.core.secrets import Secrets
 from penstock.http.problems import Problem
 
 STATUSES = {
@@ -60,19 +61,16 @@ def retry_stamp(instant: datetime) -> str:
     return stamp(instant + timedelta(microseconds=999_999))
 
 
-def retries(job: Job) -> int:
-    """How many attempts have failed; one that runs or has succeeded is none of them."""
-    return job.attempt - (job.state in (State.RUNNING, State.DONE))
-
-
 def next_retry(job: Job) -> str | None:
     """When a failed attempt is followed by the next, until that is picked."""
     waits = job.state is State.PENDING and job.attempt > 0
     return retry_stamp(job.run_at) if waits else None
 
 
-def published(job: Job, updated_at: datetime, logs: list[LogLine] | UnsetType = UNSET) -> Published:
-    """A job as an event."""
+def published(
+    job: Job, updated_at: datetime, secrets: Secrets, logs: list[LogLine] | UnsetType = UNSET
+) -> Published:
+    """A job as an event, as it may be shown."""
     said = content_of(job)
     return Published(
         id=job.id,
@@ -80,8 +78,8 @@ def published(job: Job, updated_at: datetime, logs: list[LogLine] | UnsetType = 
         description=said.description,
         tags=",".join(job.tags),
         status=STATUSES[job.state],
-        payload=said.payload,
-        retry_count=retries(job),
+        payload=_shown(said.payload, secrets),
+        retry_count=job.failed_attempts,
         max_retries=job.retry.attempts,
         next_retry_at=next_retry(job),
         created_at=stamp(job.enqueued_at),
@@ -90,15 +88,17 @@ def published(job: Job, updated_at: datetime, logs: list[LogLine] | UnsetType = 
     )
 
 
-def as_it_is(record: Record, logs: list[LogLine] | UnsetType = UNSET) -> Published:
-    """A job with its log as an event."""
-    return published(record.job, record.log[-1].at, logs)
+def as_it_is(
+    record: Record, secrets: Secrets, logs: list[LogLine] | UnsetType = UNSET
+) -> Published:
+    """A job with its log as an event, as it may be shown."""
+    return published(record.job, record.log[-1].at, secrets, logs)
 
 
-def just_published(job: Job, event: NewEvent) -> Published:
+def just_published(job: Job, event: NewEvent, secrets: Secrets) -> Published:
     """A job as the event that it was made of, which need not be decoded again."""
     if job.duplicate:
-        return published(job, job.enqueued_at)
+        return published(job, job.enqueued_at, secrets)
     at = stamp(job.enqueued_at)
     return Published(
         id=job.id,
@@ -106,7 +106,7 @@ def just_published(job: Job, event: NewEvent) -> Published:
         description=event.description,
         tags=",".join(job.tags),
         status="PENDING",
-        payload=NULL if event.payload is UNSET else event.payload,
+        payload=NULL if event.payload is UNSET else _shown(event.payload, secrets),
         retry_count=0,
         max_retries=event.max_retries,
         next_retry_at=None,
@@ -115,8 +115,12 @@ def just_published(job: Job, event: NewEvent) -> Published:
     )
 
 
+def _shown(payload: Raw, secrets: Secrets) -> Raw:
+    return Raw(secrets.hide(bytes(payload).decode()).encode())
+
+
 def picked(job: Job) -> Picked:
-    """A claimed job as its worker gets it."""
+    """A claimed job as its worker gets it: whole, for it has to work with it."""
     said = content_of(job)
     return Picked(
         id=job.id,
@@ -124,7 +128,7 @@ def picked(job: Job) -> Picked:
         tags=",".join(job.tags),
         status="PROCESSING",
         payload=said.payload,
-        retry_count=retries(job),
+        retry_count=job.failed_attempts,
         max_retries=job.retry.attempts,
         created_at=stamp(job.enqueued_at),
         token=job.token,
@@ -139,7 +143,7 @@ def listed(record: Record) -> Listed:
         title=content_of(job).title,
         status=STATUSES[job.state],
         tags=",".join(job.tags),
-        retry_count=retries(job),
+        retry_count=job.failed_attempts,
         next_retry_at=next_retry(job) or UNSET,
         created_at=stamp(job.enqueued_at),
         updated_at=stamp(record.log[-1].at),

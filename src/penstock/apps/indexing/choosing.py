@@ -2,6 +2,7 @@
 
 from pathlib import PurePath
 
+from penstock import ConfigurationError
 from penstock.apps.indexing.parameters import Choice
 from penstock.vectors.languages import BY_ENDING, LANGUAGES
 from penstock.vectors.walking import spec
@@ -31,6 +32,18 @@ PRESETS: dict[str, tuple[str, ...]] = {
 """Names for kinds of files, by the endings of their names."""
 
 _TEST_FOLDERS = frozenset({"test", "tests", "__tests__", "spec", "testing"})
+
+
+def check(choice: Choice) -> None:
+    """Raise `ConfigurationError` for names that nobody knows, and for what is no pattern."""
+    for known, names in ((LANGUAGE_NAMES, choice.languages), (tuple(PRESETS), choice.types)):
+        if unknown := [name for name in names if name not in known]:
+            raise ConfigurationError(f"there is no {unknown[0]!r}; known are {', '.join(known)}")
+    try:
+        spec(choice.include)
+        spec(choice.exclude)
+    except ValueError as error:
+        raise ConfigurationError(f"a pattern cannot be read: {error}") from error
 
 
 class Chooser:

@@ -284,10 +284,14 @@ def known_folders(collection: Path) -> list[Folder]:
 
 
 def _folder(row: tuple[Any, ...]) -> Folder:
-    path, parameters, watched, debounce, indexed_at, files, chunks = row
+    path, text, watched, debounce, indexed_at, files, chunks = row
+    try:
+        parameters = msgspec.json.decode(text, type=Parameters)
+    except msgspec.ValidationError:  # of a job that no route stored, when jobs were not checked
+        parameters, watched = Parameters(folder=path), False
     return Folder(
         path,
-        msgspec.json.decode(parameters, type=Parameters),
+        parameters,
         bool(watched),
         debounce,
         None if indexed_at is None else datetime.fromisoformat(indexed_at),

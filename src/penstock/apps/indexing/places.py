@@ -44,7 +44,7 @@ class Places:
         """Held by the one process that watches folders."""
         return self.data / "watching"
 
-    def admit(self, path: str, *, external: bool) -> str:
+    def admit(self, path: str) -> str:
         """A path as it is stored: absolute and without links; raises `OutOfBounds`."""
         if "\0" in path:
             raise OutOfBounds("a path has no NUL in it")
@@ -55,24 +55,32 @@ class Places:
             str(resolved).encode()
         except (OSError, RuntimeError, UnicodeEncodeError) as error:
             raise OutOfBounds(f"{path!r} is no path that could be indexed: {error}") from error
-        self._check_inside(path, resolved, external=external)
+        self._check_inside(path, resolved)
         if not there:
             raise OutOfBounds(f"there is no {path}")
         if resolved == self.data or self.data in resolved.parents or resolved == Path("/"):
             raise OutOfBounds(f"{path} is not indexed: it is the server's own")
         return str(resolved)
 
-    def _check_inside(self, path: str, resolved: Path, *, external: bool) -> None:
-        if resolved == self.root or self.root in resolved.parents:
+    def check(self, path: str) -> None:
+        """Raise `OutOfBounds` for a stored path that a job may not read, now that it runs.
+
+        It may not have been stored by a route, and what it names may have become a link since.
+        """
+        try:
+            resolved = Path(path).resolve()
+        except (OSError, RuntimeError, ValueError) as error:
+            raise OutOfBounds(f"{path!r:.200} is no path that could be indexed: {error}") from error
+        if str(resolved) != path:
+            raise OutOfBounds(f"{path!r:.200} is not an absolute path without links")
+        self._check_inside(path, resolved)
+        if resolved == self.data or self.data in resolved.parents or resolved == Path("/"):
+            raise OutOfBounds(f"{path} is not indexed: it is the server's own")
+
+    def _check_inside(self, path: str, resolved: Path) -> None:
+        if self._external or resolved == self.root or self.root in resolved.parents:
             return
-        if not self._external:
-            said = "allow_external=true needs" if external else "to index such folders, set"
-            raise OutOfBounds(
-                f"{path} is outside of the project {self.root}; {said} the server's setting "
-                "PENSTOCK_ALLOW_EXTERNAL_PATHS=true"
-            )
-        if not external:
-            raise OutOfBounds(
-                f"{path} is outside of the project {self.root}; send allow_external=true "
-                "(--allow-external) to index it all the same"
-            )
+        raise OutOfBounds(
+            f"{path} is outside of the project {self.root}; to index such folders, set the "
+            "server's setting PENSTOCK_ALLOW_EXTERNAL_PATHS=true"
+        )

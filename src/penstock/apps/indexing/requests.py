@@ -14,7 +14,7 @@ def index_parameters(
     body: shapes.IndexRequest, asked: shapes.HowAsked, places: Places
 ) -> Parameters:
     """A folder as a job."""
-    folder = admitted(places, body.folder_path, asked)
+    folder = admitted(places, body.folder_path)
     if not Path(folder).is_dir():
         raise Problem(400, f"{body.folder_path} is not a folder", field="folder_path")
     on = None if body.watch_mode is None else body.watch_mode == "auto"
@@ -24,7 +24,7 @@ def index_parameters(
         choice=_choice(body),
         cutting=_cutting(body),
         watching=Watching(on=on, debounce=body.watch_debounce_seconds),
-        metadata_file=_metadata_file(body, asked, places),
+        metadata_file=_metadata_file(body, places),
         force=body.force or asked.force,
     )
 
@@ -34,7 +34,7 @@ def add_parameters(body: shapes.AddRequest, asked: shapes.HowAsked, places: Plac
     given = [*body.paths, *([] if body.folder_path is None else [body.folder_path])]
     if not given:
         raise Problem(400, "paths: name at least one file or folder", field="paths")
-    paths = sorted({admitted(places, path, asked) for path in given})
+    paths = sorted({admitted(places, path) for path in given})
     around = os.path.commonpath(paths)
     return Parameters(
         folder=around if Path(around).is_dir() else str(Path(around).parent),
@@ -43,22 +43,22 @@ def add_parameters(body: shapes.AddRequest, asked: shapes.HowAsked, places: Plac
         collection=body.collection,
         choice=_choice(body),
         cutting=_cutting(body),
-        metadata_file=_metadata_file(body, asked, places),
+        metadata_file=_metadata_file(body, places),
         force=body.force or asked.force,
     )
 
 
-def admitted(places: Places, path: str, asked: shapes.HowAsked) -> str:
+def admitted(places: Places, path: str) -> str:
     """A path that may be indexed, as it is stored; else 400."""
     try:
-        return places.admit(path, external=asked.allow_external)
+        return places.admit(path)
     except OutOfBounds as error:
         raise Problem(400, str(error)) from error
 
 
-def _metadata_file(body: shapes.Wanted, asked: shapes.HowAsked, places: Places) -> str | None:
+def _metadata_file(body: shapes.Wanted, places: Places) -> str | None:
     file = body.folder_metadata_file
-    return None if file is None else admitted(places, file, asked)
+    return None if file is None else admitted(places, file)
 
 
 def _choice(body: shapes.Wanted) -> Choice:

@@ -133,7 +133,9 @@ class Indexing:
         """A job in full."""
         job = await self.get(shown)
         message = shapes.error_of(job) or (await self._penstock.explain(job.id)).text
-        return shapes.detail(job, await self._penstock.progress(job.id), message)
+        progress = await self._penstock.progress(job.id)
+        kept = None if job.state is State.DONE else await self._penstock.checkpoint(job.id)
+        return shapes.detail(job, progress, message, kept if isinstance(kept, dict) else None)
 
     async def page(self, limit: int, offset: int) -> shapes.IndexJobs:
         """Jobs, newest first."""
@@ -157,7 +159,7 @@ class Indexing:
     async def counts(self) -> dict[State, int]:
         """How many jobs there are in each state."""
         counted = dict.fromkeys(State, 0)
-        for (queue, state, _), n in (await self._penstock.count()).items():
+        for (queue, state, _), n in (await self._penstock.count([QUEUE])).items():
             if queue == QUEUE:
                 counted[state] += n
         return counted

@@ -45,7 +45,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     project_root: str | None = None
     """The folder that all indexed ones lie in; by default where the server was started."""
     allow_external_paths: bool = False
-    """Whether folders outside of it may be indexed, by requests that say so."""
+    """Whether folders outside of it may be indexed; no request has to say so."""
     max_file_size: Annotated[int, Meta(ge=1, le=1_000_000_000)] = 5_000_000
     """Bytes; larger files are skipped."""
     embedder: str = "wordllama"

@@ -1,5 +1,6 @@
 """What goes over the wire: as the clients of this API know it."""
 
+import re
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
@@ -7,13 +8,13 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from penstock import Job, Progress, State
-from penstock.apps.indexing.parameters import COLLECTION, Parameters, Strategy
+from penstock.apps.indexing.parameters import COLLECTION, Collection, Parameters, Strategy
+from penstock.apps.sentences import sentence
 
 Text = Annotated[str, Meta(min_length=1, max_length=4_096)]
 Pattern = Annotated[str, Meta(max_length=1_000)]
 Patterns = Annotated[list[Pattern], Meta(max_length=1_000)]
 Names = Annotated[list[Annotated[str, Meta(max_length=100)]], Meta(max_length=100)]
-Collection = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,64}\Z")]
 
 PREFIX = "job_"
 STATUSES = {
@@ -62,7 +63,11 @@ class AddRequest(Wanted, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class HowAsked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How a request is meant: past its duplicates, and out of the project."""
+    """How a request is meant: past its duplicates.
+
+    `allow_external` is accepted because older clients send it, and has no effect: the setting of
+    the server alone decides which folders may be indexed.
+    """
 
     force: bool = False
     allow_external: bool = False
@@ -87,11 +92,16 @@ class JobPaging(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class IndexProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a job is. `rate` is files a second, `seconds_left` what the rest takes at it."""
+    """How far a job is.
+
+    `chunks_created` counts chunks that are in the collection for good. `rate` is files a second,
+    `seconds_left` what the rest takes at it.
+    """
 
     percent_complete: float
     files_processed: int
     files_total: int
+    chunks_created: int
     current_file: str
     rate: float | None
     seconds_left: float | None
@@ -274,8 +284,11 @@ def id_of(job: Job) -> str:
 
 
 def parameters_of(job: Job) -> Parameters:
-    """What a job was asked for."""
-    return msgspec.convert(job.args["parameters"], Parameters)
+    """What a job was asked for; of one that no route has stored, nothing is shown."""
+    try:
+        return msgspec.convert(job.args["parameters"], Parameters)
+    except (KeyError, msgspec.ValidationError):
+        return Parameters(folder="")
 
 
 def percent(job: Job, progress: Progress | None) -> float:
@@ -304,22 +317,27 @@ def summary(job: Job, progress: Progress | None) -> dict[str, Any]:
         "finished_at": job.finished_at,
         "error": error_of(job),
         "cancel_requested": job.cancel_requested,
-        "retry_count": max(0, job.attempt - 1),
+        "retry_count": job.failed_attempts,
     }
 
 
-def detail(job: Job, progress: Progress | None, message: str) -> IndexJob:
-    """A job in full."""
+def detail(
+    job: Job, progress: Progress | None, message: str, kept: dict[str, Any] | None = None
+) -> IndexJob:
+    """Show a job in full; `kept` is the checkpoint of one that is not done."""
     asked = parameters_of(job)
     came_to: dict[str, Any] | None = job.returned
     took = None
     if job.started_at is not None and job.finished_at is not None:
         took = round((job.finished_at - job.started_at).total_seconds() * 1_000)
+    report = came_to or (kept or {}).get("report", {})
     return IndexJob(
         **summary(job, progress),
         completed_at=job.finished_at,
         message=message,
-        progress=None if progress is None else _progress(job, progress),
+        progress=None
+        if progress is None
+        else _progress(job, progress, report.get("chunks_created", 0)),
         execution_time_ms=took,
         total_chunks=None if came_to is None else came_to["total_chunks"],
         result=came_to,
@@ -328,18 +346,34 @@ def detail(job: Job, progress: Progress | None, message: str) -> IndexJob:
     )
 
 
+_TIMEOUT = re.compile(r"TimeoutError: it ran longer than (\S+) s")
+_KILLED = re.compile(r"the lease of worker .* ran out|the child process (?:was killed|exited)")
+_PERMANENT = re.compile(r"(?:[\w.]+\.)?(?:ConfigurationError|FolderMissing|NothingIndexed): ")
+
+
 def error_of(job: Job) -> str | None:
-    """What went wrong, in one line."""
+    """Say what went wrong, in one sentence for people."""
     if job.state is State.CANCELLED:
         return "Cancelled by user"
-    return None if job.error is None else job.error.split("\n", 1)[0]
+    if job.error is None:
+        return None
+    if timeout := _TIMEOUT.match(job.error):
+        return f"Timeout after {timeout[1]}s"
+    is_last = job.state is State.FAILED and job.attempt >= job.retry.attempts
+    if not is_last or _PERMANENT.match(job.error):
+        return sentence(job.error)
+    exceeded = f"Max retries ({job.retry.attempts - 1}) exceeded"
+    if _KILLED.match(job.error):
+        return f"{exceeded} after restart"
+    return f"{exceeded}: {sentence(job.error)}"
 
 
-def _progress(job: Job, progress: Progress) -> IndexProgress:
+def _progress(job: Job, progress: Progress, chunks: int) -> IndexProgress:
     return IndexProgress(
         percent_complete=percent(job, progress),
         files_processed=int(progress.done),
         files_total=int(progress.total or 0),
+        chunks_created=chunks,
         current_file=progress.note or "",
         rate=progress.rate,
         seconds_left=None if progress.left is None else progress.left.total_seconds(),

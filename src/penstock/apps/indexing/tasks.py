@@ -1,6 +1,8 @@
 """The task that indexes: in a child process, so that it can be killed."""
 
+import os
 import time
+from collections.abc import Sequence
 from datetime import timedelta
 from functools import cache
 from pathlib import Path
@@ -10,7 +12,7 @@ import msgspec
 
 from penstock import ConfigurationError, Context, Penstock, RetryPolicy, context
 from penstock.apps.indexing.parameters import Parameters
-from penstock.apps.indexing.places import INSTALL, Places, missing_packages
+from penstock.apps.indexing.places import INSTALL, OutOfBounds, Places, missing_packages
 from penstock.apps.indexing.report import NothingIndexed, Report
 from penstock.apps.indexing.settings import Settings
 
@@ -44,7 +46,7 @@ def register(penstock: Penstock, settings: Settings, places: Places) -> None:
         retry=RetryPolicy(
             attempts=settings.max_retries + 1, delay=timedelta(seconds=settings.retry_delay)
         ),
-        permanent=(TimeoutError, ConfigurationError, FolderMissing, NothingIndexed),
+        permanent=(TimeoutError, ConfigurationError, FolderMissing, NothingIndexed, OutOfBounds),
     )
 
 
@@ -59,9 +61,7 @@ def index(
     from penstock.vectors import open_index
 
     folder = places.collection(parameters.collection)
-    asked = Path(parameters.folder)
-    if not asked.is_dir() or asked.resolve() != asked:  # a link since then may lead anywhere
-        raise FolderMissing(f"there is no folder {asked} any more")
+    check_arguments(parameters, places)
     after, before = "", None
     if isinstance(run.state, dict):
         after, before = run.state["after"], msgspec.convert(run.state["report"], Report)
@@ -87,6 +87,38 @@ def index(
         )
         report = indexer.run(after, before)
     return msgspec.to_builtins(report)  # type: ignore[no-any-return] # a Struct is a dict then
+
+
+def check_arguments(parameters: Parameters, places: Places) -> None:
+    """Raise unless everything that a job names may be read, now that it runs.
+
+    A route has checked the same, if it was a route that stored the job.
+    """
+    from penstock.apps.indexing.choosing import check
+
+    check(parameters.choice)
+    if parameters.cutting.overlap * 2 > parameters.cutting.size:
+        raise ConfigurationError("at most half of a chunk can be shared with the next")
+    folder = Path(parameters.folder)
+    if "\0" in parameters.folder or folder.resolve() != folder:  # a link may lead anywhere
+        raise FolderMissing(f"there is no folder {parameters.folder!r} any more")
+    for path in (*parameters.paths, parameters.metadata_file):
+        if path is not None:
+            places.check(path)
+    if parameters.operation == "index":
+        if parameters.paths:
+            raise OutOfBounds("only a job that adds files names paths")
+        places.check(parameters.folder)
+    elif folder not in _around(parameters.paths):
+        raise OutOfBounds(f"{folder} is not the folder around what is to be added")
+    if not folder.is_dir():
+        raise FolderMissing(f"there is no folder {folder} any more")
+
+
+def _around(paths: Sequence[str]) -> tuple[Path, ...]:
+    """What may be the folder around paths. It may be any: nothing else of it is read."""
+    around = Path(os.path.commonpath(paths)) if paths else None
+    return () if around is None else (around, around.parent)
 
 
 @cache

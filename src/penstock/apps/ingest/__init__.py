@@ -85,7 +85,12 @@ def install(penstock: Penstock, settings: Settings, data: Path | None = None) ->
     roots = Roots(settings.roots, folder)
     told = Told(penstock.url, str(folder), msgspec.structs.replace(settings, roots=roots.roots))
     pool = Pool(
-        penstock, "penstock.apps.ingest.process", told, settings.workers, service.has_unfinished
+        penstock,
+        "penstock.apps.ingest.process",
+        told,
+        settings.workers,
+        service.has_unfinished,
+        name="ingest",
     )
 
     @asynccontextmanager

@@ -11,6 +11,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 from penstock.apps.ingest.settings import Settings
 from penstock.apps.ingest.writing import Rejected
+from penstock.core.redaction import redacted
 
 _PIECE = 1 << 16
 _TYPES = {
@@ -54,19 +55,21 @@ def fetch(
         finally:
             connection.close()
     except (OSError, http.client.HTTPException) as error:
-        raise FetchFailed(f"{url}: {type(error).__name__} {error}") from error
+        raise FetchFailed(f"{redacted(url)}: {type(error).__name__} {error}") from error
 
 
 def _allowed(url: str, settings: Settings) -> SplitResult:
     if not any(url.startswith(one) for one in settings.urls):
-        raise Rejected(f"{url} is not allowed: PENSTOCK_INGEST_URLS names what URLs may begin with")
+        raise Rejected(
+            f"{redacted(url)} is not allowed: PENSTOCK_INGEST_URLS names what URLs may begin with"
+        )
     try:
         parts = urlsplit(url)
         _ = parts.port
     except ValueError as error:
-        raise Rejected(f"{url} is no URL: {error}") from error
+        raise Rejected(f"{redacted(url)} is no URL: {error}") from error
     if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc:
-        raise Rejected(f"{url} is not the URL of a plain document")
+        raise Rejected(f"{redacted(url)} is not the URL of a plain document")
     if any(ord(letter) <= ord(" ") or ord(letter) == 0x7F for letter in url):  # noqa: PLR2004 - that of DEL
         raise Rejected("a URL has no blanks and no control characters in it")
     return parts

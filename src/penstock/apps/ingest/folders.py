@@ -1,20 +1,22 @@
 """What is in a folder: the files to ingest, with their digests, and what kind of project it is."""
 
 import configparser
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path, PurePath
 from typing import NamedTuple
-from urllib.parse import urlsplit, urlunsplit
 
 from penstock.apps.ingest.writing import Rejected, digest_of
+from penstock.core.redaction import redacted
 from penstock.vectors.languages import BY_ENDING
 from penstock.vectors.reading import Unfit, content_of, text_of
 from penstock.vectors.walking import Walk, spec
 
 _AT_ONCE = 500
 _CONFIG_LIMIT = 1_000_000
+_USERINFO = re.compile(r"(?<=://)[^/@]*@")
 _MARKS = {
     "Cargo.toml": "rust",
     "pyproject.toml": "python",
@@ -134,8 +136,5 @@ def git_remote(root: str) -> str | None:
 
 
 def without_password(url: str) -> str:
-    """A URL without the names and passwords that may stand in it."""
-    parts = urlsplit(url)
-    if "://" not in url or "@" not in parts.netloc:
-        return url
-    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+    """Return a URL without the names, passwords and tokens that may stand in it."""
+    return _USERINFO.sub("", redacted(url), 1) if "://" in url else url

@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
-from penstock import Context, JobQuery, Penstock, Snooze, context
+from penstock import Cancel, Context, InvalidJob, JobQuery, Penstock, Snooze, context
 from penstock.apps.batching import Batcher
 from penstock.apps.ingest.children import Children
-from penstock.apps.ingest.items import Item, ItemType, Operation, payload_problems
+from penstock.apps.ingest.items import MATRIX, Item, ItemType, Operation, payload_problems
 from penstock.apps.ingest.libraries import Libraries
 from penstock.apps.ingest.order import Reach, key_of, reach_of
 from penstock.apps.ingest.payloads import (
@@ -32,7 +32,10 @@ from penstock.apps.ingest.service import QUEUE, TASK, Service
 from penstock.apps.ingest.settings import Settings
 from penstock.apps.ingest.shelves import Place, Shelves
 from penstock.apps.ingest.writing import Rejected, Source, Writer, Written, total
+from penstock.apps.sentences import sentence
+from penstock.core.redaction import redacted
 from penstock.vectors import EmbeddingRefused, Where
+from penstock.vectors.languages import LANGUAGES
 
 T = TypeVar("T")
 Result = dict[str, Any]
@@ -41,6 +44,10 @@ _SOON = timedelta(milliseconds=200)
 _MISSING_TOOLS = timedelta(minutes=15)
 _AT_ONCE = 200
 _THREADS = 4
+
+
+class ItemFailed(Exception):
+    """An item could not be worked on, and may be tried again; the message is one sentence."""
 
 
 class Handlers:
@@ -91,8 +98,30 @@ class Handlers:
         payload: dict[str, Any] | None,
         metadata: dict[str, Any] | None,
     ) -> Result:
-        """Do what an item asks for, when those before it that touch the same are done."""
-        place = Place(tenant_id, collection, branch or "main")
+        """Do what an item asks for, when those before it that touch the same are done.
+
+        Raises `Rejected` or `ItemFailed` with one sentence for people, because that is what the
+        item's `error_message` shows; what it is raised from stays in the error of the job.
+        """
+        try:
+            return await self._run(
+                item_type, op, Place(tenant_id, collection, branch or "main"), payload, metadata
+            )
+        except (Snooze, Cancel):
+            raise
+        except (Rejected, EmbeddingRefused, InvalidJob) as error:
+            raise Rejected(sentence(str(error))) from error
+        except Exception as error:
+            raise ItemFailed(sentence(f"{type(error).__name__}: {error}")) from error
+
+    async def _run(
+        self,
+        item_type: str,
+        op: str,
+        place: Place,
+        payload: dict[str, Any] | None,
+        metadata: dict[str, Any] | None,
+    ) -> Result:
         item = _item(item_type, op, place, payload, metadata)
         _check_tools(item)
         if item.item_type not in (ItemType.DELETE_TENANT, ItemType.DELETE_DOCUMENT):
@@ -168,7 +197,9 @@ class Handlers:
                 seen.update(one.path for one in sources)
                 run.progress(len(seen), note=sources[-1].path)
             if not seen:
-                raise Rejected(f"{payload.source_url}: there is no documentation in it")
+                raise Rejected(
+                    f"{redacted(str(payload.source_url))}: there is no documentation in it"
+                )
             gone = set(collection.index.paths(Where(under=payload.place))) - seen
             counts["removed"] = collection.forget(sorted(gone))
         return {"documents": len(seen), **counts}
@@ -289,6 +320,12 @@ def _item(
         kind, operation = ItemType(item_type), Operation(op)
     except ValueError as error:
         raise Rejected(str(error)) from error
+    if operation not in MATRIX[kind]:
+        raise Rejected(f"there is no {operation.value} for items of type {kind.value}")
+    # An empty name would be that of the folder above: of all collections, or of all tenants.
+    for field, name in place._asdict().items():
+        if not name:
+            raise Rejected(f"{field} is empty")
     if payload is None:
         raise Rejected("payload_json is not a JSON object")
     problems = [
@@ -310,9 +347,25 @@ def _check_tools(item: Item) -> None:
     """Put off an item that was held for missing tools, until they are there."""
     tools = item.metadata.get("missing_tools")
     if isinstance(tools, list):
-        missing = [one for one in tools if isinstance(one, str) and shutil.which(one) is None]
+        missing = [shown for tool in tools if (shown := _missing(tool)) is not None]
         if missing:
             raise Snooze(_MISSING_TOOLS, f"held: {', '.join(missing)} is not installed here")
+
+
+def _missing(tool: object) -> str | None:
+    """What to call a tool that is not here; None if it is.
+
+    It is the name of a program, or an object such as `{"TreeSitterParser": {"language": "zig"}}`.
+    """
+    if isinstance(tool, str):
+        return tool if shutil.which(tool) is None else None
+    if not isinstance(tool, Mapping) or len(tool) != 1:
+        return None  # nobody could ever install it
+    ((name, about),) = tool.items()
+    language = about.get("language") if isinstance(about, Mapping) else None
+    if name == "TreeSitterParser" and language in {one.name for one in LANGUAGES}:
+        return None
+    return str(name) if language is None else f"{name} for {language}"
 
 
 def _place(item: Item) -> Place:

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from penstock.apps.ingest.payloads import PAYLOADS, Payload
+from penstock.core.mismatch import mismatch
 
 Named = TypeVar("Named", bound=StrEnum)
 
@@ -225,7 +226,7 @@ def payload_problems(
                 values[field.name] = msgspec.convert(payload[name], field.type)
             except msgspec.ValidationError as error:
                 wrong = True
-                yield name, str(error)
+                yield name, mismatch(error, field.type).text
         elif field.required:
             wrong = True
             yield name, "is missing"

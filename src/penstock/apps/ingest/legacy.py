@@ -173,13 +173,13 @@ def _apply(tx: Transaction, service: Service, ids: list[str], *, drop: bool) -> 
         raise ConfigurationError("legacy tables are read from SQLite files")
     made = plan(tx)
     ids += [str(uuid.uuid4()) for _ in range(len(made.rows) - len(ids))]
-    alike = groupby(zip(made.rows, ids, strict=False), partial(_how, datetime.now(UTC)))
-    for (run_at, retries), group in alike:
+    alike = groupby(zip(made.rows, ids, strict=False), partial(_not_before, datetime.now(UTC)))
+    for run_at, group in alike:
         rows, names = zip(*group, strict=True)
-        added = service.add_within(
-            tx, [row.item for row in rows], names, run_at=run_at, retries=retries
-        )
-        _fail(tx, zip(rows, added, strict=True))
+        added = service.add_within(tx, [row.item for row in rows], names, run_at=run_at)
+        new = [pair for pair in zip(rows, added, strict=True) if not pair[1].duplicate]
+        _count_attempts(tx, new)
+        _fail(tx, new)
     tx.executemany(
         "INSERT INTO ingest_migrated (source, id, digest) VALUES (?, ?, ?) "
         "ON CONFLICT (source, id) DO UPDATE SET digest = excluded.digest",
@@ -190,6 +190,14 @@ def _apply(tx: Transaction, service: Service, ids: list[str], *, drop: bool) -> 
     return made.report
 
 
+def _count_attempts(tx: Transaction, added: Iterable[tuple[Legacy, Added]]) -> None:
+    """Count the attempts of the legacy table as attempts of the job; its row follows it."""
+    tx.executemany(
+        "UPDATE penstock_job SET attempt = ? WHERE id = ?",
+        [(row.retries, one.job_id) for row, one in added if row.retries],
+    )
+
+
 def _fail(tx: Transaction, added: Iterable[tuple[Legacy, Added]]) -> None:
     """What had failed there is shown as failed, and may be retried."""
     tx.executemany(
@@ -197,16 +205,16 @@ def _fail(tx: Transaction, added: Iterable[tuple[Legacy, Added]]) -> None:
         [
             (row.item.metadata.get("legacy_error", _FAILED), one.queue_id)
             for row, one in added
-            if row.is_failed and not one.duplicate
+            if row.is_failed
         ],
     )
 
 
-def _how(now: datetime, one: tuple[Legacy, str]) -> tuple[datetime | None, int]:
-    """When an item may run, and how many attempts it had."""
+def _not_before(now: datetime, one: tuple[Legacy, str]) -> datetime | None:
+    """When an item may run; None if it may now."""
     row, _ = one
     is_due = row.not_before is None or row.not_before <= now
-    return None if is_due else row.not_before, row.retries
+    return None if is_due else row.not_before
 
 
 def _drop(tx: Transaction, report: Report) -> None:

@@ -18,6 +18,8 @@ from typing import Any, NamedTuple, Protocol
 from penstock.apps.ingest.items import MAX_RETRIES, InvalidItem, Item, canonical, checked
 
 TENANT = "default"
+TEXT = "legacy_metadata"
+"""The name in an item's metadata of what a row had there that is no JSON object."""
 _PRIORITIES = {1: 2, 2: 5, 3: 7, 4: 9}
 _LOW = 1
 _OLDEST = datetime.min.replace(tzinfo=UTC)
@@ -140,8 +142,8 @@ def _missing_metadata(row: Values) -> Draft:
         tools = json.loads(row.get("missing_tools") or "[]")
     except (TypeError, ValueError):
         tools = None
-    if not isinstance(tools, list) or not all(isinstance(tool, str) for tool in tools):
-        raise Misfit("its missing_tools are no JSON list of names")
+    if not isinstance(tools, list):
+        raise Misfit("its missing_tools are no JSON list")
     metadata = {**_object(row, "metadata"), "missing_tools": tools}
     item = _file(row, "file_absolute_path", row.get("operation") or "ingest", metadata)
     return Draft(item, row.get("queued_timestamp"), None, _whole(row, "retry_count"))
@@ -213,15 +215,15 @@ def legacy_of(table: Table, row: Values) -> Legacy | None:
     if draft is None:
         return None
     about: dict[str, Any] = {"migrated_from": table.name, "legacy_id": str(row[table.id])}
-    if draft.retries:
-        about["retry_count"] = draft.retries
     if draft.error:
         about["legacy_error"] = str(draft.error)
     metadata = {**draft.item["metadata"], **about}
     try:
         item = checked({**draft.item, "metadata": metadata})
     except InvalidItem as error:
-        raise Misfit(str(error)) from error
+        if error.problems.keys() != {"metadata"}:
+            raise Misfit(str(error)) from error
+        item = _with_text(draft, about, row)
     return Legacy(
         table.name,
         str(row[table.id]),
@@ -232,6 +234,16 @@ def legacy_of(table: Table, row: Values) -> Legacy | None:
         draft.retries,
         draft.is_failed,
     )
+
+
+def _with_text(draft: Draft, about: Mapping[str, Any], row: Values) -> Item:
+    """The item with its metadata as text: JSON that no store could hold, such as NaN."""
+    kept = {name: draft.item["metadata"].get(name) for name in ("missing_tools",)}
+    given = {name: value for name, value in kept.items() if value is not None}
+    try:
+        return checked({**draft.item, "metadata": {**given, **_as_text(row["metadata"]), **about}})
+    except InvalidItem as error:
+        raise Misfit(str(error)) from error
 
 
 def digest_of(row: Values) -> str:
@@ -254,16 +266,20 @@ def _file(row: Values, path: str, op: str, metadata: dict[str, Any]) -> dict[str
 
 
 def _object(row: Values, name: str) -> dict[str, Any]:
+    """A JSON object; what is none is kept as text under a name of its own."""
     text = row.get(name)
     if text in (None, ""):
         return {}
     try:
         found = json.loads(text)
-    except (TypeError, ValueError) as error:
-        raise Misfit(f"its {name} is no JSON: {error}") from error
-    if not isinstance(found, dict):
-        raise Misfit(f"its {name} is no JSON object")
-    return found
+    except (TypeError, ValueError, RecursionError):
+        return _as_text(text)
+    return found if isinstance(found, dict) else _as_text(text)
+
+
+def _as_text(value: Any) -> dict[str, Any]:
+    text = value.decode(errors="backslashreplace") if isinstance(value, bytes) else str(value)
+    return {TEXT: text.replace("\0", "\\0")}
 
 
 def _default(row: Values, name: str, default: int) -> Any:

@@ -1,12 +1,13 @@
 """Items as rows of `unified_queue`: the SQL that looks at them, all columns named here."""
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from penstock import Statements
+from penstock.core.errors import Unreadable
+from penstock.core.jsontext import read
 
 _COLUMNS = (
     *("queue_id", "item_type", "op", "tenant_id", "collection", "branch", "priority", "status"),
@@ -82,6 +83,6 @@ def _listed(row: Sequence[Any]) -> QueueItem:
 
 def _decoded(text: str | None) -> Any:
     try:
-        return None if text is None else json.loads(text)
-    except ValueError:
+        return None if text is None else read(text, "")
+    except Unreadable:
         return None

@@ -6,7 +6,6 @@ for all unfinished items that came before it and touch what it touches, and is w
 Those that delete a tenant or a document do not wait for what waits: they cancel it.
 """
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from typing import Any, NamedTuple
@@ -15,6 +14,8 @@ import msgspec
 
 from penstock import Statements
 from penstock.apps.ingest.payloads import PAYLOADS, Folder, Project, Rename, is_under, normal
+from penstock.core.errors import Unreadable
+from penstock.core.jsontext import read
 
 _UNFINISHED = "q.status IN ('pending', 'in_progress')"
 _COLUMNS = (
@@ -31,6 +32,8 @@ _FILE = "CASE WHEN json_valid(q.payload_json) THEN json_extract(q.payload_json, 
 _MOST = 1_000
 """Conflicts that are looked for: who waits for so many looks again when they have ended."""
 _KEY_LIMIT = 1_000
+_PREFIX = "ingest:"
+_SEPARATORS = str.maketrans({"%": "%25", "/": "%2F", ":": "%3A"})
 NEWEST = 2**62
 """Behind every job that there is."""
 
@@ -84,8 +87,14 @@ def reach_of(
 
 
 def key_of(tenant_id: str, collection: str, branch: str, place: str) -> str:
-    """The key of items that touch one place: they run one at a time, in their order."""
-    return f"{tenant_id}\x1f{collection}\x1f{branch}\x1f{place}"[-_KEY_LIMIT:]
+    """The key of items that touch one place: they run one at a time, in their order.
+
+    `ingest:TENANT/COLLECTION/BRANCH:PLACE`, the names without these separators: no two places have
+    the same key, but for those whose keys are longer than a key may be.
+    """
+    names = (tenant_id, collection, branch)
+    where = "/".join(name.translate(_SEPARATORS) for name in names)
+    return _PREFIX + f"{where}:{place}"[-(_KEY_LIMIT - len(_PREFIX)) :]
 
 
 def before(tx: Statements, reaches: Sequence[tuple[int, Reach]]) -> list[list[int]]:
@@ -131,8 +140,8 @@ def _touching(tx: Statements, reach: Reach) -> tuple[str, list[str]]:
 def _read(rows: Iterable[Sequence[Any]]) -> Iterator[tuple[int, Reach]]:
     for job_id, item_type, op, tenant_id, collection, branch, payload in rows:
         try:
-            given = json.loads(payload)
-        except ValueError:
+            given = read(payload, "")
+        except Unreadable:
             continue  # it will fail for that, and touches nothing
         if isinstance(given, dict):
             reach = reach_of(item_type, op, (tenant_id, collection, branch or "main"), given)

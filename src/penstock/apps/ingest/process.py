@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import socket
 from datetime import timedelta
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import msgspec
 
 from penstock import Penstock, Worker
 from penstock.apps.ingest.settings import Settings
-from penstock.apps.pool import stop_at_the_end_of_input, told
+from penstock.apps.pool import stop_at_the_end_of_input, told, worker_name
 
 _GRACE = timedelta(seconds=20)
 
@@ -41,7 +40,7 @@ async def _work(heard: Told) -> None:
             penstock,
             queues=["ingest"],
             concurrency=heard.settings.concurrency,
-            name=f"ingest:{socket.gethostname()}:{os.getpid()}",
+            name=worker_name("ingest", os.getpid()),
             grace=_GRACE,
         )
         stop_at_the_end_of_input(worker)

@@ -28,10 +28,14 @@ from penstock import (
 
 QUEUE = "ingest"
 TASK = "ingest.item"
+FAILED = "penstock.apps.ingest.handlers.ItemFailed"
+"""What handlers raise for an item that may be tried again; its name is not shown in rows."""
 LEASE = timedelta(minutes=5)
 """How long a silent worker keeps an item, where nothing else is said."""
 
 _MILLIS = "CAST(round((julianday({0}) - 2440587.5) * 86400000) AS INTEGER)"
+# As `order.key_of` does it.
+_ESCAPED = "replace(replace(replace({0}, '%', '%25'), '/', '%2F'), ':', '%3A')"
 _STAMP = "strftime('%Y-%m-%dT%H:%M:%fZ', {0} / 1000000.0, 'unixepoch')"
 
 
@@ -163,19 +167,39 @@ def stamp(instant: datetime) -> str:
     return text.removesuffix("+00:00") + "Z"
 
 
-def _read(dialect: str, macros: Mapping[str, str]) -> tuple[str, str]:
-    """The tables and the mirror of one database."""
-    text = Path(__file__).with_name(f"relation_{dialect}.sql").read_text("utf-8")
-    for name, meaning in macros.items():
-        text = re.sub(rf"\{{{name}\(([\w.]+)\)\}}", lambda m, w=meaning: w.format(m[1]), text)  # type: ignore[misc] # bound at once
-    tables, _, mirror = text.partition("-- mirror\n")
-    return tables, mirror
+def _read(name: str, macros: Mapping[str, str]) -> str:
+    """The SQL of a file, its macros replaced."""
+    text = Path(__file__).with_name(f"relation_{name}.sql").read_text("utf-8")
+    for macro, meaning in macros.items():
+        text = re.sub(rf"\{{{macro}\(([\w.]+)\)\}}", lambda m, w=meaning: w.format(m[1]), text)  # type: ignore[misc] # bound at once
+    return text
 
 
-_SQLITE, _SQLITE_MIRROR = _read("sqlite", {"millis": _MILLIS, "stamp": _STAMP})
-_POSTGRES, _POSTGRES_MIRROR = _read("postgres", {})
+def _without_names(line: str) -> str:
+    """SQL for a line without the names of the classes that our handlers raise."""
+    for name in ("penstock.apps.ingest.writing.Rejected", FAILED, "UnknownTask"):
+        line = f"replace({line}, '{name}: ', '')"
+    return line
 
-TABLES = Tables(sqlite=(_SQLITE,), postgres=(_POSTGRES,))
+
+_SQLITE_MACROS = {
+    "millis": _MILLIS,
+    "stamp": _STAMP,
+    "sentence": _without_names("substr({0}, 1, instr({0} || char(10), char(10)) - 1)"),
+    "escaped": _ESCAPED,
+}
+_POSTGRES_MACROS = {
+    "sentence": _without_names("split_part({0}, chr(10), 1)"),
+    "escaped": _ESCAPED,
+}
+_SQLITE, _, _SQLITE_MIRROR = _read("sqlite", _SQLITE_MACROS).partition("-- mirror\n")
+_POSTGRES, _, _POSTGRES_MIRROR = _read("postgres", _POSTGRES_MACROS).partition("-- mirror\n")
+
+_STEPS = ("errors", "keys")
+TABLES = Tables(
+    sqlite=(_SQLITE, *(_read(f"sqlite_{step}", _SQLITE_MACROS) for step in _STEPS)),
+    postgres=(_POSTGRES, *(_read(f"postgres_{step}", _POSTGRES_MACROS) for step in _STEPS)),
+)
 MIRROR = Mirror(
     name="unified_queue",
     queue=QUEUE,

@@ -467,7 +467,9 @@ UPDATE unified_queue AS q SET
     status = n.status, lease_until = n.lease_until, worker_id = n.worker_id,
     retry_count = n.retry_count, priority = n.priority, error_message = n.error_message,
     last_error_at = CASE
-        WHEN NEW.stage = 5 OR NEW.error IS NOT NULL AND NEW.error IS DISTINCT FROM q.error_message
+        WHEN NEW.stage = 5
+        OR NEW.error IS NOT NULL AND q.error_message IS DISTINCT FROM NEW.error
+        AND q.error_message IS DISTINCT FROM {sentence(NEW.error)}
         THEN unified_queue_stamp((extract(epoch FROM clock_timestamp()) * 1000000)::bigint)
         ELSE q.last_error_at
     END,
@@ -489,10 +491,17 @@ CROSS JOIN LATERAL (
             THEN unified_queue_stamp(NEW.run_at)
         END AS lease_until,
         NEW.worker AS worker_id,
-        greatest(0, NEW.attempt - (NEW.stage >= 3)::integer) AS retry_count,
+        greatest(
+            0,
+            NEW.attempt
+            - (NEW.stage IN (3, 4) OR NEW.stage = 6 AND NEW.started_at IS NOT NULL)::integer
+        ) AS retry_count,
         NEW.priority::integer AS priority,
+        -- One sentence of ours; what a program has written stays as it is.
         coalesce(
-            NEW.error, o.error_message,
+            CASE WHEN NEW.error = o.error_message THEN o.error_message
+            ELSE {sentence(NEW.error)} END,
+            o.error_message,
             CASE NEW.stage WHEN 6 THEN 'cancelled' WHEN 7 THEN 'superseded' END
         ) AS error_message
 ) AS n

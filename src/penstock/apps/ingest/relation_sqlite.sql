@@ -1,5 +1,6 @@
 -- The relation `unified_queue` in SQLite. `{millis(x)}` stands for a timestamp as milliseconds since
--- 1970, in whatever format it came; `{stamp(x)}` for microseconds as our own format.
+-- 1970, in whatever format it came; `{stamp(x)}` for microseconds as our own format; `{sentence(x)}`
+-- for the first line of a job's error without the names of our own classes.
 --
 -- A row and its job say the same at every moment. Whoever changes a row with SQL calls a verb of the
 -- queue by it, or the row stays as it is; whoever changes a job changes its row, by a mirror. Each of
@@ -510,14 +511,20 @@ UPDATE unified_queue SET
         WHEN NEW.stage = 1 THEN {stamp(NEW.run_at)}
     END,
     worker_id = NEW.worker,
-    retry_count = max(0, NEW.attempt - (NEW.stage >= 3)),
+    retry_count = max(
+        0, NEW.attempt - (NEW.stage IN (3, 4) OR NEW.stage = 6 AND NEW.started_at IS NOT NULL)
+    ),
     priority = NEW.priority,
+    -- One sentence of ours; what a program has written stays as it is.
     error_message = coalesce(
-        NEW.error, error_message,
+        CASE WHEN NEW.error = error_message THEN error_message ELSE {sentence(NEW.error)} END,
+        error_message,
         CASE NEW.stage WHEN 6 THEN 'cancelled' WHEN 7 THEN 'superseded' END
     ),
     last_error_at = CASE
-        WHEN NEW.stage = 5 OR NEW.error IS NOT NULL AND NEW.error IS NOT error_message
+        WHEN NEW.stage = 5
+        OR NEW.error IS NOT NULL AND error_message IS NOT NEW.error
+        AND error_message IS NOT {sentence(NEW.error)}
         THEN strftime('%Y-%m-%dT%H:%M:%fZ', 'now') ELSE last_error_at
     END,
     updated_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now')

@@ -188,7 +188,7 @@ async def detail(service: Service, queue_id: str) -> shapes.ItemDetail:
 
 async def _children(service: Service, job_id: int) -> shapes.ItemChildren:
     app = service.penstock
-    tally = await app.children(job_id)
+    tally = await app.children(job_id, queue=QUEUE)  # any job may call any other its parent
     failed = sum(n for state, n in tally.items() if state in STATES["failed"])
     failures: list[Job] = []
     if failed:
@@ -203,7 +203,8 @@ async def _children(service: Service, job_id: int) -> shapes.ItemChildren:
         done=tally.get(State.DONE, 0),
         failed=failed,
         failures=[
-            {"queue_id": job.args["queue_id"], "payload": job.args["payload"], "error": job.error}
+            {"queue_id": args["queue_id"], "payload": args["payload"], "error": job.error}
             for job in failures
+            for args in [app.secrets.hidden(job.args)]
         ],
     )

@@ -61,7 +61,7 @@ class Service:
 
     async def has_unfinished(self) -> bool:
         """Whether there are items to work on."""
-        counts = await self.penstock.count()
+        counts = await self.penstock.count([QUEUE])
         unfinished = (State.PENDING, State.RUNNING)
         return any(
             n for (queue, state, _), n in counts.items() if queue == QUEUE if state in unfinished
@@ -88,12 +88,8 @@ class Service:
         *,
         parent: int | None = None,
         run_at: datetime | None = None,
-        retries: int = 0,
     ) -> list[Added]:
-        """As `add`, inside a transaction; `ids` are those of new items.
-
-        `retries` were used up elsewhere.
-        """
+        """As `add`, inside a transaction; `ids` are those of new items."""
         waits = before(tx, [(NEWEST, _reach(item)) for item in items])
         rows = [
             self._row(
@@ -102,7 +98,6 @@ class Service:
                 () if _purges(item) else after,
                 parent=parent,
                 run_at=run_at,
-                retries=retries,
             )
             for item, queue_id, after in zip(items, ids, waits, strict=True)
         ]
@@ -116,7 +111,6 @@ class Service:
         *,
         parent: int | None = None,
         run_at: datetime | None = None,
-        retries: int = 0,
     ) -> relation.Row:
         lease = self._leases.get(item.item_type.value, self._settings.lease)
         delay = timedelta(seconds=self._settings.retry_delay)
@@ -137,7 +131,7 @@ class Service:
             parent=parent,
             run_at=run_at,
             lease=timedelta(seconds=lease),
-            retry=RetryPolicy(attempts=max(1, item.max_retries + 1 - retries), delay=delay),
+            retry=RetryPolicy(attempts=item.max_retries + 1, delay=delay),
         )
 
     async def before(self, asked: Sequence[tuple[int, Reach]]) -> list[list[int]]:
@@ -152,7 +146,11 @@ class Service:
         found = await self.penstock.read(lambda tx: listing.get(tx, queue_id))
         if found is None:
             raise Problem(404, f"there is no item {queue_id}")
-        return found
+        return self._shown(found)
+
+    def _shown(self, item: listing.QueueItem) -> listing.QueueItem:
+        hide = self.penstock.secrets.hidden
+        return replace(item, payload=hide(item.payload), metadata=hide(item.metadata))
 
     async def page(
         self,
@@ -182,7 +180,8 @@ class Service:
         for _ in range(_STEPS):
             ids = await self.penstock.find_ids(query)
             if ids:
-                found += await self.penstock.read(partial(listing.among, jobs=ids, wanted=wanted))
+                items = await self.penstock.read(partial(listing.among, jobs=ids, wanted=wanted))
+                found += map(self._shown, items)
             if len(found) > limit or (len(found) == limit and ids):
                 return found[:limit], found[limit - 1].job_id
             if len(ids) < query.limit:

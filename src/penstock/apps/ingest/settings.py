@@ -70,6 +70,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 found[ItemType(kind).value] = msgspec.convert(seconds, Seconds, strict=False)
             except (ValueError, msgspec.ValidationError) as error:
                 raise ConfigurationError(
-                    f"ingest.leases has {one!r}: expected a type and its seconds, as folder=900"
+                    f"ingest.leases has {one!r}: expected a type and its seconds, as folder=900; "
+                    f"types are {', '.join(ItemType)}"
                 ) from error
         return found

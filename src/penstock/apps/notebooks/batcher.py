@@ -1,7 +1,7 @@
 """Commits changed paths of one notebook together.
 
 Paths are forgotten only when their commit is there; what was noted while
-it was made stays for the next one.
+it was made stays for the next one, and so do earlier contents of paths that git cannot have.
 """
 
 import hashlib
@@ -74,7 +74,9 @@ class Batcher:
             return None
         paths = list(kept)
         made = self._committer.commit(paths, self._needed(kept, paths), text)
-        keeper.drop([one for found in kept.values() for one in found])
+        # What git cannot have for the moment waits with its earlier contents.
+        held = self._committer.held.lasting()
+        keeper.drop([one for path, found in kept.items() if path not in held for one in found])
         self._pending.forget(pending)
         return made
 

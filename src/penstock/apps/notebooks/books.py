@@ -2,6 +2,7 @@
 
 import asyncio
 import fcntl
+import logging
 import os
 import socket
 from collections.abc import Collection, Sequence
@@ -11,12 +12,15 @@ from typing import IO
 
 from penstock.apps.notebooks.batcher import Batcher, Pending
 from penstock.apps.notebooks.committing import Author, Commit, Committer
-from penstock.apps.notebooks.errors import Permanent
+from penstock.apps.notebooks.configuration import Protection
+from penstock.apps.notebooks.errors import NotebookError, Passing, Permanent
 from penstock.apps.notebooks.files import Facts, Tree
 from penstock.apps.notebooks.paths import STATE
-from penstock.apps.notebooks.repository import Repository
+from penstock.apps.notebooks.repository import Location, Repository
 from penstock.apps.notebooks.tables import Notebook
 from penstock.apps.notebooks.watching import Watcher
+
+_log = logging.getLogger(__name__)
 
 _REMEMBERED = 10_000
 
@@ -28,8 +32,8 @@ class Taken(Permanent):
 class Book:
     """A notebook that this process has for itself."""
 
-    def __init__(self, notebook: Notebook) -> None:
-        """Take it; raises `Taken`."""
+    def __init__(self, notebook: Notebook, protection: Protection) -> None:
+        """Take it; raises `Taken`. A repository that cannot be worked with is tried again later."""
         self.id = notebook.id
         self.name = notebook.name
         self.git = notebook.git
@@ -45,26 +49,47 @@ class Book:
         self.watching: asyncio.Task[None] | None = None
         self.taken = 0
         """The last change that is committed, or being committed just now."""
-        try:
-            self.repository = repository(self.tree.root) if self.git else None
-        except BaseException:
-            self._lock.close()
-            raise
+        self.location = notebook.location
+        self.problem = notebook.problem
+        """Why commits fail, as it is stored."""
+        self.retried_at = float("-inf")
+        """When paths that git could not have were tried again."""
+        self._protection = protection
+        self._repository: Repository | None = None
+        if self.git:
+            try:
+                self.repository()
+            except NotebookError as error:
+                _log.warning("notebook %s cannot be committed: %s", self.name, error)
+            except BaseException:
+                self._lock.close()
+                raise
+
+    def repository(self) -> Repository:
+        """Its repository as it is configured now; in a thread. Raises `NotebookError`."""
+        known = self._repository
+        if known is not None and known.is_current:
+            return known
+        if self.location is None:
+            raise Passing("it is not known yet which repository its history is in")
+        self._repository = repository(self.tree.root, self.location, self._protection)
+        return self._repository
 
     def commit(
         self, paths: Sequence[str], author: str | None, unfinished: Collection[str]
-    ) -> Commit | None:
+    ) -> tuple[Commit | None, dict[str, str]]:
         """Commit what is on the disk at these paths, and what was there before; in a thread.
 
-        `unfinished` are the names of contents that operations have still to do with.
+        `unfinished` are the names of contents that operations have still to do with. Also answers
+        with the paths that git could not have, each with the reason.
         """
-        if self.repository is None:
-            return None
-        committer = Committer(self.repository, self.tree.root, author=author_of(author))
+        if not self.git:
+            return None, {}
+        committer = Committer(self.repository(), self.tree.root, author=author_of(author))
         now = datetime.now(UTC)
         pending = _Noted([Pending(one, now, 0) for one in paths])
         batcher = Batcher(self.tree, committer, pending, self.own_hash, unfinished)
-        return batcher.flush()
+        return batcher.flush(), committer.held.reasons()
 
     def wrote(self, path: str, facts: Facts) -> None:
         """Remember what the server itself has put at a path."""
@@ -117,9 +142,11 @@ class _Noted:
         pass
 
 
-def repository(root: Path) -> Repository:
-    """The repository that a folder stands in; a new one in it if there is none."""
-    return Repository.find(root) or Repository.make(root)
+def repository(root: Path, location: Location, protection: Protection) -> Repository:
+    """The repository of the notebook in a folder; its own is made if it is not there."""
+    if not location.is_joined and not os.path.lexists(location.directory):
+        return Repository.make(root, protection)
+    return Repository.open(root, location, protection)
 
 
 def author_of(text: str | None) -> Author | None:

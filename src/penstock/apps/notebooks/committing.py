@@ -11,26 +11,39 @@ import stat
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from penstock.apps.notebooks import attributes
 from penstock.apps.notebooks.errors import Passing
 from penstock.apps.notebooks.git import failed
 from penstock.apps.notebooks.keeping import Kept
-from penstock.apps.notebooks.messages import Change, Kind, message, parsed
+from penstock.apps.notebooks.messages import Change, message, parsed
 from penstock.apps.notebooks.paths import STATE
 from penstock.apps.notebooks.repository import Repository
-from penstock.apps.notebooks.staging import Entries, acceptable, entries
+from penstock.apps.notebooks.staging import (
+    Entries,
+    Held,
+    acceptable,
+    each,
+    entries,
+    leave_out,
+)
 
 _TIMEOUT = 600.0
 _TRIES = 5
+_PROBE = 65_536
 _LOOK_AGAIN = 0.05
 _MANY = 50
 # git writes what is larger than this into a pack, and all else as a file of its own: 10,000 small
 # files take 0.8 s in one pack and 5.4 s as files. It cannot do that and flush files together. For a
 # few, a pack would be one more place to look at.
 _INTO_A_PACK = ("-c", "core.bigFileThreshold=0", "-c", "core.fsyncMethod=fsync")
+
+
+_IGNORING = "Ignoring path"
+"""What git says of names that it refuses, such as `.GIT`; it goes on without them."""
 
 
 class Author(NamedTuple):
@@ -72,10 +85,11 @@ class Committer:
         self._root = root
         self._author = author
         self._patience = patience
-        self._hooks = repository.git.hooks
         self._clock = clock
         self._sleep = sleep
         self._brought = root / STATE / "brought"
+        self.held = Held()
+        """The paths of the last commit that git could not have, and why."""
 
     def commit(
         self,
@@ -93,6 +107,7 @@ class Committer:
         for _ in range(_TRIES):
             self._wait_for_the_index()
             head, base = self._repository.head_and_tree()
+            self.held = Held()
             with self._own_index(head) as index:
                 base = base or self._tree(index)
                 self._take_back(base)
@@ -115,17 +130,17 @@ class Committer:
         text: str | None,
     ) -> Commit | None:
         before, last = base, head
+        taken: set[bytes] = set()
         for contents in earlier:
-            self._put(contents, index)
+            taken |= self._put(contents, index)
             tree = self._tree(index)
             if tree != before:
-                last = self._commit_tree(tree, last, _earlier(list(contents)))
+                last = self._commit_tree(tree, last, message(self._changes(before, tree)))
                 before = tree
-        found = entries(self._repository, self._root, paths, index)
+        found = entries(self._repository, self._root, paths, index, self.held)
         self._stage(found, index)
+        self._refuse_if_filtered(taken.union(found.there), index)
         tree = self._tree(index)
-        if self._hooks and tree != base:
-            self._git("hook", "run", "--ignore-missing", "pre-commit", index=index)
         if tree != before:
             changes = self._changes(before, tree)
             last = self._commit_tree(tree, last, text or message(changes))
@@ -136,7 +151,7 @@ class Committer:
         self._bring_along(base, tree)
         if last is None or last == head:
             return None
-        return Commit(last, changes, found.skipped)
+        return Commit(last, changes, self.held.reasons())
 
     @contextmanager
     def _own_index(self, head: str | None) -> Iterator[Path]:
@@ -153,15 +168,50 @@ class Committer:
             lines = [path + b"\0" for path in sorted(found.gone)]
             removing = ("update-index", "--force-remove", "-z", "--stdin")
             self._git(*removing, stdin=b"".join(lines), index=index)
-        if found.there:
-            settings = _INTO_A_PACK if len(found.there) > _MANY else ()
-            words = ("update-index", "--add", "--remove", "--replace", "-z", "--stdin")
-            lines = [path + b"\0" for path in sorted(found.there)]
-            self._git(*settings, *words, stdin=b"".join(lines), index=index, timeout=_TIMEOUT)
+        if not found.there:
+            return
 
-    def _put(self, contents: Mapping[str, Kept], index: Path) -> None:
-        lines = []
-        for path in acceptable(self._repository, self._root, contents, index):
+        ignored = []
+
+        def add(paths: Collection[bytes]) -> None:
+            settings = _INTO_A_PACK if len(paths) > _MANY else ()
+            words = ("update-index", "--add", "--remove", "--replace", "-z", "--stdin")
+            lines = b"".join(path + b"\0" for path in sorted(paths))
+            answer = self._git.ask(*settings, *words, stdin=lines, index=index, timeout=_TIMEOUT)
+            if answer.code:
+                raise failed("update-index", answer.told)
+            if _IGNORING in answer.told:
+                ignored.append(paths)
+
+        prefix = os.fsencode(self._repository.prefix)
+        left_out = each(add, found.there, self._refuse_if_unsound)
+        if ignored:
+            tracked = set(self._git("ls-files", "-z", index=index).split(b"\0"))
+            names = found.there.keys() - tracked - left_out.keys()
+            left_out |= dict.fromkeys(names, "git refuses such a name")
+        for full, why in left_out.items():
+            leave_out(found, prefix, full, why)
+
+    def _refuse_if_unsound(self) -> None:
+        """Raise `Passing` where nothing can be stored, whatever it is: a full disk, or the like."""
+        file = self._repository.common / "objects" / f"tmp_{uuid.uuid4().hex}"
+        try:
+            file.write_bytes(bytes(_PROBE))
+        except OSError as error:
+            raise Passing(f"git cannot store anything: {error}") from error
+        finally:
+            with suppress(OSError):
+                file.unlink()
+
+    def _refuse_if_filtered(self, taken: Collection[bytes], index: Path) -> None:
+        """Raise `Passing` if a filter was named meanwhile: it has not run on what was taken."""
+        if attributes.waiting(self._repository, taken, index):
+            raise Passing("attributes have changed while files were read")
+
+    def _put(self, contents: Mapping[str, Kept], index: Path) -> set[bytes]:
+        """Stage contents that were at paths; answers with the paths in the repository."""
+        lines: dict[bytes, bytes] = {}
+        for path in acceptable(self._repository, self._root, contents, index, self.held):
             kept = contents[path]
             mode = b"100755 " if _is_executable(Path(kept.file), self._root / path) else b"100644 "
             full = self._repository.prefix + path
@@ -170,11 +220,20 @@ class Committer:
                 content = kept.read() if kept.is_shared else b""
             except OSError as error:  # it was overwritten by the server meanwhile
                 raise Passing(f"an earlier content of {path!r} went while it was read") from error
-            blob = self._git("hash-object", "-w", f"--path={full}", *where, stdin=content).strip()
-            lines.append(mode + blob + b"\t" + os.fsencode(full) + b"\0")
+            try:
+                words = ("hash-object", "-w", f"--path={full}", *where)
+                blob = self._git(*words, stdin=content).strip()
+            except Passing as error:
+                self._refuse_if_unsound()
+                self.held.add(path, str(error))
+                continue
+            lines[os.fsencode(full)] = mode + blob + b"\t" + os.fsencode(full) + b"\0"
         self._git(
-            "update-index", "--replace", "-z", "--index-info", stdin=b"".join(lines), index=index
+            *("update-index", "--replace", "-z", "--index-info"),
+            stdin=b"".join(lines.values()),
+            index=index,
         )
+        return set(lines)
 
     def _tree(self, index: Path) -> str:
         return self._git("write-tree", index=index, timeout=_TIMEOUT).decode().strip()
@@ -243,8 +302,6 @@ class Committer:
         subject = f"commit: {len(made.changes)} files of a notebook"
         answer = self._git.ask("update-ref", "-m", subject, "HEAD", made.id, head or "")
         if answer.code == 0:
-            if self._hooks:
-                self._git.ask("hook", "run", "--ignore-missing", "post-commit")
             return True
         if self._repository.head() == head:
             raise failed("update-ref", answer.told)
@@ -253,10 +310,6 @@ class Committer:
 
 def _is_executable(*files: Path) -> bool:
     return any(file.is_file() and file.stat().st_mode & stat.S_IXUSR for file in files)
-
-
-def _earlier(paths: Sequence[str]) -> str:
-    return message([Change(Kind.UPDATED, path) for path in paths])
 
 
 def _note(file: Path, text: str) -> None:

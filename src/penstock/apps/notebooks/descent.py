@@ -20,6 +20,7 @@ _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 def split(path: str) -> tuple[str, str]:
     """The folder that a path stands in, and its name there."""
     folder, _, name = path.rpartition("/")
+    _refuse_dots(name, path)
     return folder, name
 
 
@@ -29,6 +30,7 @@ def folder_at(root: Path, path: str, *, make: bool = False) -> Iterator[int]:
     handle = _root(root)
     try:
         for name in filter(None, path.split("/")):
+            _refuse_dots(name, path)
             below = _below(handle, name, path, make=make)
             os.close(handle)
             handle = below
@@ -57,6 +59,11 @@ def status(name: str, folder: int) -> os.stat_result | None:
         return os.stat(name, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
         return None
+
+
+def _refuse_dots(name: str, path: str) -> None:
+    if name in {".", ".."}:
+        raise PathRefused(f"{path!r} leads out of its folder with {name!r}")
 
 
 def _root(root: Path) -> int:

@@ -13,7 +13,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, Self
+from typing import Annotated, BinaryIO, NamedTuple, Self
+
+from msgspec import Meta
 
 from penstock.apps.notebooks.descent import folder_at, open_file, split, status
 from penstock.apps.notebooks.errors import Missing, NotebookError, Passing, Permanent, sorting
@@ -40,11 +42,11 @@ class Facts(NamedTuple):
 
 
 class Staged(NamedTuple):
-    """A content that waits to be put in place."""
+    """A content that waits to be put in place. Files are called by its name and hash."""
 
-    name: str
-    size: int
-    hash: str
+    name: Annotated[str, Meta(pattern=r"^[0-9a-f]{32}\Z")]
+    size: Annotated[int, Meta(ge=0)]
+    hash: Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
     is_stored: bool = False
     """Whether it is stored with its operation, and not in the state folder."""
 

@@ -1,8 +1,8 @@
-"""Runs git in the folder of a notebook: one process per step, whatever the number of paths.
+"""Runs git on the repository of a notebook: one process per step, whatever the number of paths.
 
 Paths go in through standard input, or as literal texts behind `--`, so that none is taken for an
-option or a pattern. Nothing of the environment, no hook and no monitor has a say, and nothing asks
-a person for anything.
+option or a pattern. The repository is named explicitly, and nothing that the folder contains is
+run (`guards`).
 """
 
 import os
@@ -15,25 +15,18 @@ from pathlib import Path
 from typing import NamedTuple
 
 from penstock.apps.notebooks.errors import Passing, Permanent
+from penstock.apps.notebooks.guards import environment
 
 TIMEOUT = 60.0
 """Seconds that reading git's history may take."""
 
-_SETTINGS = (
-    *("-c", "core.fsmonitor=false"),
-    *("-c", "core.quotePath=false"),
-    *("-c", "core.splitIndex=false"),
-    # Objects are flushed to the disk together: one by one, 10,000 files take more than ten seconds.
-    *("-c", "core.fsync=committed,loose-object"),
-    *("-c", "core.fsyncMethod=batch"),
-    *("-c", "gc.auto=0"),
-    *("-c", "i18n.commitEncoding=UTF-8"),
-    *("-c", "i18n.logOutputEncoding=UTF-8"),
-)
-_HOOKLESS = ("-c", f"core.hooksPath={os.devnull}")
 _LOCKED = "index.lock"
 _POLITE = 5
 """How much requests go before git, where both want the processor."""
+
+
+class TooSlow(Passing):
+    """git took too long, and was ended."""
 
 
 class Answer(NamedTuple):
@@ -44,13 +37,32 @@ class Answer(NamedTuple):
     told: str
 
 
-class Git:
-    """git on one folder; the folder may stand anywhere in its repository."""
+class Place(NamedTuple):
+    """The folders that a git process is told to work on."""
 
-    def __init__(self, folder: Path, *, hooks: bool = False) -> None:
-        self.folder = folder
-        self.hooks = hooks
-        self._settings = _SETTINGS if hooks else (*_SETTINGS, *_HOOKLESS)
+    work_tree: Path
+    directory: Path
+    """What belongs to this work tree: HEAD, the index, and what is in progress."""
+    common: Path
+    """The server's own: a derived configuration, and links to the repository's data."""
+
+
+class Git:
+    """git on one repository; without one, for commands that need none."""
+
+    def __init__(self, place: Place | None, *, reads_own_files: bool = False) -> None:
+        """With `reads_own_files` git reads the configuration of the server's user."""
+        self._reads_own_files = reads_own_files
+        self._folder = Path("/") if place is None else place.work_tree
+        self._repository = {
+            "GIT_CEILING_DIRECTORIES": str(self._folder),
+            "GIT_DIR": os.devnull if place is None else str(place.directory),
+        }
+        if place is not None:
+            self._repository |= {
+                "GIT_COMMON_DIR": str(place.common),
+                "GIT_WORK_TREE": str(place.work_tree),
+            }
 
     def __call__(
         self,
@@ -81,7 +93,7 @@ class Git:
             except BaseException as error:
                 _end(process)
                 if isinstance(error, subprocess.TimeoutExpired):
-                    raise Passing(
+                    raise TooSlow(
                         f"git {_command(words)} took longer than {timeout:g} s"
                     ) from error
                 raise
@@ -100,7 +112,7 @@ class Git:
                 _end(process)
                 return Answer(0, out[:limit], ""), False
         if process.returncode == -signal.SIGKILL:
-            raise Passing(f"git {_command(words)} took longer than {timeout:g} s")
+            raise TooSlow(f"git {_command(words)} took longer than {timeout:g} s")
         return Answer(process.returncode, out, ""), True
 
     def _started(
@@ -111,14 +123,14 @@ class Git:
         *,
         errors: int = subprocess.PIPE,
     ) -> "subprocess.Popen[bytes]":
-        command = ["git", "-C", str(self.folder), *self._settings, *words]
+        command = ["git", "-C", str(self._folder), *words]
         try:
             process = subprocess.Popen(  # noqa: S603 - words of ours; paths stand behind `--`
                 command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
-                env=_environment(index, env or {}),
+                env=self._environment(index, env or {}),
                 # Ctrl-C at the server's terminal must not end a commit in the middle.
                 start_new_session=True,
             )
@@ -127,6 +139,10 @@ class Git:
         with suppress(ProcessLookupError, PermissionError):
             os.setpriority(os.PRIO_PROCESS, process.pid, os.nice(0) + _POLITE)
         return process
+
+    def _environment(self, index: Path | None, more: Mapping[str, str]) -> dict[str, str]:
+        made = environment(reads_own_files=self._reads_own_files) | self._repository | dict(more)
+        return made if index is None else {**made, "GIT_INDEX_FILE": str(index)}
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
@@ -149,16 +165,3 @@ def _command(words: Sequence[str]) -> str:
     while words[at] == "-c":
         at += 2
     return words[at]
-
-
-def _environment(index: Path | None, more: Mapping[str, str]) -> dict[str, str]:
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    clean |= {
-        "GIT_LITERAL_PATHSPECS": "1",
-        "GIT_OPTIONAL_LOCKS": "0",
-        "GIT_TERMINAL_PROMPT": "0",
-        "GIT_PAGER": "cat",
-        "LC_ALL": "C",
-        **more,
-    }
-    return clean if index is None else {**clean, "GIT_INDEX_FILE": str(index)}

@@ -16,6 +16,8 @@ _FAR_BACK = 1_000
 _LONGEST_LOG = 16_000_000
 _FIELDS = "%H%x00%cI%x00%an%x00%ae%x00%s"
 _RENAMES = ("-M", "-l1000")
+_PLAIN = ("--no-ext-diff", "--no-textconv", "--submodule=short", "--ignore-submodules=all")
+"""No program makes a difference readable, and no repository inside is looked into."""
 
 
 class Entry(NamedTuple):
@@ -89,7 +91,7 @@ class History:
         commits = [self._repository.commit_named(one) for one in (old, new) if one is not None]
         inside = self._repository.prefix + (path or "") or "."
         compare = ("diff",) if old is not None else ("show", "--format=", "-m", "--first-parent")
-        words = (*compare, "--no-color", "--no-ext-diff", "--no-textconv", *_RENAMES)
+        words = (*compare, "--no-color", *_PLAIN, *_RENAMES)
         answer, is_whole = self._git.head_of(*words, *commits, "--", inside, limit=limit)
         if answer.code:
             raise failed("diff", "")
@@ -103,7 +105,7 @@ class History:
         ]
         if any(self._git.ask("cat-file", "-e", name).code for name in names):
             return self.diff(old[0], new[0], new[1])  # it came or went in between
-        words = ("diff", "--no-color", "--no-ext-diff", "--no-textconv")
+        words = ("diff", "--no-color", *_PLAIN)
         answer, is_whole = self._git.head_of(*words, *names, limit=LONGEST_DIFF)
         if answer.code:
             raise failed("diff", "")
@@ -118,7 +120,8 @@ class History:
         wanted = limit + (after is not None)
         mark = secrets.token_hex(16)  # nobody can have written it into a message
         answer, _ = self._git.head_of(
-            *("log", "-z", f"--max-count={wanted}", f"--format={mark}{_FIELDS}", *words),
+            *("log", "-z", "--no-show-signature", *_PLAIN, f"--max-count={wanted}"),
+            *(f"--format={mark}{_FIELDS}", *words),
             *(start, "--", inside),
             limit=_LONGEST_LOG,
         )

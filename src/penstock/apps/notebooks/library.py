@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -10,13 +11,22 @@ from pathlib import Path
 from typing import Any
 
 from penstock import ConfigurationError, Penstock
-from penstock.apps.notebooks import tables
+from penstock.apps.notebooks import joining, tables
 from penstock.apps.notebooks.books import Book, Taken, lock, repository
+from penstock.apps.notebooks.configuration import Protection
 from penstock.apps.notebooks.errors import Exists, Missing, PathRefused, Permanent
 from penstock.apps.notebooks.files import Tree
+from penstock.apps.notebooks.repository import Location
 from penstock.apps.notebooks.schema import TABLES
-from penstock.apps.notebooks.settings import Settings, allowed_roots, folder_for_new
+from penstock.apps.notebooks.settings import (
+    Settings,
+    allowed_roots,
+    folder_for_new,
+    trusted_filters,
+)
 from penstock.apps.notebooks.tables import Notebook
+
+_log = logging.getLogger(__name__)
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
 _NAMES = "letters, digits, '_', '-' and '.', at most 100, the first no '-' or '.'"
@@ -30,6 +40,7 @@ class Library:
         self._new = folder_for_new(settings, data)
         self._roots = allowed_roots(settings, data)
         self._data = data.resolve()
+        self.protection = Protection(self._data / "notebooks-git", trusted_filters(settings))
         self._books: dict[int, Book] = {}
         self._opening = asyncio.Lock()
         self.on_change: list[Callable[[Book], None]] = []
@@ -43,6 +54,25 @@ class Library:
             self.unavailable = None
         except ConfigurationError as error:
             self.unavailable = f"notebooks need a SQLite or PostgreSQL store: {error}"
+            return
+        for notebook in await self.all():
+            await self._record(notebook)
+
+    async def _record(self, notebook: Notebook) -> None:
+        """Record which repository a notebook of an earlier version commits into."""
+        if not notebook.git or notebook.location is not None:
+            return
+        folder = Path(notebook.path)
+        try:
+            location, said = await asyncio.to_thread(joining.former, folder, self.protection)
+        except OSError as error:  # its disk may come back
+            _log.warning("notebook %s: its repository cannot be looked for: %s", folder, error)
+            return
+        if await self._penstock.transact(
+            lambda tx: tables.record_location(tx, notebook.id, location)
+        ):
+            log = _log.warning if said else _log.info
+            log("notebook %s %s", notebook.name, said or "has a repository of its own")
 
     # The registry
 
@@ -57,16 +87,21 @@ class Library:
             raise Missing(f"there is no notebook {name!r}")
         return found
 
-    async def add(self, name: str, path: str | None, *, git: bool) -> Notebook:
-        """Register a folder, which is made unless it is there; raises `NotebookError`."""
+    async def add(self, name: str, path: str | None, *, git: bool, joins: bool = False) -> Notebook:
+        """Register a folder, which is made unless it is there; raises `NotebookError`.
+
+        With `joins` its history is in the repository that the folder is, or lies in.
+        """
         _check_name(name)
+        if joins and not git:
+            raise Permanent("a notebook without git has no repository to join")
         place = self._place(name, path)
         await self._penstock.read(lambda tx: _refuse_twice(tables.notebooks(tx), name, place))
-        folder = await asyncio.to_thread(self._folder, name, place, git=git)
+        location = await asyncio.to_thread(self._prepare, name, place, git=git, joins=joins)
 
         def work(tx: Any) -> Notebook:
-            _refuse_twice(tables.notebooks(tx), name, folder)
-            return tables.add_notebook(tx, name, str(folder), git=git, now=datetime.now(UTC))
+            _refuse_twice(tables.notebooks(tx), name, place)
+            return tables.add_notebook(tx, name, str(place), location, datetime.now(UTC))
 
         return await self._penstock.transact(work)
 
@@ -100,17 +135,21 @@ class Library:
         self._check_place(resolved)
         return resolved
 
-    def _folder(self, name: str, folder: Path, *, git: bool) -> Path:
-        """The folder of a new notebook, ready for work and not taken."""
+    def _prepare(self, name: str, folder: Path, *, git: bool, joins: bool) -> Location | None:
+        """Have the folder of a new notebook ready for work and not taken; where its history is."""
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise Permanent(f"{str(folder)!r} cannot be a notebook: {error}") from error
+        location = None
+        if git:
+            joined = joining.joined(folder, self.protection) if joins else None
+            location = joined or joining.own(folder, self.protection)
         Tree(folder).prepare()
         with contextlib.closing(lock(folder, name)):
-            if git:
-                repository(folder)
-        return folder
+            if location is not None:
+                repository(folder, location, self.protection)
+        return location
 
     def _check_place(self, folder: Path) -> None:
         if not any(root in folder.parents for root in self._roots):
@@ -131,8 +170,9 @@ class Library:
             async with self._opening:
                 book = self._books.get(notebook_id)
                 if book is None:
+                    await self._record(await self.find(notebook_id))
                     notebook = await self.find(notebook_id)
-                    book = await asyncio.to_thread(Book, notebook)
+                    book = await asyncio.to_thread(Book, notebook, self.protection)
                     self._books[notebook_id] = book
                     self._tell(book)
         return book

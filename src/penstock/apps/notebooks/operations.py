@@ -1,16 +1,37 @@
-"""Operations on a notebook, as jobs carry them, and what becomes of two in a row on one path."""
+"""Operations on a notebook, as jobs carry them, and what becomes of two in a row on one path.
 
-from typing import Any, Literal
+An operation holds nothing that the routes would refuse, wherever it comes from: a job may have been
+put into the database by other means.
+"""
+
+from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import Meta
 from msgspec.structs import replace
 
+from penstock.apps.notebooks.errors import PathRefused, Permanent
 from penstock.apps.notebooks.files import Staged
+from penstock.apps.notebooks.paths import check
+from penstock.apps.notebooks.requests import Metadata
 
 Kind = Literal["create", "update", "move", "delete", "sync", "commit"]
 KINDS: tuple[Kind, ...] = ("create", "update", "move", "delete", "sync", "commit")
 
 QUEUE = "notebooks"
+_OWN = f"{QUEUE}:"
+_Number = Annotated[int, Meta(ge=0, le=2**62)]
+_ON_FILES = ("create", "update", "move", "delete")
+
+
+def correlation_of(batch: str) -> str:
+    """What the jobs of a batch are correlated by: a name that nobody else may use."""
+    return _OWN + batch
+
+
+def batch_of(correlation: str | None) -> str | None:
+    """The batch that a job belongs to; jobs of earlier versions have its bare name."""
+    return None if correlation is None else correlation.removeprefix(_OWN)
 
 
 class Operation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -22,22 +43,54 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     that was there is forgotten. `version` is the one that the change is based on.
     """
 
-    notebook: int
+    notebook: _Number
     kind: Kind
     path: str = ""
     to: str | None = None
     folder: bool = False
-    file: int | None = None
+    file: _Number | None = None
     exists: bool | None = None
     content: Staged | None = None
     fields: dict[str, Any] = {}
     initial: dict[str, Any] = {}
     reset: bool = False
-    version: int | None = None
-    member: int | None = None
+    version: _Number | None = None
+    member: _Number | None = None
     """Its place in a batch."""
     changes: tuple[tuple[str, str | None], ...] = ()
-    """Of a sync: paths to look at, each with where it may have been moved from."""
+    """Of a sync: paths to look at, each with where it may have been moved from.
+
+    They may be what others have put on the disk. What is no path of a notebook is passed by.
+    """
+
+    def __post_init__(self) -> None:
+        """Refuse paths that leave the notebook, or lead to what is git's or the server's own."""
+        try:
+            for path in (self.path, self.to):
+                if path:
+                    check(path)
+        except PathRefused as error:
+            raise ValueError(str(error)) from error
+        for fields in (self.fields, self.initial):
+            if fields:
+                msgspec.convert(fields, Metadata)
+
+    def check_kind(self, kind: Kind) -> None:
+        """Raise `Permanent` unless it is whole, and of the kind that its task is for."""
+        if self.kind != kind:
+            raise Permanent(f"an operation to {self.kind} is not for the task {QUEUE}.{kind}")
+        if kind in _ON_FILES and not self.path:
+            raise Permanent(f"an operation to {kind} needs a path")
+        if kind == "move" and not self.to:
+            raise Permanent("an operation to move needs `to`")
+        writes = kind in ("create", "update") and not self.folder
+        for field, is_given in (
+            ("to", self.to is not None and kind != "move"),
+            ("content", self.content is not None and not writes),
+            ("changes", self.changes and kind != "sync"),
+        ):
+            if is_given:
+                raise Permanent(f"an operation to {kind} has no `{field}`")
 
     @property
     def touched(self) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ same `fold`, so that two such names can be kept out of one notebook.
 
 import unicodedata
 from collections.abc import Iterator
+from functools import lru_cache
 
 from penstock.apps.notebooks.errors import PathRefused
 
@@ -39,6 +40,22 @@ def parse(text: str) -> str:
     if why := why_not(path):
         raise _refused(text, why)
     return path
+
+
+@lru_cache(4_096)
+def check(path: str) -> None:
+    """Raise `PathRefused` for a text that is not a path as `parse` returns it."""
+    if parse(path) != path:
+        raise _refused(path, "is not normalised")
+
+
+def is_path(text: str) -> bool:
+    """Whether a text is a path as `parse` returns it."""
+    try:
+        check(text)
+    except PathRefused:
+        return False
+    return True
 
 
 def why_not(path: str) -> str | None:

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from penstock.apps.notebooks import shapes
+from penstock.apps.notebooks.configuration import Protection
 from penstock.apps.notebooks.errors import Missing
 from penstock.apps.notebooks.files import Tree
 from penstock.apps.notebooks.history import Entry, History
@@ -18,9 +19,11 @@ def content(notebook: Notebook, file: File) -> BinaryIO:
     return Tree(Path(notebook.path)).open(file.path)
 
 
-def content_at(notebook: Notebook, file: File, commit: str, limit: int) -> bytes:
+def content_at(
+    notebook: Notebook, protection: Protection, file: File, commit: str, limit: int
+) -> bytes:
     """A file as it was in a commit, wherever it stood then."""
-    history = _history(notebook)
+    history = _history(notebook, protection)
     path = history.path_at(commit, file.path)
     data, is_whole = history.content(commit, path, limit=limit)
     if not is_whole:
@@ -29,22 +32,28 @@ def content_at(notebook: Notebook, file: File, commit: str, limit: int) -> bytes
 
 
 def commits(
-    notebook: Notebook, file: File | None, limit: int, after: str | None = None
+    notebook: Notebook,
+    protection: Protection,
+    file: File | None,
+    limit: int,
+    after: str | None = None,
 ) -> list[shapes.HistoryEntry]:
     """The commits of a file or of the whole notebook, newest first; `after` goes on behind one."""
-    history = _history(notebook)
+    history = _history(notebook, protection)
     if file is None:
         return [_shape(one) for one in history.log(limit=limit, after=after)]
     path = file.path if after is None else history.path_at(after, file.path)
     return [_shape(one) for one in history.of(path, limit=limit, after=after)]
 
 
-def diff(notebook: Notebook, file: File, since: str | None, until: str | None) -> shapes.FileDiff:
+def diff(
+    notebook: Notebook, protection: Protection, file: File, since: str | None, until: str | None
+) -> shapes.FileDiff:
     """What changed in a file between two commits: by default in its last one.
 
     Its first commit has none before it to be compared with: all of it is new.
     """
-    history = _history(notebook)
+    history = _history(notebook, protection)
     if since is None or until is None:
         known = history.of(file.path, limit=_FAR_BACK)
         until = until or (known[0].id if known else None)
@@ -61,11 +70,20 @@ def diff(notebook: Notebook, file: File, since: str | None, until: str | None) -
     return shapes.FileDiff(since=since, until=until, diff=found.text, whole=found.is_whole)
 
 
-def _history(notebook: Notebook) -> History:
-    found = Repository.find(Path(notebook.path)) if notebook.git else None
-    if found is None:
-        raise Missing(f"notebook {notebook.name!r} has no history: it is not in git")
-    return History(found)
+def _history(notebook: Notebook, protection: Protection) -> History:
+    problem = git_problem(notebook)
+    if notebook.location is None or problem:
+        raise Missing(f"notebook {notebook.name!r} has no history: {problem or 'it is not in git'}")
+    return History(Repository.open(Path(notebook.path), notebook.location, protection))
+
+
+def git_problem(notebook: Notebook) -> str | None:
+    """Why a notebook that is to have a history has none; None if it has one, or is to have none."""
+    if not notebook.git:
+        return None
+    if notebook.location is None:
+        return "it is not known yet which repository its history is in"
+    return notebook.location.problem
 
 
 def _shape(entry: Entry) -> shapes.HistoryEntry:

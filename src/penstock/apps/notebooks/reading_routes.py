@@ -44,7 +44,9 @@ class ReadingRoutes:
             opened = await asyncio.to_thread(reading.content, found, file)
             size = os.fstat(opened.fileno()).st_size
             return streamed(opened, file.mime, file.version, size)
-        data = await asyncio.to_thread(reading.content_at, found, file, query.commit, self._limit)
+        data = await asyncio.to_thread(
+            reading.content_at, found, self._library.protection, file, query.commit, self._limit
+        )
         return Answer(200, data, ((b"content-type", file.mime.encode("latin-1")), *SAFE))
 
     @route(
@@ -60,7 +62,9 @@ class ReadingRoutes:
         check_available(self._library)
         found = await self._library.find(notebook)
         return shapes.FileHistory(
-            await asyncio.to_thread(reading.commits, found, None, query.limit, query.after)
+            await asyncio.to_thread(
+                reading.commits, found, self._library.protection, None, query.limit, query.after
+            )
         )
 
     @route(
@@ -77,7 +81,9 @@ class ReadingRoutes:
         """The commits that changed a file, newest first, also from before it was moved."""
         found, file = await self._find(notebook, file_id)
         return shapes.FileHistory(
-            await asyncio.to_thread(reading.commits, found, file, query.limit, query.after)
+            await asyncio.to_thread(
+                reading.commits, found, self._library.protection, file, query.limit, query.after
+            )
         )
 
     @route(
@@ -91,4 +97,6 @@ class ReadingRoutes:
     async def diff(self, notebook: str, file_id: FileId, query: requests.Span) -> shapes.FileDiff:
         """What changed in a file between two commits; without them, in its last one."""
         found, file = await self._find(notebook, file_id)
-        return await asyncio.to_thread(reading.diff, found, file, query.since, query.until)
+        return await asyncio.to_thread(
+            reading.diff, found, self._library.protection, file, query.since, query.until
+        )

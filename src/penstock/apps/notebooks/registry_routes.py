@@ -1,7 +1,9 @@
 """The part of the notebook API that registers notebooks."""
 
+import asyncio
+
 from penstock import Access
-from penstock.apps.notebooks import requests, shapes
+from penstock.apps.notebooks import reading, requests, shapes
 from penstock.apps.notebooks.answers import answering
 from penstock.apps.notebooks.library import Library
 from penstock.apps.notebooks.routes import check_available
@@ -23,9 +25,23 @@ class RegistryRoutes:
         check_available(self._library)
         return await self._library.find(name)
 
-    def _shown(self, notebook: Notebook) -> shapes.NotebookShape:
-        problem = self._library.watch_problem(notebook.id)
-        return shapes.notebook_shape(notebook, self._settings, problem)
+    async def _shown(self, notebook: Notebook) -> shapes.NotebookShape:
+        return (await self._all_shown([notebook]))[0]
+
+    async def _all_shown(self, found: list[Notebook]) -> list[shapes.NotebookShape]:
+        held = await self._notebooks.held([one.id for one in found])
+        problems = await asyncio.to_thread(lambda: [reading.git_problem(one) for one in found])
+        return [
+            shapes.notebook_shape(
+                one,
+                self._settings,
+                watch_problem=self._library.watch_problem(one.id),
+                no_repository=problem,
+                held_count=held[one.id].number,
+                held=held[one.id].first,
+            )
+            for one, problem in zip(found, problems, strict=True)
+        ]
 
     @route(
         "POST",
@@ -42,7 +58,7 @@ class RegistryRoutes:
         The files that are in it are looked at in the background.
         """
         check_available(self._library)
-        return Answer(201, self._shown(await self._notebooks.add(body)))
+        return Answer(201, await self._shown(await self._notebooks.add(body)))
 
     @route(
         "GET",
@@ -55,8 +71,7 @@ class RegistryRoutes:
     async def all(self) -> shapes.NotebookList:
         """Every notebook, by name."""
         check_available(self._library)
-        found = await self._library.all()
-        return shapes.NotebookList([self._shown(one) for one in found])
+        return shapes.NotebookList(await self._all_shown(await self._library.all()))
 
     @route(
         "GET",
@@ -68,7 +83,7 @@ class RegistryRoutes:
     @answering
     async def look(self, notebook: str) -> shapes.NotebookShape:
         """A notebook, by its id or its name."""
-        return self._shown(await self._find(notebook))
+        return await self._shown(await self._find(notebook))
 
     @route(
         "PATCH",
@@ -82,7 +97,7 @@ class RegistryRoutes:
     async def change(self, notebook: str, body: requests.NotebookChange) -> shapes.NotebookShape:
         """Give a notebook another name, or settings of its own in the place of those it has."""
         found = await self._find(notebook)
-        return self._shown(await self._notebooks.change(found, body))
+        return await self._shown(await self._notebooks.change(found, body))
 
     @route(
         "DELETE",

@@ -9,6 +9,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from penstock.apps.notebooks.errors import Permanent
 from penstock.apps.notebooks.settings import Author
+from penstock.http.problems import Problem
 
 Name = Annotated[str, Meta(min_length=1, max_length=100)]
 Path = Annotated[str, Meta(min_length=1, max_length=4_096)]
@@ -41,6 +42,8 @@ class NewNotebook(Struct, frozen=True, kw_only=True):
     """An absolute path under an allowed folder; by default a new folder of the name."""
     git: bool = True
     """Whether its history is kept in git."""
+    repository: Literal["own", "join"] = "own"
+    """`own` makes a repository for it; `join` takes the one that its folder is, or lies in."""
 
 
 class NotebookChange(Struct, frozen=True, kw_only=True):
@@ -108,14 +111,54 @@ class NewFolder(Struct, frozen=True, kw_only=True):
     path: Path
 
 
-class BatchOperation(Content, frozen=True, kw_only=True):
-    """One operation of a batch. A move has its target in `to`."""
+class CreateOperation(Content, frozen=True, kw_only=True, tag_field="op", tag="create"):
+    """A file or a folder to be made by a batch."""
 
-    op: Literal["create", "update", "move", "delete"]
     path: Path
-    to: Path | None = None
+    folder: bool = False
+    to: None = None
+    version: None = None
+
+
+class UpdateOperation(Content, frozen=True, kw_only=True, tag_field="op", tag="update"):
+    """What a batch changes of a file."""
+
+    path: Path
+    version: Version | None = None
+    folder: bool = False
+    to: None = None
+
+
+class MoveOperation(Struct, frozen=True, kw_only=True, tag_field="op", tag="move"):
+    """A file or a folder to be moved by a batch."""
+
+    path: Path
+    to: Path
+    folder: bool = False
+    content: None = None
+    content_base64: None = None
+    title: None = None
+    description: None = None
+    version: None = None
+
+
+class DeleteOperation(Struct, frozen=True, kw_only=True, tag_field="op", tag="delete"):
+    """A file or a folder to be deleted by a batch."""
+
+    path: Path
     folder: bool = False
     version: Version | None = None
+    to: None = None
+    content: None = None
+    content_base64: None = None
+    title: None = None
+    description: None = None
+
+
+BatchOperation = CreateOperation | UpdateOperation | MoveOperation | DeleteOperation
+"""One operation of a batch. What has no meaning for it is null, or left out."""
+
+_OF_FILES = ("content", "content_base64", "title", "description", "properties", "version")
 
 
 class NewBatch(Struct, frozen=True, kw_only=True):
@@ -123,6 +166,22 @@ class NewBatch(Struct, frozen=True, kw_only=True):
 
     operations: Annotated[list[BatchOperation], Meta(min_length=1, max_length=1_000)]
     correlation_id: Correlation | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse for a folder what only files have."""
+        for n, one in enumerate(self.operations):
+            if one.folder:
+                _check_folder(one, f"operations[{n}]")
+
+
+def _check_folder(one: BatchOperation, where: str) -> None:
+    if isinstance(one, UpdateOperation):
+        field = f"{where}.folder"
+        raise Problem(422, f"{field}: a folder cannot be updated, only a file", field=field)
+    for name in _OF_FILES:
+        if getattr(one, name, None) not in (None, UNSET):
+            field = f"{where}.{name}"
+            raise Problem(422, f"{field}: a folder has no {name}", field=field)
 
 
 class CommitRequest(Struct, frozen=True, kw_only=True):

@@ -16,7 +16,7 @@ from penstock.apps.notebooks.answers import (
     version_of,
 )
 from penstock.apps.notebooks.library import Library
-from penstock.apps.notebooks.operations import Operation
+from penstock.apps.notebooks.operations import Operation, batch_of
 from penstock.apps.notebooks.paths import parse
 from penstock.apps.notebooks.publishing import Published
 from penstock.apps.notebooks.service import Notebooks
@@ -262,7 +262,7 @@ class FileRoutes:
         found = await self._find(notebook)
         stored = await self._notebooks.publish_batch(found, body.operations, body.correlation_id)
         answer = shapes.BatchAccepted(
-            correlation_id=stored[0].job.correlation or "",
+            correlation_id=batch_of(stored[0].job.correlation) or "",
             status="pending",
             total=len(stored),
             events=[shapes.accepted(one) for one in stored],

@@ -5,8 +5,10 @@ ends the job, so that a later run finds its own file, or its own rename, and goe
 """
 
 import asyncio
+import logging
 import stat
-from collections.abc import Callable, Coroutine
+import time
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from datetime import UTC, datetime, timedelta
 from functools import wraps
@@ -16,10 +18,10 @@ from penstock import Cancel, Context, Job, JobQuery, Penstock, Transaction, cont
 from penstock.apps.notebooks import syncing, tables, touches
 from penstock.apps.notebooks.books import Book
 from penstock.apps.notebooks.committing import Commit
-from penstock.apps.notebooks.errors import Exists, Missing, Passing, Permanent
+from penstock.apps.notebooks.errors import Exists, Missing, NotebookError, Passing, Permanent
 from penstock.apps.notebooks.files import Tree
 from penstock.apps.notebooks.library import Library
-from penstock.apps.notebooks.operations import Operation
+from penstock.apps.notebooks.operations import QUEUE, Kind, Operation
 from penstock.apps.notebooks.paths import is_within
 from penstock.apps.notebooks.publishing import Publisher, check_version
 from penstock.apps.notebooks.reconciling import reconcile
@@ -30,6 +32,13 @@ from penstock.apps.notebooks.writing import ENDED_BADLY, Writer, check_unedited,
 
 Handler = Callable[[Operation], Coroutine[Any, Any, None]]
 _SHORTEST = timedelta(seconds=1)
+_TOLD = 100
+"""Paths that the result of a commit names as left out."""
+_LOGGED = 10
+_FEW = 1_000
+_RETRY = 60.0
+_RULES = frozenset({".gitignore", ".gitattributes"})
+_log = logging.getLogger(__name__)
 
 
 class Runner:
@@ -152,40 +161,71 @@ class Runner:
         book = await self._library.renewed(operation.notebook)
         async with book.committing:
             try:
-                made, change = await self._commit(book)
+                made, note_commit = await self._commit(book)
             except Passing as error:
                 run.snooze(max(self._interval_of(book), _SHORTEST), str(error))
 
             def note(tx: Transaction) -> dict[str, Any]:
-                tables.forget_uncommitted(tx, book.id, change)
+                held = note_commit(tx)
+                told = dict(list(held.items())[:_TOLD])
                 if made is None:
-                    return {"commit": None, "paths": 0}
-                return {"commit": made.id, "paths": len(made.changes), "skipped": made.skipped}
+                    return {"commit": None, "paths": 0, **({"skipped": told} if told else {})}
+                return {"commit": made.id, "paths": len(made.changes), "skipped": told}
 
             await self._finish(run, note)
 
     async def commit_now(self, book: Book) -> None:
-        """Commit what has changed, without a job: the server stops."""
+        """Commit what has changed, without a job: the server stops, or tries again."""
         async with book.committing:
-            _, change = await self._commit(book)
-            await self._penstock.transact(lambda tx: tables.forget_uncommitted(tx, book.id, change))
+            _, note = await self._commit(book)
+            await self._penstock.transact(note)
 
-    async def _commit(self, book: Book) -> tuple[Commit | None, int]:
-        (paths, change), unfinished = await self._penstock.read(
+    async def _commit(
+        self, book: Book
+    ) -> tuple[Commit | None, Callable[[Transaction], dict[str, str]]]:
+        """Commit, and answer with how to note it: which paths are committed, and which are held."""
+        (waiting, change), unfinished = await self._penstock.read(
             lambda tx: (tables.uncommitted(tx, book.id), touches.staged_names(tx, book.id))
         )
+        before = {path: why for path, why in waiting.items() if why is not None}
+        retries = _retries(book, waiting, len(before))
+        paths = [path for path, why in waiting.items() if retries or why is None]
         author = book.settings.get("author") or self._author
         book.taken = max(change, book.taken)
-        return await asyncio.to_thread(book.commit, paths, author, unfinished), change
+        try:
+            made, held = await asyncio.to_thread(book.commit, paths, author, unfinished)
+        except NotebookError as error:
+            await self._note_problem(book, str(error))
+            raise
+        await self._note_problem(book, None)
+        _tell_held(book, held, before)
+
+        def note(tx: Transaction) -> dict[str, str]:
+            tables.forget_uncommitted(tx, book.id, change, held, retried=retries)
+            return held
+
+        return made, note
+
+    async def _note_problem(self, book: Book, problem: str | None) -> None:
+        """Store why commits fail, or that they no longer do, and say so once."""
+        if book.problem == problem:
+            return
+        if problem is None:
+            _log.info("notebook %s is committed again", book.name)
+        else:
+            _log.warning("notebook %s cannot be committed: %s", book.name, problem)
+        await self._penstock.transact(lambda tx: tables.note_problem(tx, book.id, problem))
+        book.problem = problem
 
     # How
 
-    def ending(self, handler: Handler) -> Handler:
+    def ending(self, kind: Kind, handler: Handler) -> Handler:
         """Let nobody wait any more for an operation that has failed for good."""
 
         @wraps(handler)
         async def run(operation: Operation) -> None:
             try:
+                operation.check_kind(kind)
                 await handler(operation)
             except (Permanent, Cancel):
                 job_id = context().job.id
@@ -205,7 +245,11 @@ class Runner:
     async def _check_batch(self, job: Job) -> None:
         """Go no further if a member of the batch before this one has not succeeded."""
         query = JobQuery(
-            correlation=job.correlation, states=ENDED_BADLY, newest_first=False, limit=1
+            queue=QUEUE,
+            correlation=job.correlation,
+            states=ENDED_BADLY,
+            newest_first=False,
+            limit=1,
         )
         for stopped in await self._penstock.find(query):
             if stopped.id < job.id:
@@ -253,6 +297,32 @@ class Runner:
     def _interval_of(self, book: Book) -> timedelta:
         own = book.settings.get("commit_interval")
         return timedelta(seconds=self._interval if own is None else own)
+
+
+def _retries(book: Book, waiting: Mapping[str, str | None], held: int) -> bool:
+    """Whether paths that git could not have are tried again with this commit.
+
+    Few always are. Many are when it may make a difference to them, and now and then.
+    """
+    now = time.monotonic()
+    retries = (
+        held <= _FEW
+        or now - book.retried_at >= _RETRY
+        or any(path.rpartition("/")[2] in _RULES for path, why in waiting.items() if why is None)
+    )
+    if retries:
+        book.retried_at = now
+    return retries
+
+
+def _tell_held(book: Book, held: Mapping[str, str], before: Mapping[str, str]) -> None:
+    """Say in the log which paths are not committed, once for each and its reason."""
+    new = [(path, why) for path, why in held.items() if before.get(path) != why]
+    for path, why in new[:_LOGGED]:
+        _log.warning("notebook %s: %r is not committed: %s", book.name, path, why)
+    if len(new) > _LOGGED:
+        more = len(new) - _LOGGED
+        _log.warning("notebook %s: %d more paths are not committed", book.name, more)
 
 
 def _steady(book: Book, operation: Operation) -> AbstractAsyncContextManager[Any]:

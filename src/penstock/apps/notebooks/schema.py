@@ -37,6 +37,16 @@ CREATE TABLE notebooks_content (
 );
 """
 
+# Where the repository of a notebook is (a notebook of an earlier version has none recorded), why
+# commits fail, and why a path is held.
+_REPOSITORY = """
+ALTER TABLE notebooks_notebook ADD COLUMN work_tree TEXT;
+ALTER TABLE notebooks_notebook ADD COLUMN git_directory TEXT;
+ALTER TABLE notebooks_notebook ADD COLUMN joined INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE notebooks_notebook ADD COLUMN problem TEXT;
+ALTER TABLE notebooks_uncommitted ADD COLUMN held TEXT;
+"""
+
 # Text is compared by its bytes, as paths are: a folder's files stand in one range.
 _POSTGRES = (
     _SQLITE.replace("INTEGER PRIMARY KEY", "BIGINT PRIMARY KEY")
@@ -46,6 +56,10 @@ _POSTGRES = (
 )
 
 TABLES = Tables(
-    sqlite=(_SQLITE, _CONTENT),
-    postgres=(_POSTGRES, _CONTENT.replace("BLOB", "BYTEA").replace("INTEGER", "BIGINT")),
+    sqlite=(_SQLITE, _CONTENT, _REPOSITORY),
+    postgres=(
+        _POSTGRES,
+        _CONTENT.replace("BLOB", "BYTEA").replace("INTEGER", "BIGINT"),
+        _REPOSITORY.replace("INTEGER", "BIGINT"),
+    ),
 )

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 from msgspec import UNSET
@@ -15,14 +16,29 @@ from penstock.apps.notebooks import requests, shapes, tables
 from penstock.apps.notebooks.errors import Missing
 from penstock.apps.notebooks.files import SMALL, Staged, TooLarge, Tree, stored
 from penstock.apps.notebooks.library import Library
-from penstock.apps.notebooks.operations import QUEUE, Operation
+from penstock.apps.notebooks.operations import QUEUE, Kind, Operation, correlation_of
 from penstock.apps.notebooks.paths import parse
 from penstock.apps.notebooks.publishing import NONE, Published, Publisher
 from penstock.apps.notebooks.settings import Settings
 from penstock.apps.notebooks.tables import File, Notebook
 
 _DAY = timedelta(days=1)
+_KINDS: dict[type[requests.BatchOperation], Kind] = {
+    requests.CreateOperation: "create",
+    requests.UpdateOperation: "update",
+    requests.MoveOperation: "move",
+    requests.DeleteOperation: "delete",
+}
 _BATCH = 1_000
+_SHOWN = 20
+
+
+class Held(NamedTuple):
+    """Paths of a notebook that git cannot have."""
+
+    number: int
+    first: list[tuple[str, str]]
+    """The first of them, each with the reason."""
 
 
 class Notebooks:
@@ -46,9 +62,24 @@ class Notebooks:
 
     async def add(self, asked: requests.NewNotebook) -> Notebook:
         """Register a notebook, and look at what is in it."""
-        notebook = await self._library.add(asked.name, asked.path, git=asked.git)
+        notebook = await self._library.add(
+            asked.name, asked.path, git=asked.git, joins=asked.repository == "join"
+        )
         await self._publisher.publish_look(notebook.id)
         return notebook
+
+    async def held(self, notebooks: Sequence[int]) -> dict[int, Held]:
+        """The paths of notebooks that git cannot have: how many, and the first with the reason."""
+
+        def look(tx: tables.Statements) -> dict[int, Held]:
+            counts = tables.count_uncommitted(tx, held=True)
+            return {
+                one: Held(n, tables.held_paths(tx, one, _SHOWN) if n else [])
+                for one in notebooks
+                for n in (counts.get(one, 0),)
+            }
+
+        return await self._penstock.read(look)
 
     async def change(self, notebook: Notebook, asked: requests.NotebookChange) -> Notebook:
         """Store another name or other settings; they count from now on, in every process."""
@@ -84,7 +115,7 @@ class Notebooks:
         )
         try:
             published = await self._publisher.publish(
-                operation, uuid.uuid4().hex if together else None, contents
+                operation, correlation_of(uuid.uuid4().hex) if together else None, contents
             )
         except BaseException:
             await self._discard(operation.notebook, [operation.content])
@@ -101,7 +132,7 @@ class Notebooks:
         """Store operations that run one after the other until one fails; all or none."""
         operations, contents = await self._batch_of(notebook, asked)
         await self._limit()
-        name = correlation or uuid.uuid4().hex
+        name = correlation_of(correlation or uuid.uuid4().hex)
         try:
             return await self._publisher.publish_batch(operations, name, contents)
         except BaseException:
@@ -113,9 +144,7 @@ class Notebooks:
     ) -> tuple[list[Operation], dict[str, bytes]]:
         """The operations that a batch asks for, and their contents as far as none is staged."""
         parsed = [(one, parse(one.path), parse(one.to) if one.to else None) for one in asked]
-        contents = [
-            one.data or b"" if one.op == "create" and not one.folder else one.data for one in asked
-        ]
+        contents = [_content(one) for one in asked]
         for content in contents:
             self.check_size(len(content or b""))
         small = [
@@ -130,13 +159,13 @@ class Notebooks:
         operations = [
             Operation(
                 notebook=notebook.id,
-                kind=one.op,
+                kind=_KINDS[type(one)],
                 path=path,
                 to=to,
                 folder=one.folder,
-                exists=None if one.folder else one.op != "create",
+                exists=None if one.folder else not isinstance(one, requests.CreateOperation),
                 content=content,
-                fields=one.fields,
+                fields=one.fields if isinstance(one, requests.Content) else {},
                 version=one.version,
             )
             for (one, path, to), content in zip(parsed, staged, strict=True)
@@ -230,8 +259,15 @@ class Notebooks:
             await self._penstock.result(job, timeout=timedelta(seconds=timeout))
         return True
 
-    async def batch(self, correlation: str) -> list[Job]:
+    async def batch(self, batch: str) -> list[Job]:
         """The operations of a batch in their order; raises `Missing`."""
+        earlier = await self._correlated(batch)  # by a version that stored the bare name
+        found = [*earlier, *await self._correlated(correlation_of(batch))]
+        if not found:
+            raise Missing(f"there is no batch {batch!r}")
+        return found
+
+    async def _correlated(self, correlation: str) -> list[Job]:
         found: list[Job] = []
         while len(found) < _BATCH:
             query = JobQuery(
@@ -245,14 +281,12 @@ class Notebooks:
             found += some
             if len(some) < _BATCH:
                 break
-        if not found:
-            raise Missing(f"there is no batch {correlation!r}")
         return found
 
     async def metrics(self) -> shapes.OperationMetrics:
         """How many operations there are in each state."""
         totals = dict.fromkeys(State, 0)
-        for (queue, state, _), n in (await self._penstock.count()).items():
+        for (queue, state, _), n in (await self._penstock.count([QUEUE])).items():
             if queue == QUEUE:
                 totals[state] += n
         failed = frozenset({State.FAILED})
@@ -273,6 +307,14 @@ class Notebooks:
             lambda tx: tables.file_at(tx, operation.notebook, operation.path)
         )
         return found.version if found else 0
+
+
+def _content(one: requests.BatchOperation) -> bytes | None:
+    """What an operation of a batch writes; a new file is empty by default."""
+    if not isinstance(one, requests.Content):
+        return None
+    is_new = isinstance(one, requests.CreateOperation) and not one.folder
+    return one.data or b"" if is_new else one.data
 
 
 def _is_small(notebook: Notebook, content: bytes) -> bool:

@@ -1,12 +1,14 @@
 """What goes out over the wire."""
 
+from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from penstock import Job, State
-from penstock.apps.notebooks.operations import Operation
+from penstock.apps.notebooks.errors import Missing
+from penstock.apps.notebooks.operations import Operation, batch_of
 from penstock.apps.notebooks.publishing import Published
 from penstock.apps.notebooks.requests import NotebookSettings
 from penstock.apps.notebooks.settings import Settings, is_watched
@@ -22,6 +24,23 @@ STATUSES: dict[State, str] = {
 }
 
 
+class RepositoryShape(msgspec.Struct, frozen=True, kw_only=True):
+    """The repository that has the history of a notebook."""
+
+    kind: Literal["own", "joined"]
+    """`own` was made for the notebook, `joined` is one of the user's that it commits into."""
+    path: str
+    """Its work tree: the folder of the notebook, or one above it."""
+    directory: str
+
+
+class HeldPath(msgspec.Struct, frozen=True, kw_only=True):
+    """A path that is not committed, and why."""
+
+    path: str
+    reason: str
+
+
 class NotebookShape(msgspec.Struct, frozen=True, kw_only=True):
     """A notebook."""
 
@@ -29,6 +48,15 @@ class NotebookShape(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     path: str
     git: bool
+    """Whether its history is kept: there is a repository that it is in."""
+    git_problem: str | None
+    """Why there is no repository although there is to be one, or why commits fail."""
+    repository: RepositoryShape | None
+    """The repository that its history is in, or is to be in; null without git."""
+    held_count: int
+    """How many paths are not committed because git cannot have them."""
+    held: list[HeldPath]
+    """The first of them. They are tried again when something changes."""
     settings: NotebookSettings
     watched: bool
     """Whether changes that others make are followed, by its own setting or the server's."""
@@ -186,17 +214,37 @@ class CommitsAccepted(msgspec.Struct, frozen=True):
     events: list[OperationAccepted]
 
 
-def notebook_shape(notebook: Notebook, server: Settings, problem: str | None) -> NotebookShape:
+def notebook_shape(
+    notebook: Notebook,
+    server: Settings,
+    *,
+    watch_problem: str | None,
+    no_repository: str | None,
+    held_count: int,
+    held: Sequence[tuple[str, str]],
+) -> NotebookShape:
     """A notebook as it is shown by a server with these settings."""
+    location = notebook.location
+    repository = None
+    if notebook.git and location is not None:
+        repository = RepositoryShape(
+            kind="joined" if location.is_joined else "own",
+            path=str(location.top),
+            directory=str(location.directory),
+        )
     own = msgspec.convert(notebook.settings, NotebookSettings)
     return NotebookShape(
         id=notebook.id,
         name=notebook.name,
         path=notebook.path,
-        git=notebook.git,
+        git=notebook.git and no_repository is None,
+        git_problem=no_repository or notebook.problem,
+        repository=repository,
+        held_count=held_count,
+        held=[HeldPath(path=path, reason=why) for path, why in held],
         settings=own,
         watched=is_watched(server, own=own.watch),
-        watch_problem=problem,
+        watch_problem=watch_problem,
         created_at=notebook.created,
     )
 
@@ -227,7 +275,7 @@ def accepted(published: Published) -> OperationAccepted:
         status=STATUSES[job.state],
         path=operation.path,
         file_id=operation.file,
-        correlation_id=job.correlation,
+        correlation_id=batch_of(job.correlation),
         file_count=published.file_count if operation.folder else None,
     )
 
@@ -245,9 +293,9 @@ def event_shape(job: Job) -> EventShape:
         path=operation.path,
         dest_path=operation.to,
         file_id=operation.file,
-        correlation_id=job.correlation,
+        correlation_id=batch_of(job.correlation),
         sequence=operation.member or 0,
-        retry_count=max(job.attempt - 1, 0) if not retries else job.attempt,
+        retry_count=job.failed_attempts,
         created_at=job.enqueued_at,
         processed_at=job.finished_at,
         next_retry_at=job.run_at if retries else None,
@@ -257,8 +305,11 @@ def event_shape(job: Job) -> EventShape:
 
 
 def operation_of(job: Job) -> Operation:
-    """What a job does."""
-    return msgspec.convert(job.args["operation"], Operation)
+    """What a job does; raises `Missing` for one that no route has stored."""
+    try:
+        return msgspec.convert(job.args["operation"], Operation)
+    except (KeyError, msgspec.ValidationError) as error:
+        raise Missing(f"job {job.id} is no operation on a notebook: {error}") from error
 
 
 def headline(error: str) -> str:

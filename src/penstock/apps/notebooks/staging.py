@@ -1,60 +1,158 @@
-"""Which entries of a repository a set of changed paths comes to: by what is on the disk now."""
+"""Which entries of a repository a set of changed paths comes to: by what is on the disk now.
+
+A path that git cannot have is held: it is left out with the reason, and the others go on.
+"""
 
 import os
 import stat
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from penstock.apps.notebooks.git import failed
+from penstock.apps.notebooks import attributes
+from penstock.apps.notebooks.errors import Passing
+from penstock.apps.notebooks.git import TooSlow, failed
 from penstock.apps.notebooks.paths import STATE, parents
 from penstock.apps.notebooks.repository import Repository
 
+IGNORED = "git ignores it (.gitignore and the like)"
 _GITLINK = b"160000 "
 
 
 class Entries(NamedTuple):
     """Paths in the repository, as bytes: those to be taken as they are, and those that are gone."""
 
-    there: set[bytes]
+    there: dict[bytes, str]
+    """Each with the path of the notebook that stands for it: itself, or a folder."""
     gone: set[bytes]
-    skipped: dict[str, str]
-    """Paths of the notebook that git cannot have, and why."""
+    held: "Held"
 
 
-def entries(repository: Repository, root: Path, paths: Iterable[str], index: Path) -> Entries:
+class Held:
+    """Paths of the notebook that git cannot have for the moment, and why."""
+
+    def __init__(self) -> None:
+        self._first: dict[str, tuple[str, str]] = {}
+        self._count: dict[str, set[str]] = {}
+
+    def add(self, path: str, why: str, at: str = "") -> None:
+        """Note it; `at` is the file in the folder `path` that it is about."""
+        self._count.setdefault(path, set()).add(at)
+        given = (at or path, why)
+        self._first[path] = min(self._first.get(path, given), given)
+
+    def reasons(self) -> dict[str, str]:
+        """The reason for each path; of a folder that of the first file, and how many more."""
+        return {path: self._reason(path, *first) for path, first in self._first.items()}
+
+    def lasting(self) -> set[str]:
+        """The paths whose earlier contents have to be kept: all that are not ignored."""
+        return {path for path, (_, why) in self._first.items() if why != IGNORED}
+
+    def _reason(self, path: str, at: str, why: str) -> str:
+        more = len(self._count[path]) - 1
+        named = why if at == path else f"{at!r}: {why}"
+        return f"{named}; and {more:,} more" if more else named
+
+
+def entries(
+    repository: Repository, root: Path, paths: Iterable[str], index: Path, held: Held
+) -> Entries:
     """What has to be staged for changed paths; a folder stands for all that is or was below it."""
-    found = Entries(set(), set(), {})
+    found = Entries({}, set(), held)
     disk = _Disk(root, _submodules(repository, index))
     tracked: list[bytes] | None = None
-    prefix = repository.prefix.encode()
+    prefix = os.fsencode(repository.prefix)
+    unread: list[bytes] = []
     for path in paths:
         mode = disk.mode(path)
         if why := disk.why_not(path, mode):
-            found.skipped[path] = why
+            found.held.add(path, why)
             continue
         there = prefix + os.fsencode(path)
         kind = _kind(mode)
         if kind == "file":
-            found.there.add(there)
+            found.there[there] = path
             continue
         if tracked is None:
             tracked = _tracked(repository, index)
         if kind == "folder":
-            found.there.update(prefix + os.fsencode(one) for one in disk.below(path))
+            unread += _all_below(disk, path, prefix, found)
         found.gone.update(_at_or_below(tracked, there))
     found.gone.difference_update(found.there)
-    found.there.difference_update(_ignored(repository, found.there, index))
+    left_out = refused(repository, found.there, index)
+    for full, why in left_out.items():
+        leave_out(found, prefix, full, why)
+    if tracked is not None:  # what is on the disk and cannot be taken is not gone
+        found.gone.difference_update(left_out)
+        for full in unread:
+            found.gone.difference_update(_at_or_below(tracked, full))
     return found
 
 
-def acceptable(repository: Repository, root: Path, paths: Iterable[str], index: Path) -> set[str]:
-    """Of paths at which something was, those that git may have."""
+def _all_below(disk: "_Disk", folder: str, prefix: bytes, found: Entries) -> Iterator[bytes]:
+    """Take all files below a folder; yields what is there and cannot be taken."""
+    for path, why in disk.below(folder):
+        full = prefix + os.fsencode(path)
+        if why is None:
+            found.there.setdefault(full, folder)
+        else:
+            found.held.add(folder, why, path)
+            yield full
+
+
+def leave_out(found: Entries, prefix: bytes, full: bytes, why: str) -> None:
+    """Hold a path that was to be staged."""
+    path = os.fsdecode(full.removeprefix(prefix))
+    found.held.add(found.there.pop(full), why, path)
+
+
+def acceptable(
+    repository: Repository, root: Path, paths: Iterable[str], index: Path, held: Held
+) -> set[str]:
+    """Of paths at which something was, those that git may have; the others are held."""
     disk = _Disk(root, _submodules(repository, index))
-    known = {repository.prefix.encode() + os.fsencode(path): path for path in paths}
-    mine = {full for full, path in known.items() if not disk.why_not(path, disk.mode(path))}
-    return {known[full] for full in mine - _ignored(repository, mine, index)}
+    prefix = os.fsencode(repository.prefix)
+    mine: dict[bytes, str] = {}
+    for path in paths:
+        if why := disk.link_above(path) or disk.why_not(path, disk.mode(path)):
+            held.add(path, why)
+        else:
+            mine[prefix + os.fsencode(path)] = path
+    for full, why in refused(repository, mine, index).items():
+        held.add(mine.pop(full), why)
+    return set(mine.values())
+
+
+def refused(repository: Repository, there: Collection[bytes], index: Path) -> dict[bytes, str]:
+    """Of paths that are there, those that git leaves out, and those that wait for a filter."""
+    found = dict.fromkeys(there, "")
+    ignored = _ignored(repository, found, index)
+    wanted = [path for path in found if path not in ignored]
+    return {**attributes.waiting(repository, wanted, index), **ignored}
+
+
+def each(
+    run: Callable[[Collection[bytes]], None], paths: Collection[bytes], is_sound: Callable[[], None]
+) -> dict[bytes, str]:
+    """Run a step on all paths; where it fails, on those that it does not fail for.
+
+    Answers with the others, and why. `is_sound` raises where it fails whatever the paths.
+    """
+    try:
+        run(paths)
+    except TooSlow:
+        raise
+    except Passing as error:
+        is_sound()
+        if len(paths) == 1:
+            return dict.fromkeys(paths, str(error))
+    else:
+        return {}
+    half = len(paths) // 2
+    listed = sorted(paths)
+    return each(run, listed[:half], is_sound) | each(run, listed[half:], is_sound)
 
 
 class _Disk:
@@ -80,20 +178,34 @@ class _Disk:
             return "it may not be read"
         return None
 
-    def below(self, folder: str) -> Iterator[str]:
-        """All files below a folder that may be git's."""
+    def link_above(self, path: str) -> str | None:
+        """Why nothing can be asked of git about a path: a folder of it is a link now."""
+        for folder in parents(path):
+            if Path(self._root, folder).is_symlink():
+                return f"{folder!r} is a symbolic link now"
+        return None
+
+    def below(self, folder: str) -> Iterator[tuple[str, str | None]]:
+        """All files below a folder, each with why git cannot have it, or None."""
         try:
             with os.scandir(f"{self._root}/{folder}") as found:
                 entries = list(found)
-        except OSError:
-            return  # it has gone, or may not be read
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            yield folder, f"the folder cannot be read: {error.strerror}"
+            return
         for entry in entries:
             path = f"{folder}/{entry.name}"
             if entry.is_dir(follow_symlinks=False):
-                if entry.name not in {".git", STATE} and self._folder(path) == "folder":
+                if entry.name in {".git", STATE}:
+                    continue
+                if self._folder(path) == "repository":
+                    yield path, f"{path!r} is another repository"
+                else:
                     yield from self.below(path)
-            elif entry.is_symlink() or (entry.is_file() and os.access(entry.path, os.R_OK)):
-                yield path
+            elif entry.is_symlink() or entry.is_file():
+                yield path, self.why_not(path, entry.stat(follow_symlinks=False).st_mode)
 
     def mode(self, path: str) -> int:
         """What stands at a path; 0 for nothing, or a link or a file where its folder was."""
@@ -153,18 +265,26 @@ def _at_or_below(tracked: list[bytes], path: bytes) -> Iterator[bytes]:
         at += 1
 
 
-def _ignored(repository: Repository, there: set[bytes], index: Path) -> set[bytes]:
+def _ignored(repository: Repository, there: Collection[bytes], index: Path) -> dict[bytes, str]:
     """Those that `.gitignore` and its kind leave out, and that are not tracked all the same."""
     if not there:
-        return set()
-    # This command knows no literal paths; with a dot before it none is taken for a pattern. And it
-    # must not look for each path in the index: of 10,000 among 10,000, that takes two seconds.
-    answer = repository.git.ask(
-        *("check-ignore", "--no-index", "-z", "--stdin"),
-        stdin=b"".join(b"./" + path + b"\0" for path in sorted(there)),
-        env={"GIT_LITERAL_PATHSPECS": "0"},
-    )
-    if answer.code > 1:
-        raise failed("check-ignore", answer.told)
-    ignored = {path.removeprefix(b"./") for path in answer.out.split(b"\0")[:-1]}
-    return ignored.difference(_tracked(repository, index)) if ignored else ignored
+        return {}
+    ignored: set[bytes] = set()
+
+    def look(paths: Collection[bytes]) -> None:
+        # This command knows no literal paths; with a dot before it none is taken for a pattern. And
+        # it must not look for each path in the index: of 10,000 among 10,000, that takes two
+        # seconds.
+        answer = repository.git.ask(
+            *("check-ignore", "--no-index", "-z", "--stdin"),
+            stdin=b"".join(b"./" + path + b"\0" for path in sorted(paths)),
+            env={"GIT_LITERAL_PATHSPECS": "0"},
+        )
+        if answer.code > 1:
+            raise failed("check-ignore", answer.told)
+        ignored.update(path.removeprefix(b"./") for path in answer.out.split(b"\0")[:-1])
+
+    unknown = each(look, there, lambda: look([b"x"]))
+    if ignored:
+        ignored.difference_update(_tracked(repository, index))
+    return dict.fromkeys(ignored, IGNORED) | unknown

@@ -15,7 +15,7 @@ from penstock.apps.notebooks import tables
 from penstock.apps.notebooks.errors import Missing, NotebookError, Permanent
 from penstock.apps.notebooks.files import Facts, Tree
 from penstock.apps.notebooks.mime import HEAD, mime_type
-from penstock.apps.notebooks.paths import why_not
+from penstock.apps.notebooks.paths import is_path
 from penstock.apps.notebooks.reconciling import Found, Happened, Known
 from penstock.apps.notebooks.tables import File
 
@@ -114,9 +114,20 @@ def _may_be_other(file: File, found: os.stat_result) -> bool:
     return is_other or found.st_ctime > file.updated.timestamp()
 
 
+def _is_file(tree: Tree, path: str) -> bool:
+    """Whether a file is at a path; a link there, or in the place of its folder, is none."""
+    try:
+        found = tree.look(path)
+    except Permanent:
+        return False
+    return found is not None and stat.S_ISREG(found.st_mode)
+
+
 def _seen(tree: Tree, path: str, origin: str | None, known: File | None) -> Seen:
+    if origin is not None and not is_path(origin):
+        origin = None
     nothing = Seen(path, origin, None, "")
-    if why_not(path):
+    if not is_path(path):
         return nothing
     try:
         found = tree.look(path)
@@ -126,7 +137,7 @@ def _seen(tree: Tree, path: str, origin: str | None, known: File | None) -> Seen
             facts = Facts(known.size, known.mtime_ns, known.inode, known.hash)
             return Seen(path, origin, facts, known.mime)
         facts = tree.facts(path)
-        if origin is not None and tree.look(origin) is not None:
+        if origin is not None and _is_file(tree, origin):
             origin = None  # it is a copy: the other is still there
         with tree.open(path) as file:
             return Seen(path, origin, facts, mime_type(path, file.read(HEAD)))

@@ -6,14 +6,20 @@ That on operations which have not ended is in `touches`, the tables themselves i
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from penstock.apps.notebooks.files import Facts
 from penstock.apps.notebooks.paths import fold, parents
+from penstock.apps.notebooks.repository import Location
 
 _FILE = (
     "id, notebook, path, size, hash, mtime_ns, inode, mime, title, description, properties, "
     "created, updated, version"
+)
+_NOTEBOOK = (
+    "SELECT id, name, path, git, settings, created, work_tree, git_directory, joined, problem "
+    "FROM notebooks_notebook"
 )
 _KNOWN = "id, path, size, mtime_ns, inode, hash, updated"
 Row = tuple[Any, ...]
@@ -47,6 +53,10 @@ class Notebook(NamedTuple):
     git: bool
     settings: dict[str, Any]
     created: datetime
+    location: Location | None = None
+    """Where its repository is; None without git, or if an earlier version has added it."""
+    problem: str | None = None
+    """Why commits fail for the moment."""
 
 
 class File(NamedTuple):
@@ -81,25 +91,50 @@ def number(tx: Statements, name: str, n: int = 1) -> int:
 # Notebooks
 
 
-def add_notebook(tx: Statements, name: str, path: str, *, git: bool, now: datetime) -> Notebook:
-    """Register a folder; None of the names and folders are there twice."""
-    made = Notebook(number(tx, "notebook"), name, path, git, {}, now)
+def add_notebook(
+    tx: Statements, name: str, path: str, location: Location | None, now: datetime
+) -> Notebook:
+    """Register a folder, with the repository that has its history, or without one.
+
+    None of the names and folders are there twice.
+    """
+    git = location is not None
+    made = Notebook(number(tx, "notebook"), name, path, git, {}, now, location)
     tx.execute(
-        "INSERT INTO notebooks_notebook VALUES (?, ?, ?, ?, ?, ?)",
+        "INSERT INTO notebooks_notebook (id, name, path, git, settings, created) "
+        "VALUES (?, ?, ?, ?, ?, ?)",
         (made.id, name, path, int(git), "{}", micros(now)),
     )
+    if location is not None:
+        record_location(tx, made.id, location)
     return made
+
+
+def record_location(tx: Statements, notebook_id: int, location: Location) -> bool:
+    """Store where the repository of a notebook is, unless that is known; whether it was not."""
+    sql = (
+        "UPDATE notebooks_notebook SET work_tree = ?, git_directory = ?, joined = ? "
+        "WHERE id = ? AND work_tree IS NULL"
+    )
+    place = (str(location.top), str(location.directory), int(location.is_joined))
+    rows: int = tx.execute(sql, (*place, notebook_id)).rowcount
+    return rows > 0
+
+
+def note_problem(tx: Statements, notebook_id: int, problem: str | None) -> None:
+    """Store why commits of a notebook fail, or that they no longer do."""
+    sql = "UPDATE notebooks_notebook SET problem = ? WHERE id = ?"
+    tx.execute(sql, (problem, notebook_id))
 
 
 def notebooks(tx: Statements) -> list[Notebook]:
     """All of them, by name."""
-    sql = "SELECT id, name, path, git, settings, created FROM notebooks_notebook ORDER BY name"
-    return [_notebook(row) for row in tx.execute(sql).fetchall()]
+    return [_notebook(row) for row in tx.execute(f"{_NOTEBOOK} ORDER BY name").fetchall()]
 
 
 def notebook(tx: Statements, name: str | int) -> Notebook | None:
     """The one with this id or name."""
-    sql = "SELECT id, name, path, git, settings, created FROM notebooks_notebook WHERE "
+    sql = f"{_NOTEBOOK} WHERE "
     by_name = isinstance(name, str)
     row = tx.execute(sql + ("name = ?" if by_name else "id = ?"), (name,)).fetchone()
     if row is None and isinstance(name, str) and name.isdecimal() and len(name) <= 18:  # noqa: PLR2004 - digits of a number
@@ -123,7 +158,12 @@ def remove_notebook(tx: Statements, notebook_id: int) -> None:
 
 
 def _notebook(row: Any) -> Notebook:
-    return Notebook(row[0], row[1], row[2], bool(row[3]), json.loads(row[4]), instant(row[5]))
+    tree, directory, joined, problem = row[6:]
+    location = None
+    if tree is not None:
+        location = Location(Path(tree), Path(directory), is_joined=bool(joined))
+    settings, created = json.loads(row[4]), instant(row[5])
+    return Notebook(row[0], row[1], row[2], bool(row[3]), settings, created, location, problem)
 
 
 # Files
@@ -308,35 +348,63 @@ def add_uncommitted(tx: Writing, notebook_id: int, paths: Sequence[str]) -> None
     """Note that these paths have changed since they were committed."""
     change = number(tx, "change")
     tx.executemany(
-        "INSERT INTO notebooks_uncommitted VALUES (?, ?, ?) "
-        "ON CONFLICT (notebook, path) DO UPDATE SET change = excluded.change",
+        "INSERT INTO notebooks_uncommitted (notebook, path, change) VALUES (?, ?, ?) "
+        "ON CONFLICT (notebook, path) DO UPDATE SET change = excluded.change, held = NULL",
         [(notebook_id, path, change) for path in paths],
     )
 
 
-def uncommitted(tx: Statements, notebook_id: int) -> tuple[list[str], int]:
-    """The paths that have changed since they were committed, and the number of the last change."""
-    sql = "SELECT path, change FROM notebooks_uncommitted WHERE notebook = ? ORDER BY path"
+def uncommitted(tx: Statements, notebook_id: int) -> tuple[dict[str, str | None], int]:
+    """The paths that have changed since they were committed, and the number of the last change.
+
+    Each has the reason for which it was held at the last commit, if it was.
+    """
+    sql = "SELECT path, change, held FROM notebooks_uncommitted WHERE notebook = ? ORDER BY path"
     rows = tx.execute(sql, (notebook_id,)).fetchall()
-    return [row[0] for row in rows], max((row[1] for row in rows), default=0)
+    return {row[0]: row[2] for row in rows}, max((row[1] for row in rows), default=0)
 
 
 def has_uncommitted(tx: Statements, notebook_id: int, at_least: int = 1, *, after: int = 0) -> bool:
     """Whether so many paths wait to be committed that have changed after a change."""
-    sql = "SELECT 1 FROM notebooks_uncommitted WHERE notebook = ? AND change > ? LIMIT 1 OFFSET ?"
+    sql = (
+        "SELECT 1 FROM notebooks_uncommitted WHERE notebook = ? AND change > ? AND held IS NULL "
+        "LIMIT 1 OFFSET ?"
+    )
     return tx.execute(sql, (notebook_id, after, at_least - 1)).fetchone() is not None
 
 
-def count_uncommitted(tx: Statements) -> dict[int, int]:
-    """How many paths wait to be committed, by notebook."""
-    sql = "SELECT notebook, COUNT(*) FROM notebooks_uncommitted GROUP BY notebook"
+def count_uncommitted(tx: Statements, *, held: bool = False) -> dict[int, int]:
+    """How many paths wait to be committed, by notebook; or how many of them are held."""
+    sql = (
+        f"SELECT notebook, COUNT(*) FROM notebooks_uncommitted "  # noqa: S608 - fixed text
+        f"WHERE held IS {'NOT ' if held else ''}NULL GROUP BY notebook"
+    )
     return dict(tx.execute(sql).fetchall())
 
 
-def forget_uncommitted(tx: Statements, notebook_id: int, change: int) -> None:
-    """All up to this change is committed."""
+def held_paths(tx: Statements, notebook_id: int, limit: int) -> list[tuple[str, str]]:
+    """The first paths that are held, each with the reason."""
+    sql = (
+        "SELECT path, held FROM notebooks_uncommitted WHERE notebook = ? AND held IS NOT NULL "
+        "ORDER BY path LIMIT ?"
+    )
+    return [(row[0], row[1]) for row in tx.execute(sql, (notebook_id, limit)).fetchall()]
+
+
+def forget_uncommitted(
+    tx: Writing, notebook_id: int, change: int, held: Mapping[str, str], *, retried: bool
+) -> None:
+    """All up to this change is committed, but for paths that are held.
+
+    `retried` says whether those that were held before were tried again.
+    """
     sql = "DELETE FROM notebooks_uncommitted WHERE notebook = ? AND change <= ?"
-    tx.execute(sql, (notebook_id, change))
+    tx.execute(sql if retried else f"{sql} AND held IS NULL", (notebook_id, change))
+    tx.executemany(
+        "INSERT INTO notebooks_uncommitted (notebook, path, change, held) VALUES (?, ?, ?, ?) "
+        "ON CONFLICT (notebook, path) DO NOTHING",
+        [(notebook_id, path, change, why) for path, why in held.items()],
+    )
 
 
 # Values

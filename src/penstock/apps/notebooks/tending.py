@@ -44,6 +44,7 @@ class Tender:
     ) -> None:
         self._penstock = penstock
         self._settings = settings
+        self._retention = settings.retention
         self._library = library
         self._publisher = publisher
         self._runner = runner
@@ -54,6 +55,7 @@ class Tender:
         self._library.on_change.append(self._follow)
         async with self._library.working():
             await self._sweep()
+            await self._prune()
             for book in self._library.open_books:
                 await self._begin(book)
             tending = asyncio.create_task(self._tend())
@@ -92,7 +94,8 @@ class Tender:
         """See what has changed since the last time, and have committed what was left then."""
         if not self._watches(book):
             await self._publisher.publish_look(book.id)
-        if book.git and await self._penstock.read(lambda tx: tables.has_uncommitted(tx, book.id)):
+        waiting, _ = await self._penstock.read(lambda tx: tables.uncommitted(tx, book.id))
+        if book.git and waiting:
             await self._penstock.transact(
                 lambda tx: self._publisher.commit(tx, book.id, timedelta(0))
             )
@@ -110,8 +113,26 @@ class Tender:
             await asyncio.sleep(_SWEEP)
             try:
                 await self._sweep()
+                await self._prune()
+                await self._try_again()
             except (NotebookError, PenstockError) as error:
                 _log.warning("notebooks could not be looked after: %s", error)
+
+    async def _prune(self) -> None:
+        """Remove operations that have ended longer ago than they are to be kept."""
+        now = tables.instant(self._penstock.clock())
+        for state in State:
+            if state.final and (kept := self._retention.keeps(state)):
+                query = JobQuery(queue=QUEUE, states=frozenset({state}), before=now - kept)
+                await self._penstock.delete_all(query)
+
+    async def _try_again(self) -> None:
+        """Commit paths that git could not have before: nobody tells when it can."""
+        held = await self._penstock.read(lambda tx: tables.count_uncommitted(tx, held=True))
+        for book in self._library.open_books:
+            if book.git and (book.id in held or book.problem):
+                with suppress(NotebookError):  # its reason is stored
+                    await self._runner.commit_now(book)
 
     async def _sweep(self) -> None:
         """Forget operations that ended without saying so, and contents that nobody waits for."""

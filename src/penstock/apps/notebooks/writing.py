@@ -18,7 +18,7 @@ from penstock.apps.notebooks.errors import Exists, Missing, NotebookError, Perma
 from penstock.apps.notebooks.files import Facts, Tree
 from penstock.apps.notebooks.library import Library
 from penstock.apps.notebooks.mime import HEAD, mime_type
-from penstock.apps.notebooks.operations import Operation
+from penstock.apps.notebooks.operations import QUEUE, Operation
 from penstock.apps.notebooks.paths import Abreast
 from penstock.apps.notebooks.placing import Placer
 from penstock.apps.notebooks.publishing import Conflict, check_version
@@ -103,7 +103,11 @@ class Writer:
         stops: dict[str | None, Stop] = {}
         for correlation, ours in batches.items():
             query = JobQuery(
-                correlation=correlation, states=_NOT_DONE, newest_first=False, limit=len(ours)
+                queue=QUEUE,
+                correlation=correlation,
+                states=_NOT_DONE,
+                newest_first=False,
+                limit=len(ours),
             )
             if others := set(await self._penstock.find_ids(query)) - ours:
                 first = await self._penstock.get(min(others))

@@ -12,6 +12,7 @@ from penstock.cli.store import App, is_server, on_store, opened, reached
 from penstock.cli.top.feed import Feed
 from penstock.client.remote import RemotePenstock
 from penstock.core.errors import ConfigurationError
+from penstock.core.job import ALL_QUEUES
 from penstock.engine import run_sync
 
 _ANSWER_TIME = timedelta(seconds=10)
@@ -19,21 +20,19 @@ _LIGHT_BACKGROUNDS = ("7", "15")
 
 
 @click.command("top")
-@click.option("--url", metavar="URL", help="The server to look at; the same as --store http://….")
 @click.option(
     "--light/--dark", "light", default=None, help="The colours; unless the terminal says."
 )
 @on_store
-def show_top(*, url: str | None, light: bool | None, store: str, as_json: bool) -> None:
+def show_top(*, light: bool | None, store: str, as_json: bool) -> None:
     """Show queues, jobs and workers live, and steer them.
 
     Fills the terminal until q; ? shows every key. With --json, prints the figures of the queues
     once: how deep, how fast, how busy, and how long until they are empty.
     """
-    store = url or store
     if as_json:
         with reached(store) as app:
-            found = run_sync(Feed(app).overview(datetime.now(UTC)))
+            found = run_sync(Feed(app, ALL_QUEUES).overview(datetime.now(UTC)))
         emit({"queues": found.figures, "workers": found.workers})
         return
     if not (sys.stdin.isatty() and sys.stdout.isatty()):

@@ -13,14 +13,17 @@ from penstock.cli.store import App
 from penstock.cli.top.figures import Figures, begin, figures
 from penstock.client.remote import RemotePenstock
 from penstock.core.errors import PenstockError, ServerUnreachable
-from penstock.core.job import Job, JobQuery, LogEntry
+from penstock.core.job import Job, JobQuery, LogEntry, Overall, QueueQuery
 from penstock.core.note import LINES_KEPT, Line, Progress
+from penstock.core.redaction import redacted
 from penstock.core.token import Access
 from penstock.core.worker import WorkerInfo
 from penstock.engine import Penstock
 from penstock.explaining import Explanation
 
 LOG_SHOWN = 1_000
+QUEUES_SHOWN = 200
+"""Queues of a page."""
 _LINES_SHOWN = 100
 # A store rings for what became ready or ended, not for what was claimed; a server tells all.
 _STORE_PATIENCE, _SERVER_PATIENCE = 2.0, 10.0
@@ -30,10 +33,11 @@ Wait = Callable[[], Awaitable[None]]
 
 
 class Overview(msgspec.Struct, frozen=True):
-    """All queues and all workers at one moment."""
+    """A page of queues, what all queues have together, and all workers, at one moment."""
 
     figures: list[Figures]
     workers: list[WorkerInfo]
+    overall: Overall
 
 
 class Whole(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,28 +54,28 @@ class Whole(msgspec.Struct, frozen=True, kw_only=True):
 class Feed:
     """Looks at a store, or at the queue behind a server."""
 
-    def __init__(self, app: App) -> None:
+    def __init__(self, app: App, queues: QueueQuery | None = None) -> None:
         self.app = app
+        self.queues = queues or QueueQuery(limit=QUEUES_SHOWN)
 
     async def overview(self, now: datetime) -> Overview:
-        """Every queue with its figures, and who works."""
+        """The queues of a page with their figures, and who works."""
         app = self.app
         if isinstance(app, Penstock):  # a server counts by itself
             await app.digest()
         workers = await app.workers()
         found = figures(
-            await app.queues(),
-            await app.count(),
-            await app.oldest_ready(),
+            await app.queue_statuses(self.queues),
             workers,
-            await app.history(begin(now), now),
+            await app.history(begin(now), now, self.queues),
             now,
         )
-        return Overview(found, workers)
+        return Overview(found, workers, await app.overall())
 
     async def find(self, query: JobQuery) -> list[Job]:
         """A page of jobs."""
-        return await self.app.find(query)
+        found = await self.app.find(query)
+        return [job for job in found if self.app.secrets.lets_find(job, query)]
 
     async def whole(self, job_id: int) -> Whole:
         """One job in full."""
@@ -126,7 +130,9 @@ async def _of_server(app: RemotePenstock) -> AsyncIterator[Wait]:
                     await news.wait()
             news.clear()
             if reading.done():
-                raise reading.exception() or ServerUnreachable(f"{app.url} has ended the stream")
+                raise reading.exception() or ServerUnreachable(
+                    f"{redacted(app.url)} has ended the stream"
+                )
 
         try:
             yield wait

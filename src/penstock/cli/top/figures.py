@@ -1,13 +1,12 @@
 """What a queue comes to at a glance: how deep, how fast, how busy, how long it will take."""
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 
 import msgspec
 
 from penstock.core.history import MINUTE, Interval
-from penstock.core.job import Counts, Queue
+from penstock.core.job import Queue, QueueStatus
 from penstock.core.lifecycle import Event, State, Waiting
 from penstock.core.worker import WorkerInfo
 
@@ -50,33 +49,31 @@ def begin(now: datetime) -> datetime:
     return now.replace(second=0, microsecond=0) - (MINUTES_SHOWN - 1) * MINUTE
 
 
-def figures(  # noqa: PLR0917 - what a store tells, one thing each
-    queues: Sequence[Queue],
-    counts: Counts,
-    oldest: Mapping[str, datetime],
+def figures(
+    queues: Sequence[QueueStatus],
     workers: Sequence[WorkerInfo],
     intervals: Sequence[Interval],
     now: datetime,
 ) -> list[Figures]:
-    """Every queue, by name."""
-    totals: Counter[tuple[str, State | Waiting]] = Counter()
-    for (name, state, waiting), n in counts.items():
-        totals[name, waiting or state] += n
+    """Every one of these queues, by name."""
+    by_queue: dict[str, list[Interval]] = {}
+    for one in intervals:
+        by_queue.setdefault(one.queue, []).append(one)
     alive = [worker for worker in workers if not worker.is_silent(now)]
     return [
         _figures(
-            queue,
-            {place: totals[queue.name, place] for place in (*Waiting, *State)},
-            oldest.get(queue.name),
-            _slots(queue, alive),
-            [one for one in intervals if one.queue == queue.name],
+            status.queue,
+            status.totals,
+            status.oldest_ready,
+            _slots(status.queue, alive),
+            by_queue.get(status.queue.name, ()),
             now,
         )
-        for queue in queues
+        for status in queues
     ]
 
 
-def _figures(  # noqa: PLR0917 - as above
+def _figures(  # noqa: PLR0917 - what a store tells, one thing each
     queue: Queue,
     totals: Mapping[State | Waiting, int],
     oldest: datetime | None,

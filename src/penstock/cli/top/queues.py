@@ -2,6 +2,7 @@
 
 from typing import ClassVar
 
+from msgspec.structs import replace
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -13,9 +14,11 @@ from penstock.cli.stats import sparkline
 from penstock.cli.top import actions
 from penstock.cli.top.actions import Action
 from penstock.cli.top.desk import desk_of
+from penstock.cli.top.feed import QUEUES_SHOWN
 from penstock.cli.top.figures import Figures
 from penstock.cli.top.listing import Listing, Row
 from penstock.cli.top.looks import Colours, count, duration, plain, rate, share, word
+from penstock.core.job import QueueQuery
 
 _COLUMNS = (
     Column("queue", bends=True),
@@ -38,7 +41,13 @@ class QueuesPane(Vertical):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("p", "pause", "Pause/resume"),
         Binding("d", "drain", "Drain"),
+        Binding("n", "next_page", "Next page", show=False),
+        Binding("b", "page_before", "Page before", show=False),
     ]
+
+    def __init__(self, *, id: str) -> None:  # noqa: A002 - Textual's word
+        super().__init__(id=id)
+        self._before: list[QueueQuery] = []
 
     def compose(self) -> ComposeResult:
         """A table, and a word where there is nothing in it."""
@@ -65,6 +74,22 @@ class QueuesPane(Vertical):
         event.stop()
         if (queue := self._current()) is not None:
             desk_of(self).open_jobs(f"queue:{_quoted(queue.queue)}")
+
+    def action_next_page(self) -> None:
+        """Go to the queues behind those that are shown."""
+        desk = desk_of(self)
+        found = [] if desk.seen is None else desk.seen.figures
+        if len(found) >= QUEUES_SHOWN:
+            self._before.append(desk.feed.queues)
+            desk.feed.queues = replace(desk.feed.queues, after=found[-1].queue)
+            desk.look_soon()
+
+    def action_page_before(self) -> None:
+        """Go back to the page before."""
+        if self._before:
+            desk = desk_of(self)
+            desk.feed.queues = self._before.pop()
+            desk.look_soon()
 
     def action_pause(self) -> None:
         """Pause a queue, or resume one that is paused."""

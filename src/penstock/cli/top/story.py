@@ -10,7 +10,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from penstock.cli.output import decoded, shown, span, when
+from penstock.cli.output import concealed, decoded, shown, span, when
 from penstock.cli.top.feed import LOG_SHOWN, Whole
 from penstock.cli.top.looks import Colours, instant, share, standing, word
 from penstock.core.job import Job, LogEntry, headline
@@ -153,7 +153,7 @@ def _contents(whole: Whole, palette: Colours) -> Iterator[RenderableType]:
     job = whole.job
     for title, value in (
         ("Arguments", decoded(job.payload)),
-        ("Checkpoint", whole.checkpoint),
+        ("Checkpoint", concealed(whole.checkpoint)),
         ("Result", decoded(job.result_json)),
     ):
         if value is not None:

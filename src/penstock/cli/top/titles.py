@@ -7,7 +7,9 @@ from textual.widgets import Static
 
 from penstock.cli.output import shown, when
 from penstock.cli.top.desk import Desk, desk_of
-from penstock.config import without_password
+from penstock.core.job import by_state
+from penstock.core.lifecycle import State
+from penstock.core.redaction import redacted
 
 _LINKS = {
     "connecting": ("quiet", "◌ connecting"),
@@ -44,7 +46,7 @@ def _where(desk: Desk, width: int) -> Text:
         (link, desk.palette[kind]),
         f"  {desk.now():%H:%M:%S} UTC",
     )
-    url = without_password(desk.feed.app.url) or ""
+    url = redacted(desk.feed.app.url)
     left = Text.assemble(("penstock ", "bold"), shown(url), no_wrap=True)
     room = max(0, width - 2 - right.cell_len - 2)
     left.truncate(room, overflow="ellipsis", pad=True)
@@ -57,12 +59,12 @@ def _tabs(desk: Desk, tab: str) -> Text:
         text.append(f" {title} ", f"reverse {desk.palette['title']}" if name == tab else "")
         text.append(" ")
     if desk.seen is not None:
-        total = desk.seen.figures
+        total = by_state(desk.seen.overall.counts)
         alive = sum(not one.is_silent(desk.now()) for one in desk.seen.workers)
         for n, kind in (
-            (sum(one.pending for one in total), "pending"),
-            (sum(one.running for one in total), "running"),
-            (sum(one.failed for one in total), "failed"),
+            (total[State.PENDING], "pending"),
+            (total[State.RUNNING], "running"),
+            (total[State.FAILED], "failed"),
         ):
             text.append(f"  {n:,} {kind}", desk.palette[kind] if n else desk.palette["quiet"])
         text.append(f"  {alive:,} workers" if alive != 1 else "  1 worker", desk.palette["quiet"])

@@ -1,6 +1,6 @@
 // Charts and graphs, drawn here.
 
-import { h, svg } from "/dashboard/dom.js";
+import { h, svg, replace } from "/dashboard/dom.js";
 import { shape } from "/dashboard/widgets.js";
 
 const W = 380, H = 140, LEFT = 58, BOTTOM = 20, TOP = 10;
@@ -12,11 +12,14 @@ function ceiling(value) {
   return [1, 2, 2.5, 5, 10].map((n) => n * size).find((n) => n >= value * 0.999);
 }
 
+const chosen = new Map(); // which step of a chart is told, by the chart's label: charts are drawn anew
+
 /**
  * Values over time: `series` have a name, a class and values (null: none), as lines or as bars.
- * The whole is also told in words, for those who do not see it.
+ * The whole is also told in words, for those who do not see it. The exact values of a step are told
+ * where the pointer is, by a touch, or by the arrow keys.
  */
-export function chart(label, times, series, { say, sayTime }) {
+export function chart(label, times, series, { say, sayTime, exact = say, sayStep = sayTime }) {
   const most = ceiling(Math.max(0, ...series.flatMap((one) => one.values.filter((v) => v !== null))));
   const x = (n) => LEFT + (n + 0.5) * ((W - LEFT) / times.length);
   const y = (value) => TOP + (1 - value / most) * (H - TOP - BOTTOM);
@@ -30,10 +33,56 @@ export function chart(label, times, series, { say, sayTime }) {
   });
   for (const one of series) parts.push(one.bars ? bars(one, x, y, times.length) : line(one, x, y, y(0)));
   const told = series.map((one) => `${one.name}: ${say(Math.max(0, ...one.values.map((v) => v || 0)))} at most, ${say(one.values[one.values.length - 1] || 0)} now`).join("; ");
+  const mark = svg("line.mark", { y1: TOP, y2: H - BOTTOM, x1: 0, x2: 0 });
+  const tip = h("div.tip", { role: "status" });
+  const picture = svg("svg.chart", { viewBox: `0 0 ${W} ${H}`, role: "img", tabindex: "0", "data-chart": label, "aria-label": `${label}. ${told}. Arrow keys tell the values of each step` }, parts, mark);
+  const show = (n) => {
+    if (n === null) chosen.delete(label);
+    else chosen.set(label, times[n].getTime());
+    mark.classList.toggle("shown", n !== null);
+    tip.classList.toggle("shown", n !== null);
+    if (n === null) return replace(tip);
+    mark.setAttribute("x1", x(n));
+    mark.setAttribute("x2", x(n));
+    const share = (x(n) / W) * 100;
+    tip.style.left = share > 60 ? "auto" : `${share}%`;
+    tip.style.right = share > 60 ? `${100 - share}%` : "auto";
+    return replace(tip, h("strong", {}, sayStep(times[n])), series.map((one) => h("span", {}, `${one.name}: ${one.values[n] === null ? "none" : exact(one.values[n])}`)));
+  };
+  const now = () => times.findIndex((time) => time.getTime() === chosen.get(label));
+  const under = (event) => {
+    const box = picture.getBoundingClientRect();
+    const n = Math.floor((((event.clientX - box.left) / box.width) * W - LEFT) / ((W - LEFT) / times.length));
+    return n >= 0 && n < times.length ? n : null;
+  };
+  picture.addEventListener("pointermove", (event) => show(under(event)));
+  picture.addEventListener("pointerdown", (event) => show(under(event)));
+  picture.addEventListener("pointerleave", (event) => { if (event.pointerType === "mouse") show(null); });
+  picture.addEventListener("blur", () => show(null));
+  picture.addEventListener("keydown", (event) => {
+    const last = times.length - 1;
+    const n = now();
+    const next = { ArrowLeft: n < 0 ? last : Math.max(0, n - 1), ArrowRight: n < 0 ? last : Math.min(last, n + 1), Home: 0, End: last, Escape: null }[event.key];
+    if (next === undefined || (next === null && n < 0)) return;
+    event.preventDefault();
+    event.stopPropagation();
+    show(next);
+  });
+  if (now() >= 0) show(now());
   return h("figure", { class: "figure" },
-    svg("svg.chart", { viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": `${label}. ${told}` }, parts),
+    h("div.plot", {}, picture, tip),
     h("figcaption.legend", {}, series.map((one, n) => h("span", {}, svg("svg", { viewBox: "0 0 18 8", "aria-hidden": "true" },
       one.bars ? svg(`rect.${one.kind}`, { x: 4, y: 0, width: 8, height: 8 }) : svg(`path.${one.kind}`, { d: "M0 4h18", "stroke-width": 2.5, "stroke-dasharray": n ? "5 3" : null })), one.name))));
+}
+
+/** Draw charts anew; one that has the focus keeps it. */
+export function redraw(parent, draw) {
+  const focused = parent.contains(document.activeElement) && document.activeElement.dataset.chart;
+  const before = new Map(chosen);
+  draw();
+  for (const [label, time] of before) chosen.set(label, time);
+  const again = focused && [...parent.querySelectorAll("[data-chart]")].find((one) => one.dataset.chart === focused);
+  if (again) again.focus({ preventScroll: true });
 }
 
 function line(one, x, y, floor) {

@@ -34,7 +34,7 @@ function drawTiles(tiles, status, page) {
 }
 
 function folderRow(view, one) {
-  const again = action("Index again", async () => { await post("/index", { folder_path: one.folder_path, collection: one.collection }, { allow_external: true }); view.again(); return `Indexing ${one.folder_path}.`; }, ".small");
+  const again = action("Index again", async () => { await post("/index", { folder_path: one.folder_path, collection: one.collection }); view.again(); return `Indexing ${one.folder_path}.`; }, ".small");
   const drop = action("Remove…", async () => {
     if (!(await ask({ title: "Remove from the index?", text: `${one.folder_path}: ${number(one.chunk_count)} chunks. Its files are not touched.`, button: "Remove", danger: true }))) return null;
     const answer = await remove("/index/folders", { folder_path: one.folder_path, collection: one.collection });

@@ -3,7 +3,7 @@
 import { h, replace, keyed } from "/dashboard/dom.js";
 import { post } from "/dashboard/api.js";
 import { number, ago, headline, to, plural, moment } from "/dashboard/words.js";
-import { head, table, cell, empty, badge, stateOf, action, ask, toast, STATES } from "/dashboard/widgets.js";
+import { head, table, cell, empty, badge, stateOf, action, ask, progress, toast, STATES } from "/dashboard/widgets.js";
 
 const LIMIT = 50;
 const FIELDS = [
@@ -51,7 +51,7 @@ async function load(page) {
 
 async function step(page) {
   const { turn } = page;
-  const found = await page.view.get("/api/v1/jobs", { ...page.asked, after: page.next, limit: LIMIT - page.jobs.length });
+  const found = await page.view.get("/api/v1/jobs", { ...page.asked, after: page.next, limit: LIMIT - page.jobs.length, timeout: 1 });
   if (turn !== page.turn) return; // it has begun anew meanwhile
   page.jobs = [...page.jobs, ...found.jobs];
   page.next = found.after;
@@ -190,30 +190,44 @@ function filters() {
 
 // Many at once
 
+// Of which states an action is, and what it does to them, in words; `unless` is what it means without a filter of states.
+const ACTIONS = {
+  retry: { name: "Retry", done: "Retried", doing: "Retrying", states: ["failed", "cancelled", "pending"], unless: ["failed"], text: "They run again, with all their attempts." },
+  cancel: { name: "Cancel", done: "Cancelled", doing: "Cancelling", states: ["pending", "running"], unless: ["pending", "running"], danger: true, text: "Pending ones end as cancelled; running ones are asked to stop." },
+  delete: { name: "Delete", done: "Deleted", doing: "Deleting", states: ["done", "failed", "cancelled", "superseded"], unless: ["done", "failed", "cancelled", "superseded"], danger: true, text: "They are removed with their logs. This cannot be undone." },
+};
+const LABELS = Object.fromEntries([...FIELDS.map(([name, label]) => [name, label]), ["text", "Text"], ["parent", "Children of"]]);
+
 function bulkButtons(page) {
-  const button = (name, verb, done, danger) => action(`${name} all…`, () => bulk(page, name, verb, done, danger), danger ? ".danger" : "");
-  return [button("Retry", "retry", "Retried"), button("Cancel", "cancel", "Cancelled", true), button("Delete", "delete", "Deleted", true)];
+  return Object.keys(ACTIONS).map((verb) => action(`${ACTIONS[verb].name} all…`, () => bulk(page, verb), ACTIONS[verb].danger ? ".danger" : ""));
 }
 
-async function bulk(page, name, verb, done, danger) {
+async function bulk(page, verb) {
+  const { name, done, doing, danger, text, ...about } = ACTIONS[verb];
   const filter = { ...page.asked };
   if (filter.state) filter.state = filter.state.split(",");
   if (filter.tags) filter.tags = filter.tags.split(",").map((tag) => tag.trim()).filter(Boolean);
   if (filter.parent) filter.parent = Number(filter.parent);
   const whole = !Object.keys(filter).length;
-  const call = (dry_run) => post(`/api/v1/jobs/bulk/${verb}`, { filter, dry_run, ...(whole ? { all: true } : {}) });
-  const which = { retry: filter.state ? "jobs that failed, were cancelled or wait" : "failed jobs", cancel: "jobs that wait or run", delete: "finished jobs" }[verb];
+  const call = (more) => post(`/api/v1/jobs/bulk/${verb}`, { filter, ...more, ...(whole ? { all: true } : {}) });
+  const states = filter.state ? about.states.filter((state) => filter.state.includes(state)) : about.unless;
+  const counted = call({ dry_run: true });
   const wanted = await ask({
-    title: `${name} all jobs that fit?`, danger, button: name, count: call(true).then((answer) => answer.matched),
-    text: `${whole ? "No filter is set: every job is meant." : `Filter: ${inWords(page.asked)}.`} This is about ${which}.`,
+    title: `${name} all ${states.join(", ")} jobs ${filter.queue ? `of queue ${filter.queue}` : "of all queues"}${others(page.asked) ? " that fit the filter" : ""}?`,
+    text, danger, button: name, count: counted.then((answer) => answer.matched),
+    about: [["States", states.join(", ")], ["Queue", filter.queue || "all queues"], ...inWords(page.asked)],
   });
   if (!wanted) return null;
-  const answer = await call(false);
+  const { matched: total, up_to } = await counted;
+  const sum = await progress({ title: `${doing} ${plural(total, "job")}`, done, total, part: (limit, after) => call({ dry_run: false, limit, up_to, ...(after === null ? {} : { after }) }) });
   await newest(page);
-  return `${done} ${plural(answer.changed, "job")}${answer.skipped ? `, ${number(answer.skipped)} skipped` : ""}.`;
+  if (sum.ended !== "done") return null;
+  return `${done} ${plural(sum.changed, "job")}${sum.skipped ? `, ${number(sum.skipped)} skipped` : ""}.`;
 }
 
+const others = (asked) => Object.keys(asked).some((name) => name !== "state" && name !== "queue");
+
+/** What a filter says besides states and queue, as pairs. */
 function inWords(asked) {
-  return Object.entries(asked).map(([name, value]) => `${name} ${TIMES.includes(name) ? moment(value) : value}`).join(", ");
+  return Object.entries(asked).filter(([name]) => name !== "state" && name !== "queue").map(([name, value]) => [LABELS[name], TIMES.includes(name) ? moment(value) : name === "parent" ? `#${value}` : value]);
 }
-

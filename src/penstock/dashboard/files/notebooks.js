@@ -48,8 +48,20 @@ const commit = (view, name, title) => action(title, async () => {
   return answer.events.length ? `${plural(answer.events.length, "commit")} asked for.` : "There was nothing to commit.";
 }, name ? ".small" : ".main");
 
+/** Where the history is, and what is not in it: never "git" where there is no repository. */
+function historyOf(one) {
+  const joined = one.repository && one.repository.kind === "joined";
+  const kind = one.git ? (joined ? ["git", h("span.sub", {}, `joined ${one.repository.path}`)] : ["git"]) : ["none"];
+  if (one.git_problem) kind.push(flag("not committed", "failed"), h("span.sub", {}, one.git_problem));
+  if (one.held_count) {
+    const reasons = one.held.map(({ path, reason }) => `${path}: ${reason}`).join("\n");
+    kind.push(h("span.sub", { title: reasons }, `${plural(one.held_count, "path")} left out, such as ${one.held[0].path}: ${one.held[0].reason}`));
+  }
+  return kind;
+}
+
 function notebookRow(view, one) {
-  return h("tr.pick", {}, cell("", "wide", h("a", { href: to("/notebooks", { notebook: one.name }) }, h("strong", {}, one.name)), h("span.sub", {}, one.path)), cell("History", "", one.git ? "git" : "none"),
+  return h("tr.pick", {}, cell("", "wide", h("a", { href: to("/notebooks", { notebook: one.name }) }, h("strong", {}, one.name)), h("span.sub", {}, one.path)), cell("History", "", historyOf(one)),
     cell("Watcher", "", one.watch_problem ? [flag("not watched", "failed"), h("span.sub", {}, one.watch_problem)] : one.watched ? flag("watched", "done") : "off"), cell("Paths to commit", "number", number(one.waiting)), cell("", "number", view.can("publish") && one.git && commit(view, one.name, "Commit now")));
 }
 

@@ -2,40 +2,58 @@
 
 import { h, replace, keyed } from "/dashboard/dom.js";
 import { post, part, clock } from "/dashboard/api.js";
-import { number, compact, rate, span, to, plural } from "/dashboard/words.js";
+import { number, compact, rate, rateUnit, exactly, moment, span, to, plural } from "/dashboard/words.js";
 import { panel, head, table, cell, empty, flag, meter, switcher, action, ask, body } from "/dashboard/widgets.js";
-import { chart } from "/dashboard/charts.js";
+import { chart, redraw } from "/dashboard/charts.js";
 
 // How long a step is, and how many are shown.
 const STEPS = { minute: [60, 60], hour: [3600, 48], day: [86400, 8] };
 const RECENT = 300;
+const PAGE = 50;
 
 export async function show(view) {
   const by = STEPS[view.params.by] ? view.params.by : "minute";
   const only = view.params.queue;
   const tiles = h("div.tiles");
   const charts = h("div.grid.three");
-  const queues = table("Queues", ["Queue", ["Waiting", "number"], ["Running", "number"], ["Oldest waiting", "number"], ["In", "number"], ["Out", "number"], "Utilisation", ["Time to empty", "number"], ["Failed", "number"], ""]);
+  const queues = table("Queues", ["Queue", ["Waiting jobs", "number"], ["Running jobs", "number"], ["Oldest waiting", "number"], ["Jobs in", "number"], ["Attempts ended", "number"], "Utilisation", ["Time to empty", "number"], ["Failed jobs", "number"], ""]);
   const none = h("div");
+  const more = h("div");
+  // Which page of the queues: their history is asked for in the same way.
+  const page = { name: view.params.name, after: view.params.after, limit: PAGE };
+  const input = h("input", { type: "search", id: "queue-name", name: "name", placeholder: "a part of the name", value: page.name || "", "data-first": true });
+  const find = h("div");
+  const search = h("form.panel", { role: "search", "aria-label": "Find a queue", onsubmit: (event) => { event.preventDefault(); view.go({ ...view.params, name: input.value.trim(), after: "" }); } },
+    h("div.body", {}, h("div.fields", {}, h("label", {}, "Name", input), h("button", {}, "Find"))));
   const choose = switcher("Charts by", Object.keys(STEPS).map((one) => [one, one]), by, (value) => view.go({ ...view.params, by: value === "minute" ? "" : value }));
-  const title = head("Overview", only && h("span.chip", {}, `charts of ${only}`), only && h("a.button", { href: to("/", { by: view.params.by }) }, "All queues"), h("span.dim", {}, "Charts by"), choose);
+  const title = head("Overview", only && h("span.chip", {}, `charts of ${only}`), only && h("a.button", { href: to("/", { ...view.params, queue: "" }) }, "All queues"), h("span.dim", {}, "Charts by"), choose);
   await view.every(3, async () => {
-    const [found, workers, recent] = await Promise.all([
-      view.get("/api/v1/queues"), view.get("/api/v1/workers"),
-      view.get("/api/v1/history", { since: new Date(clock() - RECENT * 1000).toISOString(), step: 60 }),
+    const lately = { since: new Date(clock() - RECENT * 1000).toISOString(), step: 60 };
+    const [found, workers, recent, all, summary] = await Promise.all([
+      view.get("/api/v1/queues", page), view.get("/api/v1/workers"),
+      view.get("/api/v1/history", { ...lately, ...page }), view.get("/api/v1/history", { ...lately, together: true }), view.get("/api/v1/summary"),
     ]);
     const rates = recentRates(recent);
-    drawTiles(tiles, found.queues, workers.workers, rates);
+    drawTiles(tiles, summary, workers.workers, recentRates(all)[null] || [0, 0]);
     const rows = found.queues.map((queue) => ({ queue, rates: rates[queue.name] || [0, 0], slots: slotsOf(queue, workers.workers) }));
+    const unit = rateUnit(rows.flatMap((row) => row.rates)); // one for all, so that rows can be compared
+    for (const row of rows) row.unit = unit;
     keyed(queues.rows, rows, (row) => row.queue.name, (row) => queueRow(view, row));
     queues.hidden = !rows.length;
-    replace(none, !rows.length && empty("No queue yet", "A queue appears with its first job."));
+    replace(none, !rows.length && (page.name || page.after ? empty("No queue is called so", "Names are compared letter by letter.") : empty("No queue yet", "A queue appears with its first job.")));
+    if (!find.hasChildNodes() && (page.name || page.after || found.after)) replace(find, search); // once: it may have the focus
+    replace(more, (found.after || page.after) && h("div.pages", {}, h("span", {}, page.name ? `Queues with “${page.name}” in their name.` : `${number(rows.length)} of ${plural(summary.queues, "queue")}, by name.`),
+      page.after && h("a.button", { href: to("/", { ...view.params, after: "" }) }, "First"), found.after && h("a.button", { "data-next": "", href: to("/", { ...view.params, after: found.after }) }, "More")));
   });
-  replace(view.root, title, tiles, panel("Queues", h("div", {}, queues, none)), charts);
+  replace(view.root, title, tiles, find, panel("Queues", h("div", {}, queues, none, more)), charts);
   await view.every(10, async () => {
     const [step, n] = STEPS[by];
     const since = new Date((Math.floor(clock() / 1000 / step) - n + 1) * step * 1000);
-    drawCharts(view, charts, await view.get("/api/v1/history", { since: since.toISOString(), step }), since, step, n);
+    const time = { since: since.toISOString(), step };
+    const [drawn, each] = await Promise.all([
+      view.get("/api/v1/history", only ? { ...time, queue: only } : { ...time, together: true }), view.get("/api/v1/history", { ...time, ...page }),
+    ]);
+    drawCharts(view, charts, drawn, each, since, step, n);
   });
 }
 
@@ -60,24 +78,21 @@ function slotsOf(queue, workers) {
   return { workers: taking.length, slots: queue.concurrency ? Math.min(queue.concurrency, slots || queue.concurrency) : slots };
 }
 
-function drawTiles(tiles, queues, workers, rates) {
-  const sum = (state) => queues.reduce((n, queue) => n + queue.states[state], 0);
-  const waiting = (why) => queues.reduce((n, queue) => n + queue.waiting[why], 0);
+function drawTiles(tiles, { states, waiting, oldest_ready_age: oldest }, workers, all) {
   const silent = workers.filter((one) => one.silent).length;
-  const all = Object.values(rates).reduce(([a, b], [c, d]) => [a + c, b + d], [0, 0]);
-  const ages = queues.map((queue) => queue.oldest_ready_age).filter((age) => age !== null);
+  const unit = rateUnit(all);
   const shown = [
-    ["Waiting", compact(sum("pending")), `${compact(waiting("ready"))} ready, ${compact(waiting("scheduled"))} scheduled, ${compact(waiting("blocked"))} blocked`, to("/jobs", { state: "pending" })],
-    ["Running", compact(sum("running")), "jobs right now", to("/jobs", { state: "running" })],
-    ["Oldest waiting", ages.length ? span(Math.max(...ages)) : "–", "ready and not begun", to("/jobs", { state: "pending" })],
-    ["Throughput", rate(all[1]), `${rate(all[0])} in, lately`, to("/store")],
-    ["Failed", compact(sum("failed")), "kept until retried or removed", to("/jobs", { state: "failed" })],
+    ["Waiting jobs", compact(states.pending), `${compact(waiting.ready)} ready, ${compact(waiting.scheduled)} scheduled, ${compact(waiting.blocked)} blocked`, to("/jobs", { state: "pending" })],
+    ["Running jobs", compact(states.running), "right now", to("/jobs", { state: "running" })],
+    ["Oldest waiting", oldest === null ? "–" : span(oldest), "ready and not begun", to("/jobs", { state: "pending" })],
+    ["Attempts ended", rate(all[1], unit), `${rate(all[0], unit)} jobs in, lately`, to("/store")],
+    ["Failed jobs", compact(states.failed), "kept until retried or removed", to("/jobs", { state: "failed" })],
     ["Workers", number(workers.length - silent), silent ? `${silent} silent` : "all heard of", to("/workers")],
   ];
   keyed(tiles, shown, ([name]) => name, ([name, big, sub, href]) => h("a.tile", { href }, h("span.name", {}, name), h("span.big", {}, big), h("span.sub", {}, sub)));
 }
 
-function queueRow(view, { queue, rates, slots }) {
+function queueRow(view, { queue, rates, slots, unit }) {
   const { name, states, waiting } = queue;
   const full = queue.max_pending !== null && states.pending >= queue.max_pending;
   const [into, out] = rates;
@@ -88,15 +103,15 @@ function queueRow(view, { queue, rates, slots }) {
   return h("tr.pick", {},
     cell("", "wide", h("a", { href: to("/jobs", { queue: name }) }, h("strong", {}, name)), " ", queue.paused && flag("paused"), " ", full && flag("full"),
       limits(queue) && h("span.sub", {}, limits(queue))),
-    cell("Waiting", "number", number(states.pending), h("span.sub", {}, [waiting.scheduled && `${number(waiting.scheduled)} scheduled`, waiting.blocked && `${number(waiting.blocked)} blocked`].filter(Boolean).join(", "))),
-    cell("Running", "number", number(states.running)),
+    cell("Waiting jobs", "number", number(states.pending), h("span.sub", {}, [waiting.scheduled && `${number(waiting.scheduled)} scheduled`, waiting.blocked && `${number(waiting.blocked)} blocked`].filter(Boolean).join(", "))),
+    cell("Running jobs", "number", number(states.running)),
     cell("Oldest waiting", "number", span(queue.oldest_ready_age)),
-    cell("In", "number", rate(into)), cell("Out", "number", rate(out)),
+    cell("Jobs in", "number", rate(into, unit)), cell("Attempts ended", "number", rate(out, unit)),
     cell("Utilisation", "", slots.slots ? [meter(used, `${states.running} of ${slots.slots} slots of ${name}`), h("span.sub", {}, `${states.running} of ${slots.slots}`)]
       : states.running ? h("span.dim", {}, "workers without a known limit")
         : h("span", { class: states.pending ? "warn" : "dim" }, "no worker")),
     cell("Time to empty", "number", toEmpty(queue, into, out)),
-    cell("Failed", "number", states.failed ? h("a.failed", { href: to("/jobs", { queue: name, state: "failed" }) }, number(states.failed)) : "0"),
+    cell("Failed jobs", "number", states.failed ? h("a.failed", { href: to("/jobs", { queue: name, state: "failed" }) }, number(states.failed)) : "0"),
     cell("", "number", view.can("admin") && toggle));
 }
 
@@ -122,20 +137,20 @@ async function pause(view, queue) {
 
 // Charts
 
-function drawCharts(view, parent, history, since, step, n) {
-  const only = view.params.queue;
+function drawCharts(view, parent, history, each, since, step, n) {
   const times = Array.from({ length: n }, (_, i) => new Date(since.getTime() + i * step * 1000));
   const at = (iso) => Math.round((Date.parse(iso) - since.getTime()) / 1000 / step);
   const zeros = () => new Array(n).fill(0);
   const into = zeros(), done = zeros(), bad = zeros();
   const waits = times.map(() => null), runs = times.map(() => null);
   const spreads = new Map();
+  for (const one of each.intervals) {
+    const spread = spreads.get(one.queue) || {};
+    spreads.set(one.queue, { wait: added(spread.wait, one.wait.buckets), run: added(spread.run, one.run.buckets) });
+  }
   for (const one of history.intervals) {
     const i = at(one.at);
     if (i < 0 || i >= n) continue;
-    const spread = spreads.get(one.queue) || {};
-    spreads.set(one.queue, { wait: added(spread.wait, one.wait.buckets), run: added(spread.run, one.run.buckets) });
-    if (only && one.queue !== only) continue;
     into[i] += one.counts.enqueued || 0;
     done[i] += one.counts.done || 0;
     bad[i] += (one.counts.failed || 0) + (one.counts.expired || 0);
@@ -143,30 +158,31 @@ function drawCharts(view, parent, history, since, step, n) {
     runs[i] = added(runs[i], one.run.buckets);
   }
   const sayTime = (time) => step >= 86400 ? `${time.getMonth() + 1}/${time.getDate()}` : `${String(time.getHours()).padStart(2, "0")}:${String(time.getMinutes()).padStart(2, "0")}`;
-  const say = { say: (v) => compact(Math.round(v * 10) / 10), sayTime };
+  const sayStep = (time) => `${moment(time).slice(0, 16)} to ${moment(time.getTime() + step * 1000).slice(step >= 86400 ? 0 : 11, 16)}`;
+  const say = { say: (v) => compact(Math.round(v * 10) / 10), sayTime, exact: number, sayStep };
   const p95 = (list) => list.map((buckets) => (buckets ? quantile(buckets, history.bounds, 0.95) : null));
   const unit = { 60: "minute", 3600: "hour", 86400: "day" }[step];
-  const whole = panel("Wait and run time by queue", percentiles(view, spreads, history.bounds));
+  const whole = panel("Wait and run time of attempts by queue", percentiles(view, spreads, history));
   whole.classList.add("whole");
-  replace(parent,
-    panel(`Throughput per ${unit}`, body(chart("Jobs enqueued and done", times, [{ name: "enqueued", kind: "c-in", values: into }, { name: "done", kind: "c-out", values: done, second: true }], say))),
-    panel(`Failures per ${unit}`, body(chart("Runs that failed or lost their lease", times, [{ name: "failed or expired", kind: "c-bad", values: bad, bars: true }], say))),
-    panel("Wait and run time, 95th percentile", body(chart("Wait and run time", times, [{ name: "wait", kind: "c-one", values: p95(waits) }, { name: "run", kind: "c-two", values: p95(runs), second: true }], { say: span, sayTime }))),
-    whole);
+  redraw(parent, () => replace(parent,
+    panel(`Jobs per ${unit}`, body(chart("Jobs enqueued and done", times, [{ name: "jobs enqueued", kind: "c-in", values: into }, { name: "jobs done", kind: "c-out", values: done, second: true }], say))),
+    panel(`Failed attempts per ${unit}`, body(chart("Attempts that failed or lost their lease", times, [{ name: "attempts failed or expired", kind: "c-bad", values: bad, bars: true }], say))),
+    panel("Wait and run time of attempts, 95th percentile", body(chart("Wait and run time of attempts", times, [{ name: "wait", kind: "c-one", values: p95(waits) }, { name: "run", kind: "c-two", values: p95(runs), second: true }], { say: span, sayTime, exact: exactly, sayStep }))),
+    whole));
 }
 
 const PARTS = [0.5, 0.95, 0.99];
 
-/** A row for all queues and one for each; the name of a queue leads to its charts. */
-function percentiles(view, spreads, bounds) {
+/** A row for all queues and one for each of the page; the name of a queue leads to its charts. */
+function percentiles(view, spreads, { bounds, intervals }) {
   const total = { wait: null, run: null };
-  for (const one of spreads.values()) for (const kind of ["wait", "run"]) total[kind] = added(total[kind], one[kind]);
+  for (const one of intervals) for (const kind of ["wait", "run"]) total[kind] = added(total[kind], one[kind].buckets);
   const cells = (kind, buckets) => PARTS.map((p) => cell(`${kind} p${p * 100}`, "number", buckets && buckets.some(Boolean) ? span(quantile(buckets, bounds, p)) : "–"));
-  const row = (name, { wait, run }) => h("tr", {}, cell("", "wide", name), cells("Wait", wait), cells("Run", run), cell("Runs", "number", number((run || []).reduce((a, b) => a + b, 0))));
-  const link = (name) => h("a", { href: to("/", { by: view.params.by, queue: name }), "aria-current": name === view.params.queue ? "true" : null, title: `Charts of ${name}` }, name);
+  const row = (name, { wait, run }) => h("tr", {}, cell("", "wide", name), cells("Wait", wait), cells("Run", run), cell("Attempts", "number", number((run || []).reduce((a, b) => a + b, 0))));
+  const link = (name) => h("a", { href: to("/", { ...view.params, queue: name }), "aria-current": name === view.params.queue ? "true" : null, title: `Charts of ${name}` }, name);
   const headings = ["wait", "run"].flatMap((kind) => PARTS.map((p) => [`${kind} p${p * 100}`, "number"]));
-  return table("Percentiles of wait and run time by queue", ["Queue", ...headings, ["Runs", "number"]],
-    [row("All", total), ...[...spreads].sort(([a], [b]) => (a < b ? -1 : 1)).map(([name, spread]) => row(link(name), spread))]);
+  return table("Percentiles of wait and run time by queue", ["Queue", ...headings, ["Attempts", "number"]],
+    [!view.params.queue && row("All", total), ...[...spreads].sort(([a], [b]) => (a < b ? -1 : 1)).map(([name, spread]) => row(link(name), spread))]);
 }
 
 function added(sum, buckets) {

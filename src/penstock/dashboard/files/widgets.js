@@ -1,7 +1,7 @@
 // What the screens are made of.
 
 import { h, svg, replace, keyed } from "/dashboard/dom.js";
-import { plural, span } from "/dashboard/words.js";
+import { number, plural, span } from "/dashboard/words.js";
 
 const SHAPES = {
   pending: [["circle", { cx: 8, cy: 8, r: 5.5, fill: "none", stroke: "currentColor", "stroke-width": 2 }]],
@@ -87,10 +87,10 @@ export function toast(text, bad = false) {
 }
 
 /**
- * Ask before something is done. `count` is a promise of how many it is about; the button waits for
- * it. Answers with the values of the fields, or null.
+ * Ask before something is done. `about` are pairs that say what it touches. `count` is a promise of
+ * how many it is about; the button waits for it. Answers with the values of the fields, or null.
  */
-export function ask({ title, text, count, what = ["job"], button, danger, fields = [] }) {
+export function ask({ title, text, about = [], count, what = ["job"], button, danger, fields = [] }) {
   return new Promise((resolve) => {
     const confirm = h(`button.main${danger ? ".danger" : ""}`, { value: "yes", disabled: Boolean(count) }, button);
     const counted = count && h("p.count", { role: "status" }, "Counting…");
@@ -98,7 +98,7 @@ export function ask({ title, text, count, what = ["job"], button, danger, fields
       const input = h("input", { name, ...rest });
       return rest.type === "checkbox" ? h("label.row", {}, input, label) : h("label", {}, label, input);
     });
-    const form = h("form", { method: "dialog" }, h("h2", { id: "asked" }, title), text && h("p", {}, text), counted, inputs,
+    const form = h("form", { method: "dialog" }, h("h2", { id: "asked" }, title), text && h("p", {}, text), about.length > 0 && facts(about), counted, inputs,
       h("div.actions", {}, h("button", { value: "no", type: "button", onclick: () => dialog.close("no") }, "Keep as it is"), confirm));
     const dialog = h("dialog", { "aria-labelledby": "asked" }, form);
     dialog.addEventListener("close", () => {
@@ -114,6 +114,63 @@ export function ask({ title, text, count, what = ["job"], button, danger, fields
       confirm.disabled = !n;
       if (n) replace(confirm, `${button} ${plural(n, ...what)}`);
     }, (error) => { counted.textContent = error.message; });
+  });
+}
+
+const TURN = 700; // milliseconds that a part of long work should take
+
+/**
+ * Do long work in parts, with a live count and a button that stops it. `part(limit, after)` does the
+ * next part, and answers with what it did: {matched, changed, skipped, after}, `after` null at the
+ * end. Answers with the sums, `ended` ("done", "stopped" or "failed") and, if it failed, the error;
+ * before that a dialog says what was done and what was not, unless all was.
+ */
+export function progress({ title, done, total, what = ["job"], part }) {
+  return new Promise((resolve) => {
+    const sum = { matched: 0, changed: 0, skipped: 0, ended: null };
+    const bar = h("progress", { max: Math.max(1, total), "aria-label": title });
+    const count = h("p.count", { role: "status" });
+    const more = h("p.dim");
+    const stop = h("button", { type: "button" }, "Stop");
+    const dialog = h("dialog", { "aria-labelledby": "working" }, h("form", { method: "dialog" }, h("h2", { id: "working" }, title), bar, count, more, h("div.actions", {}, stop)));
+    let stopping = false;
+    const draw = () => {
+      bar.value = sum.matched;
+      count.textContent = `${number(sum.matched)} of ${plural(total, ...what)}`;
+      more.textContent = stopping && !sum.ended ? "Stopping after this part…" : sum.skipped ? `${number(sum.changed)} changed, ${number(sum.skipped)} skipped` : "";
+    };
+    const leave = () => { dialog.close(); dialog.remove(); resolve(sum); };
+    const halt = () => { if (sum.ended) leave(); else { stopping = true; draw(); } };
+    stop.addEventListener("click", halt);
+    dialog.addEventListener("cancel", (event) => { event.preventDefault(); halt(); });
+    document.body.append(dialog);
+    draw();
+    dialog.showModal();
+    work();
+    async function work() {
+      let after = null, limit = 500;
+      try {
+        do {
+          const began = performance.now();
+          const answer = await part(limit, after);
+          after = answer.after;
+          for (const name of ["matched", "changed", "skipped"]) sum[name] += answer[name];
+          limit = Math.max(300, Math.min(20000, Math.round(limit * Math.min(4, TURN / Math.max(1, performance.now() - began)))));
+          draw();
+        } while (after !== null && !stopping);
+        sum.ended = after === null ? "done" : "stopped";
+      } catch (error) {
+        sum.ended = "failed";
+        sum.error = error;
+      }
+      if (sum.ended === "done") { leave(); return; }
+      draw();
+      const failed = sum.ended === "failed"; // its last part may have been done, wholly or not
+      replace(count, `${done} ${failed ? "at least " : ""}${plural(sum.changed, ...what)} of ${number(total)}${sum.skipped ? `, ${number(sum.skipped)} skipped` : ""}`);
+      replace(more, `${failed ? `It failed: ${sum.error.message}.` : "It was stopped."} What was done stays done, all else is as it was. The same action does the rest.`);
+      replace(stop, "Close");
+      stop.focus();
+    }
   });
 }
 

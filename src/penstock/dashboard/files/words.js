@@ -13,14 +13,24 @@ export const compact = (n) => (n < 100000 ? whole.format(n) : short.format(n));
 
 export const plural = (n, one, many = `${one}s`) => `${number(n)} ${n === 1 ? one : many}`;
 
-/** So many a second, or a minute where that is easier to imagine. */
-export function rate(perSecond) {
-  if (!perSecond) return "0/s";
-  if (perSecond >= 100) return `${number(Math.round(perSecond))}/s`;
-  if (perSecond >= 1) return `${perSecond.toFixed(1)}/s`;
-  if (perSecond >= 1 / 60) return `${(perSecond * 60).toFixed(1)}/min`;
-  return `${(perSecond * 3600).toFixed(1)}/h`;
+const PER = { s: 1, min: 60, h: 3600 };
+
+/** The unit in which all of these rates are told, so that they can be compared: s, min or h. */
+export function rateUnit(perSecond) {
+  const most = Math.max(0, ...perSecond);
+  return most >= 1 || most === 0 ? "s" : most >= 1 / 60 ? "min" : "h";
 }
+
+/** So many a second, or a minute where that is easier to imagine; in a column, in its unit. */
+export function rate(perSecond, unit = rateUnit([perSecond])) {
+  const n = (perSecond || 0) * PER[unit];
+  if (!n) return `0/${unit}`;
+  if (n < 0.01) return `<0.01/${unit}`;
+  return `${n >= 100 ? number(Math.round(n)) : n >= 0.1 ? n.toFixed(1) : n.toFixed(2)}/${unit}`;
+}
+
+/** A duration in seconds as it was measured, for where `span` is too short. */
+export const exactly = (seconds) => (seconds < 1 ? `${(seconds * 1000).toFixed(3)} ms` : `${whole.format(Math.floor(seconds))}${(seconds % 1).toFixed(3).slice(1)} s`);
 
 /** A duration in seconds, in two units at most. */
 export function span(seconds) {

@@ -64,6 +64,8 @@ def _settings(content: Content) -> Batch:
         minutes=minutes,
         ever=ever,
         counted=content.sums.digested,
+        series=content.sums.limit,
+        named=sorted(content.sums.named),
     )
 
 

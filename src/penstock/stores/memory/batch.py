@@ -54,6 +54,10 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ever: list[Sum] = []
     counted: LogId = LogId(0)
     """Sums as they were counted elsewhere, up to this entry."""
+    series: int = 0
+    """How many queues have counters of their own from now on, at most."""
+    named: list[str] = []
+    """Queues that have them."""
 
 
 NOTHING = Batch()

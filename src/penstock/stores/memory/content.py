@@ -47,7 +47,7 @@ class Content:
         self.notes = Notes()
         self.timetable = Timetable()
         self.tokens: dict[str, Token] = {}
-        self.sums = Sums()
+        self.sums = Sums(self.queues.keys())
         self.attendance = Attendance()
         self.seal: Seal | None = None
         self.claiming = Claiming()

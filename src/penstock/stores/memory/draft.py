@@ -77,7 +77,7 @@ class Draft:
             return rival, True
         run_at = new.run_at or self._now if new.delay is None else self._now + new.delay
         self._last_job = job_id = JobId(self._last_job + 1)
-        needed = {*new.after, *(before[place][0] for place in new.follows)}
+        needed = {*map(JobId, new.after), *(before[place][0] for place in new.follows)}
         ended = self._link(new, job_id, needed)
         needs = len(needed) - len(ended)
         self._write(
@@ -96,7 +96,7 @@ class Draft:
                 key=new.key,
                 dedupe=new.dedupe,
                 scope=new.scope,
-                tags=new.tags,
+                tags=tuple(new.tags),
                 retry=new.retry,
                 timeout=new.timeout,
                 lease_time=new.lease,

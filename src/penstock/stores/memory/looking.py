@@ -1,6 +1,8 @@
 """What is known of jobs, as it is in memory."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from heapq import nsmallest
 from itertools import islice, takewhile
 
@@ -8,18 +10,27 @@ from msgspec.structs import replace
 
 from penstock.core.job import (
     LONGEST_LINE,
+    Counts,
     Edge,
     Job,
     JobId,
     JobQuery,
     KeyLine,
+    Overall,
+    Queue,
+    QueueQuery,
     Record,
     fits,
+    queue_at,
 )
-from penstock.core.lifecycle import State
+from penstock.core.lifecycle import State, Waiting
 from penstock.stores.memory.content import Content
 
 _RUNNING = frozenset({State.RUNNING})
+_STAGES: tuple[tuple[State, Waiting | None], ...] = (
+    *((State.PENDING, waiting) for waiting in Waiting),
+    *((state, None) for state in State if state is not State.PENDING),
+)
 
 
 def found(content: Content, query: JobQuery) -> Iterator[Job]:
@@ -63,6 +74,45 @@ def _line(content: Content, key: str) -> KeyLine:
     jobs = content.in_line(key)
     first = min(content.lines[key].running or jobs)
     return KeyLine(key=key, first=first, length=min(len(jobs), LONGEST_LINE))
+
+
+def counted(content: Content, queues: Collection[str] | None) -> Counts:
+    """See `Store.count`."""
+    if queues is None:
+        return {place: total for place, total in content.totals.items() if total}
+    places = [(name, *stage) for name in queues for stage in _STAGES]
+    return {place: total for place in places if (total := content.totals.get(place, 0))}
+
+
+def oldest_ready(content: Content, queues: Collection[str] | None) -> dict[str, datetime]:
+    """See `Store.oldest_ready`."""
+    names = content.ages.keys() if queues is None else content.ages.keys() & {*queues}
+    return {name: content.ages[name].first()[0] for name in names}  # type: ignore[index] # none is empty
+
+
+def queues(content: Content, query: QueueQuery) -> list[Queue]:
+    """See `Store.queues`."""
+    known = content.queues
+    names = known if query.names is None else {*query.names}.intersection(known)
+    wanted = (name for name in names if query.wants(name))
+    page = sorted(wanted) if query.limit is None else nsmallest(query.limit, wanted)
+    return [queue_at(known[name], content.now) for name in page]
+
+
+def overall(content: Content, without: frozenset[str]) -> Overall:
+    """See `Store.overall`."""
+    found = [queue for name, queue in content.queues.items() if name not in without]
+    counts: Counter[tuple[State, Waiting | None]] = Counter()
+    for (name, state, waiting), n in content.totals.items():
+        if n and name not in without:
+            counts[state, waiting] += n
+    ages = [ages.first()[0] for name, ages in content.ages.items() if name not in without]  # type: ignore[index] # none is empty
+    return Overall(
+        queues=len(found),
+        paused=sum(queue_at(queue, content.now).paused for queue in found),
+        counts=dict(counts),
+        oldest_ready=min(ages, default=None),
+    )
 
 
 def edges(content: Content, ids: Sequence[JobId]) -> list[Edge]:

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from penstock.core.errors import ConfigurationError, Overtaken, QueueInUse
 from penstock.core.history import Counters, Interval
 from penstock.core.job import (
+    ALL_QUEUES,
     Change,
     Claim,
     Counts,
@@ -26,7 +27,9 @@ from penstock.core.job import (
     LogId,
     NewJob,
     Origin,
+    Overall,
     Queue,
+    QueueQuery,
     QueueSettings,
     Record,
     Retention,
@@ -189,9 +192,9 @@ class MemoryStore(Performing):
         return Counter(job.state for job in self._content.jobs.after(None) if fits(job, query))
 
     @verb
-    def count(self) -> Counts:
+    def count(self, queues: Collection[str] | None = None) -> Counts:
         self._tick()
-        return {place: total for place, total in self._content.totals.items() if total}
+        return looking.counted(self._content, queues)
 
     @verb
     def ready_tags(
@@ -205,18 +208,23 @@ class MemoryStore(Performing):
         return looking.keys(self._content, after, limit)
 
     @verb
-    def oldest_ready(self) -> dict[str, datetime]:
+    def oldest_ready(self, queues: Collection[str] | None = None) -> dict[str, datetime]:
         self._tick()
-        return {queue: ages.first()[0] for queue, ages in self._content.ages.items()}  # type: ignore[index] # none is empty
+        return looking.oldest_ready(self._content, queues)
 
     @verb
     def backlog(self, queue: str | None = None, until: JobId | None = None) -> tuple[int, JobId]:
         return looking.backlog(self._content, queue, until)
 
     @verb
-    def queues(self) -> list[Queue]:
-        now = self._tick()
-        return [queue_at(self._content.queues[name], now) for name in sorted(self._content.queues)]
+    def queues(self, query: QueueQuery = ALL_QUEUES) -> list[Queue]:
+        self._tick()
+        return looking.queues(self._content, query)
+
+    @verb
+    def overall(self, without: Collection[str] = ()) -> Overall:
+        self._tick()
+        return looking.overall(self._content, frozenset(without))
 
     @verb
     def configure(self, settings: QueueSettings) -> Queue:
@@ -374,13 +382,26 @@ class MemoryStore(Performing):
 
     @verb
     def history(
-        self, since: datetime, until: datetime | None, queue: str | None, step: timedelta
+        self,
+        since: datetime,
+        until: datetime | None,
+        queue: str | Collection[str] | None,
+        step: timedelta,
     ) -> list[Interval]:
         return self._content.sums.find(since, until, queue, step)
 
     @verb
     def counters(self) -> list[Counters]:
         return self._content.sums.counters()
+
+    @verb
+    def series(self, limit: int | None = None) -> list[str]:
+        sums = self._content.sums
+        limit = sums.limit if limit is None else limit
+        unnamed = sums.unnamed(limit)
+        if unnamed or limit != sums.limit:
+            self._commit(Batch(series=limit, named=unnamed), wake=False)
+        return sorted(sums.named.intersection(self._content.queues))
 
     @verb
     def schedules(self, names: Collection[str] | None = None) -> list[Schedule]:

@@ -18,6 +18,7 @@ from penstock.core.errors import (
     StoreUnavailable,
     TooManyQueues,
 )
+from penstock.core.redaction import redacted
 from penstock.stores.postgres.arrays import register
 from penstock.stores.sql import load_migrations, load_queries
 
@@ -26,6 +27,9 @@ MIGRATIONS = load_migrations("penstock.stores.postgres")
 SCHEMA = MIGRATIONS[-1][0]
 DAY = 86_400_000_000
 
+_PARAMETERS = re.compile(r"\?.*", re.DOTALL)
+# Such a host is the second half of a password with an unescaped character in it.
+_NO_HOST = re.compile(r"[@?#\s]")
 _IDENTIFIER = re.compile(r"[a-z_][a-z0-9_]{0,40}")
 _OWN = {"schema", "notify", "pooler"}
 _COMMENT = re.compile(r"^\s*--.*\n?", re.MULTILINE)
@@ -89,8 +93,15 @@ class Address(NamedTuple):
 
 
 def address(url: str) -> Address:
-    """What a URL says: `postgresql://user@host/database?schema=penstock&notify=on`."""
-    parts = urlsplit(url)
+    """Read a URL such as `postgresql://user@host/database?schema=penstock&notify=on`.
+
+    Raises `ConfigurationError` for one that the driver would misread. Its own errors quote what it
+    took for a host or a port, which may be half of a password.
+    """
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        raise _unreadable(url) from None
     given = parse_qsl(parts.query, keep_blank_values=True)
     own = {name: value for name, value in given if name in _OWN}
     rest = [(name, value) for name, value in given if name not in _OWN]
@@ -107,13 +118,33 @@ def address(url: str) -> Address:
     conninfo = urlunsplit(
         parts._replace(query=urlencode(rest, quote_via=quote))
     )  # not + for a space
-    place = parts.netloc.rpartition("@")[2]
+    _check_readable(conninfo, url)
     return Address(
         conninfo,
         schema,
         own.get("notify", "on") == "on" and not pooled,
         pooled,
-        f"{parts.scheme}://{place}{parts.path}, schema {schema}",
+        f"{_PARAMETERS.sub('', redacted(url))}, schema {schema}",
+    )
+
+
+def _check_readable(conninfo: str, url: str) -> None:
+    try:
+        given = psycopg.conninfo.conninfo_to_dict(conninfo)
+    except psycopg.ProgrammingError:
+        raise _unreadable(url) from None
+    hosts, ports = str(given.get("host", "")), str(given.get("port", ""))
+    if _NO_HOST.search(hosts) or not all(
+        not port or (port.isascii() and port.isdecimal()) for port in ports.split(",")
+    ):
+        raise _unreadable(url)
+
+
+def _unreadable(url: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"{redacted(url)} cannot be read as the URL of a PostgreSQL database; write special "
+        "characters of the user and the password as % and two digits: / as %2F, @ as %40, "
+        ": as %3A, % as %25, # as %23, ? as %3F, a space as %20"
     )
 
 

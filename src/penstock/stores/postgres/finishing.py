@@ -34,22 +34,22 @@ def finishes(change: Change) -> bool:
 def finish(
     tx: PostgresTransaction, calls: Sequence[tuple[Sequence[Change], str]]
 ) -> list[list[Job | None]]:
-    """End those jobs; None for each that has moved, or that others wait for."""
+    """End those jobs; None for each that has moved, or that others wait for.
+
+    Of several calls that end the same run, the first does.
+    """
     ended = [(change, actor) for changes, actor in calls for change in changes]
-    versions: dict[int, int] = {}
+    versions: list[int | None] = []
     for _, group in groupby(ended, key=_way):
-        _finish_alike(tx, list(group), versions)
+        versions += _finish_alike(tx, list(group))
     tx.written = tx.ring = True
     at = from_micros(tx.now())
-    return [
-        [_ended(change, versions, at) if change.job.id in versions else None for change in changes]
-        for changes, _ in calls
-    ]
+    given = iter(versions)
+    return [[_ended(change, next(given), at) for change in changes] for changes, _ in calls]
 
 
-def _finish_alike(
-    tx: PostgresTransaction, ended: Sequence[tuple[Change, str]], versions: dict[int, int]
-) -> None:
+def _finish_alike(tx: PostgresTransaction, ended: Sequence[tuple[Change, str]]) -> list[int | None]:
+    """End jobs that end in the same way; the new version of each, None if it has moved."""
     moves = [change.move for change, _ in ended]
     move, actor = moves[0], ended[0][1]
     found = tx.execute(
@@ -70,11 +70,12 @@ def _finish_alike(
             move.attempt,
         ),
     ).fetchall()
-    versions.update((ended[n - 1][0].job.id, number) for n, number, _ in found)
     if found and found[0][2]:
         tx.freed.update(
             (change.job.queue, change.job.task, change.job.throttle) for change, _ in ended
         )
+    versions = {n: number for n, number, _ in found}
+    return [versions.get(n) for n in range(1, len(ended) + 1)]
 
 
 def _way(ended: tuple[Change, str]) -> tuple[Any, ...]:
@@ -84,6 +85,8 @@ def _way(ended: tuple[Change, str]) -> tuple[Any, ...]:
     return move.event, move.state, move.attempt, actor
 
 
-def _ended(change: Change, versions: dict[int, int], at: datetime) -> Job:
+def _ended(change: Change, version: int | None, at: datetime) -> Job | None:
+    if version is None:
+        return None
     fields = moved_fields(change.move, kept_error(change.job, change.move), at=at, waiting=None)
-    return replace(change.job, version=versions[change.job.id], **fields)
+    return replace(change.job, version=version, **fields)

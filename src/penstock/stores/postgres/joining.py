@@ -16,8 +16,8 @@ Fetch = Callable[[str, str], Awaitable[Any]]
 """Runs a query with one text for `$1`, and returns its only row."""
 
 TAKEN = (
-    "a PostgreSQL store takes a connection of psycopg or asyncpg, or a connection or session of "
-    "SQLAlchemy, as connection"
+    "a PostgreSQL store takes a connection of psycopg 3, asyncpg or Django, or a connection or "
+    "session of SQLAlchemy, as connection"
 )
 
 

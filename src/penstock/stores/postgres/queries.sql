@@ -124,10 +124,26 @@ ON CONFLICT DO NOTHING;
 -- Gives queues a line of their own; their jobs follow by portions.
 -- name: unmerge
 UPDATE penstock.queue SET merged = 2
-WHERE merged = 1 AND name IN (SELECT json_array_elements_text($1::json));
+WHERE merged = 1 AND name IN (
+    SELECT name FROM penstock.queue
+    WHERE merged = 1 AND name IN (SELECT json_array_elements_text($1::json))
+    ORDER BY name FOR NO KEY UPDATE SKIP LOCKED
+);
 
 -- name: leaving
-SELECT name FROM penstock.queue WHERE merged = 2 LIMIT 1;
+SELECT name FROM penstock.queue AS q WHERE merged = 2
+ORDER BY
+    name IN (SELECT json_array_elements_text($1::json)) DESC,
+    EXISTS (SELECT 1 FROM penstock.job_active AS j WHERE j.queue = q.name AND j.merged) DESC
+LIMIT 1;
+
+-- Whoever adds a job to a queue keeps it: without them, nobody adds a job that is merged.
+-- name: keep_queue
+SELECT name FROM penstock.queue WHERE name = $1 FOR UPDATE SKIP LOCKED;
+
+-- A merged queue to which a transaction of somebody else has added jobs of tenants.
+-- name: with_tenants
+SELECT queue FROM penstock.job_active WHERE merged AND tenant IS NOT NULL ORDER BY queue LIMIT 1;
 
 -- name: unmerge_jobs
 WITH t AS MATERIALIZED (
@@ -695,6 +711,10 @@ WITH t AS MATERIALIZED (
     WHERE stage = 0 AND held = $1 AND held IS NOT NULL
     AND coalesce(tenant, '') = $2 AND CASE WHEN merged THEN '' ELSE queue END = $3
     AND priority = $4
+    AND (
+        $3 <> '' OR (SELECT q.merged FROM penstock.queue AS q WHERE q.name = queue) = 1
+        AND queue NOT IN (SELECT json_array_elements_text($6::json))
+    )
     ORDER BY run_at, id LIMIT nullif($5::bigint, -1)
 )
 UPDATE penstock.job_active AS j SET held = NULL FROM t WHERE j.ctid = t.tid;
@@ -1006,7 +1026,8 @@ SELECT
     CASE WHEN $3 = 0 THEN g.held END,
     g.id, g.token, g.enqueued_at, g.lease_time, g.needs, g.awaited, g.priority, g.queue, g.task,
     g.body, g.timeout, g.key, g.dedupe, g.scope, g.tags, g.retry, g.correlation, g.tenant,
-    g.parent, g.throttle, g.trace, g.merged
+    g.parent, g.throttle, g.trace,
+    coalesce((SELECT q.merged = 1 FROM penstock.queue AS q WHERE q.name = g.queue), false)
 FROM gone AS g
 
 -- name: move
@@ -1281,6 +1302,27 @@ SELECT queue, stage, sum(n)::bigint FROM (
 ) AS t
 GROUP BY queue, stage HAVING sum(n) <> 0;
 
+-- name: totals_of
+SELECT queue, stage, sum(n)::bigint FROM (
+    SELECT t.queue, t.stage, t.n FROM json_array_elements_text($1::json) AS q
+    JOIN penstock.total AS t ON t.queue = q.value COLLATE "C"
+    UNION ALL
+    SELECT queue, stage, n FROM penstock.delta
+    WHERE id > (SELECT value FROM penstock.meta WHERE name = 'folded')
+    AND queue IN (SELECT value COLLATE "C" FROM json_array_elements_text($1::json))
+) AS t
+GROUP BY queue, stage HAVING sum(n) <> 0;
+
+-- name: totals_together
+SELECT stage, sum(n)::bigint FROM (
+    SELECT queue, stage, n FROM penstock.total
+    UNION ALL
+    SELECT queue, stage, n FROM penstock.delta
+    WHERE id > (SELECT value FROM penstock.meta WHERE name = 'folded')
+) AS t
+WHERE queue NOT IN (SELECT value COLLATE "C" FROM json_array_elements_text($1::json))
+GROUP BY stage HAVING sum(n) <> 0;
+
 -- name: fold
 WITH done AS (
     UPDATE penstock.meta SET value = $2 WHERE name = 'folded' AND value = $1 RETURNING value
@@ -1356,8 +1398,20 @@ SELECT q.name, min((
     WHERE queue = q.name AND -priority = -p AND stage = 0 AND tenant IS NULL AND held IS NULL
     ORDER BY run_at LIMIT 1
 ))
-FROM penstock.queue AS q CROSS JOIN generate_series(0, 10) AS p
+FROM (SELECT value COLLATE "C" AS name FROM json_array_elements_text($1::json)) AS q
+CROSS JOIN generate_series(0, 10) AS p
 GROUP BY q.name;
+
+-- name: ready_queues
+SELECT coalesce(json_agg(queue), '[]')::text FROM (
+    SELECT queue FROM (
+        SELECT queue, n FROM penstock.total WHERE stage = 0
+        UNION ALL
+        SELECT queue, n FROM penstock.delta
+        WHERE stage = 0 AND id > (SELECT value FROM penstock.meta WHERE name = 'folded')
+    ) AS t
+    GROUP BY queue HAVING sum(n) > 0
+) AS ready;
 
 -- name: oldest_of_tenants
 WITH RECURSIVE share (queue, priority, tenant) AS (
@@ -1366,7 +1420,8 @@ WITH RECURSIVE share (queue, priority, tenant) AS (
         WHERE queue = q.name AND -priority = -p
         AND stage = 0 AND tenant IS NOT NULL AND held IS NULL
     )
-    FROM penstock.queue AS q CROSS JOIN generate_series(0, 10) AS p
+    FROM (SELECT value COLLATE "C" AS name FROM json_array_elements_text($1::json)) AS q
+    CROSS JOIN generate_series(0, 10) AS p
     UNION ALL
     SELECT s.queue, s.priority, (
         SELECT min(j.tenant) FROM penstock.job_active AS j
@@ -1400,7 +1455,17 @@ WHERE ($1::text IS NULL OR queue = $1) AND id <= $2;
 
 -- name: queues
 SELECT name, paused_until, max_pending, concurrency, rate, rate_window, promote_after
-FROM penstock.queue ORDER BY name;
+FROM penstock.queue WHERE name > $1 AND ($2 = '' OR position($2 IN name) > 0)
+ORDER BY name LIMIT $3;
+
+-- name: queues_named
+SELECT name, paused_until, max_pending, concurrency, rate, rate_window, promote_after
+FROM penstock.queue
+WHERE name IN (SELECT value COLLATE "C" FROM json_array_elements_text($1::json)) ORDER BY name;
+
+-- name: number_of_queues
+SELECT count(*), count(*) FILTER (WHERE paused_until > $2) FROM penstock.queue
+WHERE name NOT IN (SELECT value COLLATE "C" FROM json_array_elements_text($1::json));
 
 -- name: configure
 INSERT INTO penstock.queue (
@@ -1755,10 +1820,14 @@ FROM json_array_elements($1::json) AS v
 ON CONFLICT (minute, queue, event, bucket)
 DO UPDATE SET n = h.n + excluded.n, micros = h.micros + excluded.micros;
 
+-- What happens in a queue without counters of its own is added to those of all such queues.
 -- name: add_counters
 INSERT INTO penstock.counter AS c (queue, event, bucket, n, micros)
-SELECT v ->> 1, v ->> 2, (v ->> 3)::integer, sum((v ->> 4)::bigint), sum((v ->> 5)::bigint)
-FROM json_array_elements($1::json) AS v GROUP BY 1, 2, 3
+SELECT
+    coalesce(s.queue, ''), v ->> 2, (v ->> 3)::integer, sum((v ->> 4)::bigint),
+    sum((v ->> 5)::bigint)
+FROM json_array_elements($1::json) AS v
+LEFT JOIN penstock.series AS s ON s.queue = (v ->> 1) COLLATE "C" GROUP BY 1, 2, 3
 ON CONFLICT (queue, event, bucket)
 DO UPDATE SET n = c.n + excluded.n, micros = c.micros + excluded.micros;
 
@@ -1777,11 +1846,56 @@ SELECT
     minute - minute % $1::bigint AS step, queue, event, bucket, sum(n)::bigint,
     sum(micros)::bigint
 FROM penstock.history
-WHERE minute >= $2 AND minute < $3 AND ($4::text IS NULL OR queue = $4)
+WHERE minute >= $2 AND minute < $3 AND queue <> ''
+GROUP BY 1, 2, 3, 4;
+
+-- name: history_of
+SELECT
+    h.minute - h.minute % $1::bigint AS step, h.queue, h.event, h.bucket, sum(h.n)::bigint,
+    sum(h.micros)::bigint
+FROM json_array_elements_text($4::json) AS q
+JOIN penstock.history AS h
+ON h.queue = q.value COLLATE "C" AND h.minute >= $2 AND h.minute < $3
 GROUP BY 1, 2, 3, 4;
 
 -- name: counters
 SELECT 0, queue, event, bucket, n, micros FROM penstock.counter;
+
+-- name: series
+SELECT s.queue FROM penstock.series AS s
+WHERE EXISTS (SELECT 1 FROM penstock.queue WHERE name = s.queue) ORDER BY s.queue;
+
+-- How many there may be, 0 where nobody has said so. Nobody else changes it, or them, until the
+-- transaction ends.
+-- name: series_limit
+SELECT value FROM penstock.meta WHERE name = 'series' FOR UPDATE;
+
+-- name: limit_series
+UPDATE penstock.meta SET value = $1 WHERE name = 'series';
+
+-- name: any_gone_series
+SELECT 1 FROM penstock.series AS s
+WHERE NOT EXISTS (SELECT 1 FROM penstock.queue WHERE name = s.queue) LIMIT 1;
+
+-- Those with none are found behind those that have one, which are few.
+-- name: without_series
+SELECT q.name FROM penstock.queue AS q
+WHERE NOT EXISTS (SELECT 1 FROM penstock.series WHERE queue = q.name) AND q.name <> $2
+ORDER BY q.name LIMIT greatest(0, $1 - (SELECT count(*) FROM penstock.series));
+
+-- name: drop_counters
+DELETE FROM penstock.counter WHERE queue IN (
+    SELECT s.queue FROM penstock.series AS s
+    WHERE NOT EXISTS (SELECT 1 FROM penstock.queue WHERE name = s.queue)
+);
+
+-- name: drop_series
+DELETE FROM penstock.series
+WHERE NOT EXISTS (SELECT 1 FROM penstock.queue WHERE name = penstock.series.queue);
+
+-- name: add_series
+INSERT INTO penstock.series SELECT value FROM json_array_elements_text($1::json)
+ON CONFLICT DO NOTHING;
 
 -- The time, when the next job falls due or a pause ends, and whether a rate may let one start.
 -- name: next_change

@@ -49,7 +49,7 @@ class Joining:
 
     def is_prepared(self, queues: Collection[str], now: int) -> bool:
         """Whether all is there that jobs of these queues need."""
-        return self._source is not None and now // DAY < self._room and self._queues >= set(queues)
+        return self._source is not None and now // DAY < self._room and not queues
 
     def prepare(self, reading: Reading, queues: Collection[str]) -> None:
         """Make it."""

@@ -48,7 +48,7 @@ _TENANTS_AT_ONCE = 20
 _MOST_TENANTS_AT_ONCE = 500
 _ALL = -1
 # Where the held jobs of merged queues stand; no queue is called so.
-_MERGED = ""
+MERGED = ""
 
 _starts = msgspec.json.Decoder(list[Start])
 _turns = msgspec.json.Decoder(list[tuple[int, str]])
@@ -261,11 +261,12 @@ class Claiming:
             if room is not None and room <= 0:
                 continue
             for tenant, queue, priority in self._tx.execute("held_places", (held,)).fetchall():
-                if (merged and queue == _MERGED) or (
+                if (merged and queue == MERGED) or (
                     queue in queues and places.queue_is_open(queue)
                 ):
                     limit = _ALL if room is None else room
-                    self._tx.execute("release", (held, tenant, queue, priority, limit))
+                    place = (held, tenant, queue, priority, limit)
+                    self._tx.execute("release", (*place, encoded(self._wanted.besides)))
                     self._tx.written = True
                     if queue in queues:
                         queues[queue].is_released(tenant, priority)
@@ -390,22 +391,6 @@ def ready_tags(
     else:
         found = execute("ready_tags_among", (queue, limit, encoded(sorted({*among}))))
     return names.decode(found.fetchone()[0])
-
-
-def oldest_ready(execute: Execute) -> dict[str, int]:
-    """See `Store.oldest_ready`; of the jobs that are ready already."""
-    found = [*execute("oldest_ready"), *execute("oldest_of_tenants")]
-    for (held,) in execute("holders").fetchall():
-        for tenant, queue, priority in execute("held_places", (held,)).fetchall():
-            if queue != _MERGED:
-                place = (held, tenant, queue, priority)
-                found.append((queue, *execute("oldest_held", place).fetchone()))
-    found += execute("oldest_held_merged").fetchall()
-    oldest: dict[str, int] = {}
-    for queue, at in found:
-        if at is not None:
-            oldest[queue] = min(at, oldest.get(queue, at))
-    return oldest
 
 
 def next_start(execute: Execute, after: int, now: int) -> int | None:

@@ -1,6 +1,6 @@
 """Sums of the log in the file: counted by a reader, written by the writer if nobody else was."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
@@ -10,9 +10,12 @@ from penstock.core.history import (
     KEPT,
     MINUTE,
     MINUTE_IN_MICROS,
+    NAMED_QUEUES,
+    OTHER_QUEUES,
     Counters,
     Interval,
     Sum,
+    added_up,
     intervals,
     summed,
 )
@@ -69,24 +72,64 @@ def _write_one(tx: Transaction, digest: Digest) -> int:
         tx.written = True
     if not tx.execute("note_digested", (digest.start, digest.end)).fetchone():
         return 0
-    sums = encoded(digest.sums)
-    tx.execute("add_history", (sums,))
-    tx.execute("add_counters", (sums,))
+    _give_series(tx)
+    tx.execute("add_history", (encoded([*digest.sums, *added_up(digest.sums)]),))
+    tx.execute("add_counters", (encoded(digest.sums),))
     tx.written = True
     return digest.passed
+
+
+def series(reading: Reading) -> list[str]:
+    """The queues that have counters of their own."""
+    return [queue for (queue,) in reading.execute("series")]
+
+
+def lacks_series(reading: Reading, limit: int | None) -> bool:
+    """Whether a queue could have counters of its own, or has them and is gone; or a new limit."""
+    (set_to,) = reading.execute("meta", ("series",)).fetchone()
+    room = set_to or NAMED_QUEUES
+    return (
+        limit not in {None, set_to}
+        or reading.execute("any_gone_series").fetchone() is not None
+        or bool(reading.execute("without_series", (room, OTHER_QUEUES)).fetchone())
+    )
+
+
+def give_series(tx: Transaction, limits: Sequence[int | None]) -> list[None]:
+    """Give queues counters of their own, up to the limit, which is set where it is given."""
+    for limit in limits:
+        if limit is not None:
+            tx.execute("limit_series", (limit,))
+        _give_series(tx)
+    tx.written = True
+    return [None] * len(limits)
+
+
+def _give_series(tx: Transaction) -> None:
+    (set_to,) = tx.execute("series_limit").fetchone()
+    if tx.execute("any_gone_series").fetchone() is not None:
+        tx.execute("drop_counters")
+        tx.execute("drop_series")
+    if found := tx.execute("without_series", (set_to or NAMED_QUEUES, OTHER_QUEUES)).fetchall():
+        tx.execute("add_series", (encoded([name for (name,) in found]),))
 
 
 def find(
     reading: Reading,
     since: datetime,
     until: datetime | None,
-    queue: str | None,
+    queue: str | Collection[str] | None,
     step: timedelta,
 ) -> list[Interval]:
     """What has happened in this time."""
     end = _END_OF_TIME if until is None else _minute_from(until)
-    parameters = (step // MINUTE, _minute_from(since), end, queue)
-    return intervals(Sum(*row) for row in reading.execute("history", parameters))
+    time = (step // MINUTE, _minute_from(since), end)
+    if queue is None:
+        found = reading.execute("history", time)
+    else:
+        names = [queue] if isinstance(queue, str) else sorted({*queue})
+        found = reading.execute("history_of", (*time, encoded(names)))
+    return intervals(Sum(*row) for row in found)
 
 
 def counters(reading: Reading) -> list[Counters]:

@@ -57,8 +57,10 @@ class Names:
         """Whether a job stands in the index of all; tenants take turns in a line of its own."""
         merged = self._merged[queue]
         if merged and tenant is not None:
-            own_line(self._tx, [queue])
-            merged = self._merged[queue] = False
+            # Jobs of this transaction may be merged and not written yet: they follow with claims.
+            if self._tx.execute("unmerge", (encoded([queue]),)).rowcount:
+                self._tx.written = True
+                merged = self._merged[queue] = False
         return merged
 
 
@@ -66,16 +68,19 @@ def own_line(tx: Transaction, queues: Collection[str]) -> None:
     """Give those of these queues that are merged a line of their own."""
     if tx.execute("unmerge", (encoded(list(queues)),)).rowcount:
         tx.written = True
-        unmerge(tx)
+        unmerge(tx, queues)
 
 
-def unmerge(tx: Transaction) -> None:
+def unmerge(tx: Transaction, first: Collection[str] = ()) -> None:
     """Let a portion of jobs follow a queue that has got a line of its own."""
-    for (queue,) in tx.execute("leaving").fetchall():
+    for (queue,) in tx.execute("leaving", (encoded(list(first)),)).fetchall():
         moved = tx.execute("unmerge_jobs", (queue, _UNMERGED_AT_ONCE)).fetchall()
-        if len(moved) < _UNMERGED_AT_ONCE:
+        done = len(moved) < _UNMERGED_AT_ONCE and tx.execute("keep_queue", (queue,)).fetchall()
+        if done:
             tx.execute("unmerged", (queue,))
-        tx.written = True
+        tx.written = tx.written or bool(moved or done)
+        # Who found nothing may find something behind the next portion.
+        tx.ring = tx.ring or len(moved) == _UNMERGED_AT_ONCE
 
 
 def remove_unused(tx: Transaction, queues: Collection[str]) -> None:

@@ -1,18 +1,64 @@
 """Queues and limits in the database: what the verbs about them do."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from penstock.core.errors import QueueInUse, TooManyQueues
-from penstock.core.job import JobId, Queue, QueueSettings, configured
+from penstock.core.job import JobId, Overall, Queue, QueueQuery, QueueSettings, configured
 from penstock.core.limits import MOST_QUEUES, Limit
+from penstock.core.times import from_micros
 from penstock.stores.sql import names, rows, seals
+from penstock.stores.sql.claiming import MERGED, Execute
+from penstock.stores.sql.rows import STAGES, encoded
 from penstock.stores.sql.transaction import Reading, Transaction
 
+_NO_LIMIT = 2**62
 
-def find(reading: Reading) -> list[Queue]:
+
+def find(reading: Reading, query: QueueQuery) -> list[Queue]:
     """See `Store.queues`."""
     now = reading.now()
-    return [rows.queue(row, now) for row in reading.execute("queues").fetchall()]
+    limit = _NO_LIMIT if query.limit is None else query.limit
+    if query.names is None:
+        wanted = (query.after or "", query.contains or "", limit)
+        return [rows.queue(row, now) for row in reading.execute("queues", wanted)]
+    found = reading.execute("queues_named", (encoded(query.names),)).fetchall()
+    return [rows.queue(row, now) for row in found if query.wants(row[0])][:limit]
+
+
+def oldest_ready(execute: Execute, queues: Collection[str] | None) -> dict[str, int]:
+    """See `Store.oldest_ready`; of the jobs that are ready already."""
+    if queues is None:
+        (wanted,) = execute("ready_queues").fetchone()
+    else:
+        wanted = encoded(sorted(queues))
+    found = [*execute("oldest_ready", (wanted,)), *execute("oldest_of_tenants", (wanted,))]
+    for (held,) in execute("holders").fetchall():
+        for tenant, queue, priority in execute("held_places", (held,)).fetchall():
+            if queue != MERGED and (queues is None or queue in queues):
+                place = (held, tenant, queue, priority)
+                found.append((queue, *execute("oldest_held", place).fetchone()))
+    merged = execute("oldest_held_merged").fetchall()
+    found += [one for one in merged if queues is None or one[0] in queues]
+    oldest: dict[str, int] = {}
+    for queue, at in found:
+        if at is not None:
+            oldest[queue] = min(at, oldest.get(queue, at))
+    return oldest
+
+
+def overall(reading: Reading, without: frozenset[str]) -> Overall:
+    """See `Store.overall`; of the jobs that are ready already."""
+    left_out = (encoded(sorted(without)),)
+    n, paused = reading.execute("number_of_queues", (*left_out, reading.now())).fetchone()
+    found = reading.execute("totals_together", left_out).fetchall()
+    ready = oldest_ready(reading.execute, None)
+    oldest = min((at for queue, at in ready.items() if queue not in without), default=None)
+    return Overall(
+        queues=n,
+        paused=paused,
+        counts={STAGES[stage]: total for stage, total in found},
+        oldest_ready=None if oldest is None else from_micros(oldest),
+    )
 
 
 def configure(tx: Transaction, calls: Sequence[QueueSettings]) -> list[Queue | Exception]:

@@ -127,7 +127,7 @@ def new_job(  # noqa: PLR0917 - all that the file decides about it
         key=job.key,
         dedupe=job.dedupe,
         scope=job.scope,
-        tags=job.tags,
+        tags=tuple(job.tags),
         retry=job.retry,
         timeout=job.timeout,
         lease_time=job.lease,

@@ -85,7 +85,7 @@ def _outlook(tx: Transaction, wanted: Claim, now: int) -> Outlook:
         found = tx.execute("outlook_named", (now, encoded(wanted.queues)))
     limited, any_merged, any_throttled, any_leaving, queues = found.fetchone()
     if any_leaving:
-        names.unmerge(tx)
+        names.unmerge(tx, wanted.queues or ())
     return Outlook(limited, any_merged, any_throttled, _lines.decode(queues))
 
 

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, TypeVar, cast
 from penstock.core.errors import LeaseLost
 from penstock.core.history import Counters, Interval
 from penstock.core.job import (
+    ALL_QUEUES,
     LONGEST_LINE,
     Change,
     Claim,
@@ -22,7 +23,9 @@ from penstock.core.job import (
     LogId,
     NewJob,
     Origin,
+    Overall,
     Queue,
+    QueueQuery,
     QueueSettings,
     Record,
     Retention,
@@ -58,11 +61,11 @@ from penstock.stores.sql import (
 from penstock.stores.sql.adding import Addition
 from penstock.stores.sql.claiming import (
     held_by,
-    oldest_ready,
     ready_tags,
     room_is_wanted,
 )
 from penstock.stores.sql.moving import Moving
+from penstock.stores.sql.queues import oldest_ready
 from penstock.stores.sql.rows import STAGES, encoded
 from penstock.stores.sql.transaction import Freed, Reading, Transaction
 from penstock.stores.sql.writer import Verb
@@ -240,10 +243,18 @@ class SqlStore(ABC):
         """See `Store.tally`."""
         return await self._read(lambda reading: looking.tally(reading, query))
 
-    async def count(self) -> Counts:
+    async def count(self, queues: Collection[str] | None = None) -> Counts:
         """See `Store.count`."""
-        found = await self._read(lambda reading: reading.execute("totals").fetchall())
-        return {(queue, *STAGES[stage]): n for queue, stage, n in found}
+
+        def read(reading: Reading) -> Counts:
+            found = (
+                reading.execute("totals")
+                if queues is None
+                else reading.execute("totals_of", (encoded(sorted(queues)),))
+            )
+            return {(queue, *STAGES[stage]): n for queue, stage, n in found}
+
+        return await self._read(read)
 
     async def ready_tags(
         self, queue: str, limit: int = 1000, *, among: Sequence[str] | None = None
@@ -259,15 +270,15 @@ class SqlStore(ABC):
         found = await self._read(lambda reading: reading.execute("keys", wanted).fetchall())
         return [KeyLine(key=key, first=first, length=n) for key, first, n in found]
 
-    async def oldest_ready(self) -> dict[str, datetime]:
+    async def oldest_ready(self, queues: Collection[str] | None = None) -> dict[str, datetime]:
         """See `Store.oldest_ready`."""
 
-        def read(reading: Reading, _now: int) -> dict[str, int]:
+        def read(reading: Reading, _now: int) -> dict[str, datetime]:
             with reading.moment():
-                return oldest_ready(reading.execute)
+                found = oldest_ready(reading.execute, queues)
+            return {queue: from_micros(at) for queue, at in found.items()}
 
-        found = await self._read_let_in(read)
-        return {queue: from_micros(at) for queue, at in found.items()}
+        return await self._read_let_in(read)
 
     async def backlog(
         self, queue: str | None = None, until: JobId | None = None
@@ -275,9 +286,18 @@ class SqlStore(ABC):
         """See `Store.backlog`."""
         return await self._read(lambda reading: queues.backlog(reading, queue, until))
 
-    async def queues(self) -> list[Queue]:
+    async def queues(self, query: QueueQuery = ALL_QUEUES) -> list[Queue]:
         """See `Store.queues`."""
-        return await self._read(queues.find)
+        return await self._read(lambda reading: queues.find(reading, query))
+
+    async def overall(self, without: Collection[str] = ()) -> Overall:
+        """See `Store.overall`."""
+
+        def read(reading: Reading, _now: int) -> Overall:
+            with reading.moment():
+                return queues.overall(reading, frozenset(without))
+
+        return await self._read_let_in(read)
 
     async def limits(self) -> list[Limit]:
         """See `Store.limits`."""
@@ -337,7 +357,11 @@ class SqlStore(ABC):
         return await self._read(lambda reading: noting.lines(reading, job_id, after, limit))
 
     async def history(
-        self, since: datetime, until: datetime | None, queue: str | None, step: timedelta
+        self,
+        since: datetime,
+        until: datetime | None,
+        queue: str | Collection[str] | None,
+        step: timedelta,
     ) -> list[Interval]:
         """See `Store.history`."""
         return await self._read(lambda reading: history.find(reading, since, until, queue, step))
@@ -345,6 +369,12 @@ class SqlStore(ABC):
     async def counters(self) -> list[Counters]:
         """See `Store.counters`."""
         return await self._read(history.counters)
+
+    async def series(self, limit: int | None = None) -> list[str]:
+        """See `Store.series`."""
+        if await self._read(lambda reading: history.lacks_series(reading, limit)):
+            await self._write(history.give_series, limit)
+        return await self._read(history.series)
 
     async def schedules(self, names: Collection[str] | None = None) -> list[Schedule]:
         """See `Store.schedules`."""

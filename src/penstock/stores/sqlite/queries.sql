@@ -36,7 +36,14 @@ UPDATE penstock_queue SET merged = 2
 WHERE merged = 1 AND name IN (SELECT value FROM json_each(?));
 
 -- name: leaving
-SELECT name FROM penstock_queue WHERE merged = 2 LIMIT 1;
+SELECT name FROM penstock_queue AS q WHERE merged = 2
+ORDER BY
+    name IN (SELECT value FROM json_each(?1)) DESC,
+    EXISTS (SELECT 1 FROM penstock_job AS j WHERE j.queue = q.name AND j.merged AND j.stage < 4) DESC
+LIMIT 1;
+
+-- name: keep_queue
+SELECT ?1;
 
 -- name: unmerge_jobs
 UPDATE penstock_job SET merged = 0
@@ -359,6 +366,10 @@ WHERE id IN (
     WHERE stage = 0 AND held = ?1 AND held IS NOT NULL
     AND ifnull(tenant, '') = ?2 AND CASE WHEN merged THEN '' ELSE queue END = ?3
     AND priority = ?4
+    AND (
+        ?3 <> '' OR (SELECT q.merged FROM penstock_queue AS q WHERE q.name = queue) = 1
+        AND queue NOT IN (SELECT value FROM json_each(?6))
+    )
     ORDER BY run_at, id LIMIT ?5
 );
 
@@ -576,7 +587,9 @@ UPDATE penstock_job SET
     started_at = CASE WHEN ?3 < 3 THEN NULL ELSE started_at END,
     worker = CASE WHEN ?3 < 3 THEN NULL ELSE worker END,
     expires_at = NULL,
-    cancel_requested = 0
+    cancel_requested = 0,
+    -- Its queue may have got a line of its own since the job was finished, or have been merged.
+    merged = ifnull((SELECT q.merged = 1 FROM penstock_queue AS q WHERE q.name = penstock_job.queue), 0)
 FROM json_each(?2) AS p WHERE penstock_job.id = p.value;
 
 -- name: note
@@ -736,6 +749,15 @@ SELECT json_group_array(id) FROM (
 -- name: totals
 SELECT queue, stage, n FROM penstock_total WHERE n <> 0;
 
+-- name: totals_of
+SELECT t.queue, t.stage, t.n FROM json_each(?1) AS q
+CROSS JOIN penstock_total AS t ON t.queue = q.value
+WHERE t.n <> 0;
+
+-- name: totals_together
+SELECT stage, sum(n) FROM penstock_total
+WHERE n <> 0 AND queue NOT IN (SELECT value FROM json_each(?1)) GROUP BY stage;
+
 -- From one tag to the next, without a look at the jobs that have it.
 -- name: ready_tags
 WITH RECURSIVE ready (tag) AS (
@@ -793,23 +815,46 @@ FROM held AS h WHERE h.key IS NOT NULL;
 -- Each priority of a queue has its oldest job at the beginning of its part of the index, and so
 -- has each tenant; what limits hold is asked for place by place.
 -- name: oldest_ready
-SELECT q.name, min((
+WITH RECURSIVE place (queue, priority) AS (
+    SELECT q.value, (
+        SELECT priority FROM penstock_job
+        WHERE queue = q.value AND stage = 0 AND tenant IS NULL AND held IS NULL
+        ORDER BY priority DESC LIMIT 1
+    )
+    FROM json_each(?1) AS q
+    UNION ALL
+    SELECT p.queue, (
+        SELECT priority FROM penstock_job
+        WHERE queue = p.queue AND priority < p.priority
+        AND stage = 0 AND tenant IS NULL AND held IS NULL
+        ORDER BY priority DESC LIMIT 1
+    )
+    FROM place AS p WHERE p.priority IS NOT NULL
+)
+SELECT p.queue, min((
     SELECT run_at FROM penstock_job
-    WHERE queue = q.name AND priority = p.value AND stage = 0 AND tenant IS NULL AND held IS NULL
+    WHERE queue = p.queue AND priority = p.priority
+    AND stage = 0 AND tenant IS NULL AND held IS NULL
     ORDER BY run_at LIMIT 1
 ))
-FROM penstock_queue AS q CROSS JOIN json_each('[0,1,2,3,4,5,6,7,8,9,10]') AS p
-GROUP BY q.name;
+FROM place AS p WHERE p.priority IS NOT NULL GROUP BY p.queue;
+
+-- name: ready_queues
+SELECT json_group_array(queue) FROM penstock_total WHERE stage = 0 AND n > 0;
 
 -- name: oldest_of_tenants
 WITH RECURSIVE share (queue, priority, tenant) AS (
-    SELECT q.name, p.value, (
+    SELECT q.value, p.value, (
         SELECT tenant FROM penstock_job
-        WHERE queue = q.name AND priority = p.value
+        WHERE queue = q.value AND priority = p.value
         AND stage = 0 AND tenant IS NOT NULL AND held IS NULL
         ORDER BY tenant LIMIT 1
     )
-    FROM penstock_queue AS q CROSS JOIN json_each('[0,1,2,3,4,5,6,7,8,9,10]') AS p
+    FROM json_each(?1) AS q CROSS JOIN json_each('[0,1,2,3,4,5,6,7,8,9,10]') AS p
+    WHERE EXISTS (
+        SELECT 1 FROM penstock_job
+        WHERE queue = q.value AND stage = 0 AND tenant IS NOT NULL AND held IS NULL
+    )
     UNION ALL
     SELECT s.queue, s.priority, (
         SELECT tenant FROM penstock_job
@@ -866,7 +911,15 @@ SELECT count(*), max(id) FROM (
 
 -- name: queues
 SELECT name, paused_until, max_pending, concurrency, rate, rate_window, promote_after
-FROM penstock_queue ORDER BY name;
+FROM penstock_queue WHERE name > ?1 AND (?2 = '' OR instr(name, ?2)) ORDER BY name LIMIT ?3;
+
+-- name: queues_named
+SELECT name, paused_until, max_pending, concurrency, rate, rate_window, promote_after
+FROM penstock_queue WHERE name IN (SELECT value FROM json_each(?)) ORDER BY name;
+
+-- name: number_of_queues
+SELECT count(*), count(*) FILTER (WHERE paused_until > ?2) FROM penstock_queue
+WHERE name NOT IN (SELECT value FROM json_each(?1));
 
 -- name: configure
 INSERT INTO penstock_queue (
@@ -1095,10 +1148,12 @@ SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->
 FROM json_each(?) WHERE true
 ON CONFLICT DO UPDATE SET n = n + excluded.n, micros = micros + excluded.micros;
 
+-- What happens in a queue without counters of its own is added to those of all such queues.
 -- name: add_counters
 INSERT INTO penstock_counter (queue, event, bucket, n, micros)
-SELECT value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5
-FROM json_each(?) WHERE true
+SELECT ifnull(s.queue, ''), value ->> 2, value ->> 3, sum(value ->> 4), sum(value ->> 5)
+FROM json_each(?) LEFT JOIN penstock_series AS s ON s.queue = value ->> 1 WHERE true
+GROUP BY 1, 2, 3
 ON CONFLICT DO UPDATE SET n = n + excluded.n, micros = micros + excluded.micros;
 
 -- name: note_digested
@@ -1113,11 +1168,52 @@ DELETE FROM penstock_history WHERE (minute, queue, event, bucket) IN (
 -- name: history
 SELECT minute - minute % ?1 AS step, queue, event, bucket, sum(n), sum(micros)
 FROM penstock_history
-WHERE minute >= ?2 AND minute < ?3 AND (?4 IS NULL OR queue = ?4)
+WHERE minute >= ?2 AND minute < ?3 AND queue <> ''
+GROUP BY 1, 2, 3, 4;
+
+-- name: history_of
+SELECT h.minute - h.minute % ?1 AS step, h.queue, h.event, h.bucket, sum(h.n), sum(h.micros)
+FROM json_each(?4) AS q CROSS JOIN penstock_history AS h
+ON h.queue = q.value AND h.minute >= ?2 AND h.minute < ?3
 GROUP BY 1, 2, 3, 4;
 
 -- name: counters
 SELECT 0, queue, event, bucket, n, micros FROM penstock_counter;
+
+-- name: series
+SELECT s.queue FROM penstock_series AS s
+WHERE EXISTS (SELECT 1 FROM penstock_queue WHERE name = s.queue) ORDER BY s.queue;
+
+-- How many there may be, 0 where nobody has said so. Nobody else changes it, or them, until the
+-- transaction ends.
+-- name: series_limit
+SELECT value FROM penstock_meta WHERE name = 'series';
+
+-- name: limit_series
+UPDATE penstock_meta SET value = ? WHERE name = 'series';
+
+-- name: any_gone_series
+SELECT 1 FROM penstock_series AS s
+WHERE NOT EXISTS (SELECT 1 FROM penstock_queue WHERE name = s.queue) LIMIT 1;
+
+-- Those with none are found behind those that have one, which are few.
+-- name: without_series
+SELECT q.name FROM penstock_queue AS q
+WHERE NOT EXISTS (SELECT 1 FROM penstock_series WHERE queue = q.name) AND q.name <> ?2
+ORDER BY q.name LIMIT max(0, ?1 - (SELECT count(*) FROM penstock_series));
+
+-- name: drop_counters
+DELETE FROM penstock_counter WHERE queue IN (
+    SELECT s.queue FROM penstock_series AS s
+    WHERE NOT EXISTS (SELECT 1 FROM penstock_queue WHERE name = s.queue)
+);
+
+-- name: drop_series
+DELETE FROM penstock_series
+WHERE NOT EXISTS (SELECT 1 FROM penstock_queue WHERE name = penstock_series.queue);
+
+-- name: add_series
+INSERT INTO penstock_series SELECT value FROM json_each(?);
 
 -- name: next_due
 SELECT min(at) FROM (

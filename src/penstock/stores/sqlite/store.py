@@ -192,8 +192,7 @@ class SqliteStore(SqlStore):
         if isinstance(connection, Joined):
             yield connection.tx
             return
-        if not isinstance(connection, sqlite3.Connection):
-            raise ConfigurationError("a SQLite store takes a sqlite3.Connection as connection")
+        connection = _of_driver(connection)
         with translated(self._path):
             # Rows come as we need them, whatever the caller's connection makes of them.
             cursor = connection.cursor()
@@ -218,6 +217,23 @@ class SqliteStore(SqlStore):
                     "the connection is in autocommit mode: begin a transaction first"
                 )
             cursor.execute("BEGIN IMMEDIATE")
+
+
+def _of_driver(connection: Any) -> sqlite3.Connection:
+    """The connection of the driver: as given, or inside a connection or session of SQLAlchemy."""
+    given = connection
+    module = type(given).__module__.split(".")
+    if module[0] == "sqlalchemy" and "asyncio" not in module:
+        if hasattr(given, "get_bind"):  # a session
+            given = given.connection()
+        given = getattr(getattr(given, "connection", None), "dbapi_connection", None)
+    if not isinstance(given, sqlite3.Connection):
+        raise ConfigurationError(
+            "a SQLite store takes a sqlite3.Connection, a connection of Django, or a synchronous "
+            "connection or session of SQLAlchemy, as connection, "
+            f"not a {type(connection).__name__}"
+        )
+    return given
 
 
 def _has_newcomers(reading: Reading) -> bool:

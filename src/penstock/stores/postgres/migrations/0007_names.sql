@@ -47,6 +47,7 @@ CREATE INDEX job_held ON penstock.job_active (
 )
 WHERE stage = 0 AND held IS NOT NULL;
 CREATE INDEX job_member ON penstock.job_active (queue) WHERE merged;
+CREATE INDEX job_stranger ON penstock.job_active (queue) WHERE merged AND tenant IS NOT NULL;
 CREATE INDEX ready_tag_merged ON penstock.ready_tag (tag, (-priority), run_at, job_id) WHERE merged;
 
 CREATE INDEX queue_own ON penstock.queue (name) WHERE merged <> 1;
@@ -105,11 +106,7 @@ BEGIN
         FROM penstock.meta WHERE name = 'own_lines'
         ON CONFLICT DO NOTHING;
     END LOOP;
-    IF line = 1 AND has_tenant THEN
-        UPDATE penstock.queue SET merged = 2 WHERE name = wanted AND merged = 1;
-        RETURN false;
-    END IF;
-    RETURN line = 1;
+    RETURN line = 1;  -- also with a tenant: the next claim gives the queue a line of its own
 END $$;
 
 CREATE OR REPLACE FUNCTION penstock.follow_tags() RETURNS trigger LANGUAGE plpgsql AS $$

@@ -1,0 +1,172 @@
+"""Small files that unpack to much are refused before they take the memory of the server."""
+
+import io
+import resource
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+from openpyxl import Workbook
+
+from penstock.apps.entries import delimited, sheets, unpacking
+from penstock.apps.entries.entrytypes import BUILT_IN, EntryTypes
+from penstock.apps.entries.formats import BadRecord, UnreadableFile, read
+
+TYPES = EntryTypes(BUILT_IN)
+MEGABYTE = 1_000_000
+ALLOWED = 300 * MEGABYTE
+"""What an import may take, the interpreter and its libraries included."""
+
+PROGRAM = """
+import resource, sys
+from pathlib import Path
+from penstock.apps.entries.entrytypes import BUILT_IN, EntryTypes
+from penstock.apps.entries.formats import UnreadableFile, read
+
+try:
+    with Path(sys.argv[1]).open("rb") as file:
+        found = read(file, sys.argv[2], EntryTypes(BUILT_IN), entity_type="experience")
+        print(sum(1 for _ in found))
+except UnreadableFile as error:
+    print("refused:", str(error)[:200])
+# Not what `getrusage` says: there, a process begins with the peak of the one that started it.
+status = Path("/proc/self/status")
+if status.exists():
+    print(int(status.read_text().partition("VmHWM:")[2].split()[0]) * 1024)
+else:
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+def book(**parts: Iterable[bytes]) -> bytes:
+    """A workbook of one cell, with other content in some of its parts, packed tightly."""
+    made = Workbook()
+    assert made.active is not None
+    made.active.append(["title"])
+    made.active.append(["hello"])
+    plain = io.BytesIO()
+    made.save(plain)
+    with zipfile.ZipFile(plain) as source:
+        content: dict[str, Iterable[bytes]] = {
+            name: [source.read(name)] for name in source.namelist()
+        }
+    (types,) = content["[Content_Types].xml"]
+    if "strings" in parts and b"sharedStrings" not in types:
+        content["[Content_Types].xml"] = [types.replace(b"</Types>", DECLARED + b"</Types>")]
+    named = {"strings": "xl/sharedStrings.xml", "sheet": "xl/worksheets/sheet1.xml"}
+    content |= {named[key]: part for key, part in parts.items()}
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as target:
+        for name, pieces in content.items():
+            with target.open(name, "w") as part:
+                for piece in pieces:
+                    part.write(piece)
+    return packed.getvalue()
+
+
+DECLARED = (
+    b'<Override PartName="/xl/sharedStrings.xml" ContentType="application/vnd.openxmlformats-'
+    b'officedocument.spreadsheetml.sharedStrings+xml"/>'
+)
+HEAD = b'<?xml version="1.0"?>'
+STRINGS = b'<sst xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main">'
+SHEET = (
+    b'<worksheet xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main"><sheetData>'
+    b'<row r="1"><c r="A1" t="inlineStr"><is><t>title</t></is></c></row>'
+)
+END = b"</sheetData></worksheet>"
+CELL = b'<c t="inlineStr"><is><t>x</t></is></c>'
+
+
+def bombs() -> dict[str, bytes]:
+    many = b"<si><t>x</t></si>" * 60_000
+    return {
+        "many texts": book(strings=[HEAD + STRINGS, *[many] * 150, b"</sst>"]),
+        "one text": book(
+            strings=[HEAD + STRINGS + b"<si><t>", *[b"x" * MEGABYTE] * 150, b"</t></si></sst>"]
+        ),
+        "one row": book(
+            sheet=[HEAD + SHEET + b'<row r="2">', *[CELL * 25_000] * 150, b"</row>" + END]
+        ),
+        "one cell": book(
+            sheet=[
+                HEAD + SHEET + b'<row r="2"><c t="inlineStr"><is><t>',
+                *[b"x" * MEGABYTE] * 150,
+                b"</t></is></c></row>" + END,
+            ]
+        ),
+        "no row": book(sheet=[HEAD + SHEET[: -len(b"</row>")], *[b" " * MEGABYTE] * 150, END]),
+        "a far row": book(sheet=[HEAD + SHEET + b'<row r="2000000000">' + CELL + b"</row>" + END]),
+        "entities": book(
+            strings=[
+                HEAD,
+                b'<!DOCTYPE sst [<!ENTITY a "xxxxxxxxxx">',
+                *(
+                    b'<!ENTITY %c "%s">' % (ord("b") + n, b"&%c;" % (ord("a") + n) * 10)
+                    for n in range(8)
+                ),
+                b"]>" + STRINGS + b"<si><t>&i;</t></si></sst>",
+            ]
+        ),
+    }
+
+
+@pytest.fixture(scope="module")
+def packed() -> dict[str, bytes]:
+    return bombs()
+
+
+@pytest.mark.parametrize(
+    "name", ["many texts", "one text", "one row", "one cell", "no row", "a far row", "entities"]
+)
+def test_small_workbook_that_unpacks_to_much_is_refused_within_bounds(
+    name: str, packed: dict[str, bytes], tmp_path: Path
+) -> None:
+    content = packed[name]
+    assert len(content) < 3 * MEGABYTE
+    file = tmp_path / "bomb.xlsx"
+    file.write_bytes(content)
+    answer, used = run(file, "xlsx")
+    assert answer.startswith("refused:"), answer
+    assert used < ALLOWED
+
+
+def run(file: Path, kind: str) -> tuple[str, int]:
+    """Read a file in a process of its own; what it said, and how much memory it took."""
+    ended = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(file), kind],
+        capture_output=True,
+        text=True,
+        check=True,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (2**31, 2**31)),
+    )
+    answer, used = ended.stdout.splitlines()
+    return answer, int(used)
+
+
+def test_record_of_a_table_is_bounded_over_all_its_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delimited, "LONGEST_LINE", 1_000)
+    content = b"title\n" + b'"\n",' * 1_000 + b"\nhello\n"
+    found = list(read(io.BytesIO(content), "csv", TYPES, entity_type="experience"))
+    assert isinstance(found[0], BadRecord)
+    assert found[0].error == "has more than 1,000 bytes"
+
+
+def test_size_that_a_part_claims_is_no_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unpacking, "PARTS_LIMIT", 100)
+    with pytest.raises(UnreadableFile, match="unpacks to more than 100 bytes"):
+        list(read(io.BytesIO(book()), "xlsx", TYPES))
+
+
+def test_rows_are_bounded_each_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many there are."""
+    rows = [CELL.join([b"<row>", b"</row>"]) for _ in range(5_000)]
+    content = book(sheet=[HEAD + SHEET, *rows, END])
+    monkeypatch.setattr(unpacking, "ROW_LIMIT", 100_000)
+    assert len(list(read(io.BytesIO(content), "xlsx", TYPES, entity_type="experience"))) == 5_000
+    monkeypatch.setattr(sheets, "ROWS_LIMIT", 4_000)
+    with pytest.raises(UnreadableFile, match="more than 4,000 rows"):
+        list(read(io.BytesIO(content), "xlsx", TYPES, entity_type="experience"))

@@ -1,0 +1,136 @@
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from penstock.core.token import Access
+from penstock.http.openapi import describe
+from penstock.http.routes import Answer, Route, route, routes_of
+from tests.applications import all_routes
+
+ROUTES = all_routes()
+ANY_QUERY = {"GET /", "GET /dashboard/{name}", "GET /health", "GET /health/ready", "GET /metrics"}
+"""Pages, probes and scrapers: what others add to their addresses does no harm there."""
+BODY_OPTIONAL = sorted(
+    name for name, one in ROUTES.items() if one.body_type is not None and not one.needs_body
+)
+TYPES = [None, b"application/json", b"application/x-www-form-urlencoded", b"text/plain"]
+
+
+class Served(msgspec.Struct):
+    """The answer to one request, and what the handler was given, if it was called."""
+
+    status: int
+    body: Any
+    given: dict[str, Any] | None
+
+
+async def serve(
+    one: Route, *, query: bytes = b"", body: bytes = b"", content_type: bytes | None = None
+) -> Served:
+    """Serve one request with a handler that notes what it is given."""
+    given: dict[str, Any] | None = None
+    sent: list[Any] = []
+
+    async def handler(**arguments: Any) -> Answer:
+        nonlocal given
+        given = arguments
+        return Answer(200, {})
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": body}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    made = Route(one.declared, one.handler)
+    made.handler = handler
+    scope = {
+        "type": "http",
+        "method": one.declared.method,
+        "query_string": query,
+        "path_params": dict.fromkeys(one.path_types, "1"),
+        "headers": [] if content_type is None else [(b"content-type", content_type)],
+    }
+    status = await made.serve(scope, receive, send)
+    return Served(status, json.loads(sent[1]["body"]), given)
+
+
+@pytest.mark.parametrize("name", sorted(ROUTES))
+async def test_unknown_query_parameter_is_refused_by_name(name: str) -> None:
+    served = await serve(ROUTES[name], query=b"nonsense=1")
+    if name in ANY_QUERY:
+        assert served.given is not None
+    else:
+        assert (served.status, served.body["field"]) == (422, "nonsense")
+        assert served.given is None
+
+
+@pytest.mark.parametrize("name", ["GET /api/v1/notebooks", "POST /events"])
+async def test_query_has_a_length_also_where_no_parameter_is_taken(name: str) -> None:
+    assert (await serve(ROUTES[name], query=b"a=" + b"1" * 8_000)).status == 414
+
+
+async def test_parameters_of_known_clients_stay_accepted() -> None:
+    served = await serve(
+        ROUTES["POST /index"],
+        query=b"force=false&allow_external=true",
+        body=b'{"folder_path": "/x"}',
+    )
+    assert served.status == 200
+
+
+def test_query_type_that_ignores_unknown_parameters_cannot_be_declared() -> None:
+    class Loose(msgspec.Struct):
+        limit: int = 1
+
+    class Routes:
+        @route("GET", "/loose", Access.READ, "For tests", answers={200: None})
+        async def loose(self, query: Loose) -> None:
+            """Never called."""
+
+    with pytest.raises(TypeError, match="Loose must forbid unknown fields"):
+        list(routes_of(Routes()))
+
+
+# Bodies
+
+
+@pytest.mark.parametrize("content_type", TYPES)
+@pytest.mark.parametrize("name", BODY_OPTIONAL)
+async def test_body_whose_fields_are_all_optional_may_be_left_out(
+    name: str, content_type: bytes | None
+) -> None:
+    served = await serve(ROUTES[name], content_type=content_type)
+    assert served.status == 200
+    assert served.given is not None
+    assert served.given["body"] == msgspec.convert({}, ROUTES[name].body_type)
+
+
+def test_commit_needs_no_body() -> None:
+    assert "POST /api/v1/events/commit" in BODY_OPTIONAL
+
+
+@pytest.mark.parametrize("name", BODY_OPTIONAL)
+async def test_body_that_is_there_has_to_be_json(name: str) -> None:
+    assert (await serve(ROUTES[name], body=b"{}", content_type=b"text/plain")).status == 415
+    assert (await serve(ROUTES[name], body=b"{")).status == 400
+
+
+@pytest.mark.parametrize("name", ["POST /events", "POST /api/v1/jobs"])
+async def test_empty_body_is_said_to_be_empty_where_one_is_needed(name: str) -> None:
+    served = await serve(ROUTES[name])
+    assert (served.status, served.given) == (400, None)
+    assert "the body is empty" in served.body["detail"]
+
+
+def test_document_says_which_bodies_are_needed() -> None:
+    document = describe(ROUTES.values(), title="", version="", summary="")
+    described = {
+        f"{method.upper()} {path}": operation["requestBody"]["required"]
+        for path, item in document["paths"].items()
+        for method, operation in item.items()
+        if "requestBody" in operation
+    }
+    assert {name for name, needed in described.items() if not needed} == set(BODY_OPTIONAL)
