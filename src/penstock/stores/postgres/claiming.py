@@ -72,8 +72,8 @@ class Claims:
 
     def _claim_alone(self, tx: PostgresTransaction, wanted: Claim) -> list[Job]:
         """Claim where limits, tenants or ages have a say: by the code that all stores share."""
-        if found := tx.execute("with_tenants").fetchall():
-            names.own_line(tx, [queue for (queue,) in found])
+        if with_tenants := tx.execute("with_tenants").fetchall():
+            names.own_line(tx, [queue for (queue,) in with_tenants])
         names.unmerge(tx, wanted.queues or ())
         if wanted.queues is None:
             found = tx.execute("queues_with_ready", (tx.now(),))

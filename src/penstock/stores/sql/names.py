@@ -56,11 +56,12 @@ class Names:
     def is_merged(self, queue: str, tenant: str | None) -> bool:
         """Whether a job stands in the index of all; tenants take turns in a line of its own."""
         merged = self._merged[queue]
-        if merged and tenant is not None:
-            # Jobs of this transaction may be merged and not written yet: they follow with claims.
-            if self._tx.execute("unmerge", (encoded([queue]),)).rowcount:
-                self._tx.written = True
-                merged = self._merged[queue] = False
+        if not merged or tenant is None:
+            return merged
+        # Jobs of this transaction may be merged and not written yet: they follow with claims.
+        if self._tx.execute("unmerge", (encoded([queue]),)).rowcount:
+            self._tx.written = True
+            merged = self._merged[queue] = False
         return merged
 
 
