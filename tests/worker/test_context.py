@@ -521,7 +521,7 @@ async def test_checkpoint_is_what_it_was_when_it_was_made(app: Penstock) -> None
         (object(), "plain JSON"),
         ({"at": datetime(2030, 1, 1, tzinfo=UTC)}, "would come back as '2030-01-01T00:00:00Z'"),
         ({1: "x"}, "would come back"),
-        (float("nan"), "would come back as None"),
+        (float("nan"), "nan, which JSON does not have"),
         ("x" * 1_000_000, "1000002 bytes.*limit is 1000000"),
     ],
 )

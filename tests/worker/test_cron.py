@@ -277,7 +277,7 @@ def test_periodic_task_needs_no_arguments(app: Penstock) -> None:
 def test_what_is_scheduled_is_a_job(app: Penstock) -> None:
     with pytest.raises(ConfigurationError, match="give a task"):
         run_sync(app.schedule("s", "t", every=HOUR))  # type: ignore[arg-type] # is what is refused
-    with pytest.raises(InvalidJob, match="payload"):
+    with pytest.raises(InvalidJob, match="args is not JSON"):
         run_sync(app.schedule("s", NewJob(task="t", payload="["), every=HOUR))
     with pytest.raises(InvalidJob, match="name of a schedule"):
         run_sync(app.schedule("", NewJob(task="t", payload="{}"), every=HOUR))
