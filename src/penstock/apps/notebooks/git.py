@@ -12,7 +12,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 from penstock.apps.notebooks.errors import Passing, Permanent
 from penstock.apps.notebooks.guards import environment
@@ -67,7 +67,7 @@ class Git:
     def __call__(
         self,
         *words: str,
-        stdin: bytes = b"",
+        stdin: bytes | BinaryIO = b"",
         index: Path | None = None,
         env: Mapping[str, str] | None = None,
         timeout: float = TIMEOUT,
@@ -81,15 +81,16 @@ class Git:
     def ask(
         self,
         *words: str,
-        stdin: bytes = b"",
+        stdin: bytes | BinaryIO = b"",
         index: Path | None = None,
         env: Mapping[str, str] | None = None,
         timeout: float = TIMEOUT,
     ) -> Answer:
         """What git answers and how it ended, for commands whose exit code is an answer."""
-        with self._started(words, index, env) as process:
+        text, file = (stdin, None) if isinstance(stdin, bytes) else (None, stdin)
+        with self._started(words, index, env, stdin=file) as process:
             try:
-                out, told = process.communicate(stdin, timeout)
+                out, told = process.communicate(text, timeout)
             except BaseException as error:
                 _end(process)
                 if isinstance(error, subprocess.TimeoutExpired):
@@ -121,13 +122,14 @@ class Git:
         index: Path | None,
         env: Mapping[str, str] | None,
         *,
+        stdin: BinaryIO | None = None,
         errors: int = subprocess.PIPE,
     ) -> "subprocess.Popen[bytes]":
         command = ["git", "-C", str(self._folder), *words]
         try:
             process = subprocess.Popen(  # noqa: S603 - words of ours; paths stand behind `--`
                 command,
-                stdin=subprocess.PIPE,
+                stdin=stdin or subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 env=self._environment(index, env or {}),
