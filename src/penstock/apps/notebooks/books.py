@@ -75,10 +75,10 @@ class Book:
     def repository(self) -> Repository:
         """Its repository as it is configured now; in a thread. Raises `NotebookError`."""
         known = self._repository
-        if known is not None and known.is_current:
-            return known
         if self.location is None:
             raise Passing("it is not known yet which repository its history is in")
+        if known is not None and known.is_current and self.location.problem is None:
+            return known
         self._repository = repository(self.tree.root, self.location, self._protection)
         return self._repository
 
