@@ -131,8 +131,10 @@ class Book:
             self.watching = self.watcher = None
 
     def close(self) -> None:
-        """Let others have it."""
+        """Let others have it; what git is doing for it ends."""
         self.stop_watching()
+        if self._repository is not None:
+            self._repository.git.end()
         self._lock.close()
 
 

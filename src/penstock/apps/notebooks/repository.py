@@ -33,6 +33,7 @@ _COMMIT = re.compile(r"[0-9a-f]{4,64}")
 _POINTER = re.compile(r"gitdir: (.+)", re.DOTALL)
 _SHARED = "commondir"
 _GIT = ".git"
+_READ = ("info/exclude", "info/attributes")
 _ALTERNATES = "objects/info/alternates"
 
 
@@ -83,6 +84,10 @@ class Location(NamedTuple):
 
     def _link(self) -> str | None:
         """Why a link keeps the repository from being used; None if there is none."""
+        for name in _READ:
+            read = self.common / name
+            if read.exists() and not read.is_file():
+                return f"{str(read)!r} is not a regular file, and git would wait for it"
         for one in sorted({str(self.directory), str(self.common)}):
             if link := link_within(one):
                 return f"{link!r} is a link or no file, and may lead to another repository"
