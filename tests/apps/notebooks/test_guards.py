@@ -4,6 +4,7 @@ Every setting of git that runs a program is planted, one by one, with a program 
 """
 
 import os
+import shutil
 import subprocess
 from collections.abc import Iterable
 from pathlib import Path
@@ -349,6 +350,95 @@ async def test_own_repository_that_is_replaced_by_another_is_not_used(
         await api.on("GET", f"/files/{made['file_id']}/history", status=404)
     assert git(other, "log", "--format=%s").split() == ["private"]
     assert not trap.is_sprung
+
+
+PLANTED = [
+    *("objects", "refs", "refs/heads", "refs/heads/main", "logs", "logs/HEAD", "logs/refs"),
+    *("index", "HEAD", "packed-refs", "config", "objects/info", "objects/pack", "objects/ab"),
+]
+
+
+@pytest.fixture
+def private(tmp_path: Path) -> Path:
+    """A repository of somebody else, with nothing in it that may change."""
+    other = tmp_path / "private"
+    other.mkdir()
+    git(other, "init", "-q", "--initial-branch=main")
+    write(other, "a.md", "private")
+    git(other, "add", "a.md")
+    git(other, "commit", "-qm", "private")
+    git(other, "pack-refs", "--all", "--no-prune")
+    (other / ".git/objects/ab").mkdir(exist_ok=True)
+    return other
+
+
+def linked(directory: Path, other: Path, name: str) -> None:
+    """Have a name in a repository lead to another one."""
+    place = directory / name
+    if place.is_dir():
+        shutil.rmtree(place)
+    place.unlink(missing_ok=True)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.symlink_to(other / ".git" / name)
+
+
+def contents_of(folder: Path) -> dict[str, bytes]:
+    return {str(one): one.read_bytes() for one in folder.rglob("*") if one.is_file()}
+
+
+@pytest.mark.parametrize("name", [*PLANTED, "alternates"])
+async def test_own_repository_with_a_link_into_another_is_not_used(
+    one: Api, private: Path, name: str
+) -> None:
+    made = await one.create("a.md", "of a client")
+    await commit(one)
+    before = contents_of(private)
+    theirs = git(private, "rev-parse", "HEAD").strip()
+    if name == "alternates":
+        write(one.root, ".git/objects/info/alternates", f"{private}/.git/objects\n")
+    else:
+        linked(one.root / ".git", private, name)
+    content = f"/files/{made['file_id']}/content?commit={theirs}"
+    await one.on("GET", content, status=404)
+    await one.create("b.md", "more")
+    await commit(one)
+    shown = await one("GET", "/notebooks/garden")
+    assert not shown["git"]
+    assert ".git" in shown["git_problem"]
+    assert contents_of(private) == before
+
+
+@pytest.mark.parametrize("name", PLANTED)
+async def test_repository_with_a_link_into_another_cannot_be_joined(
+    one: Api, private: Path, name: str
+) -> None:
+    folder = one.root.parent / "planted"
+    git(one.root.parent, "init", "-q", "planted")
+    git(folder, "commit", "-qm", "first", "--allow-empty")
+    linked(folder / ".git", private, name)
+    before = contents_of(private)
+    asked = {"name": "planted", "path": str(folder), "repository": "join"}
+    refused = await one("POST", "/notebooks", asked, status=422)
+    assert "join" in refused["detail"]
+    assert contents_of(private) == before
+
+
+def test_links_that_lead_nowhere_else_are_left_alone(root: Path) -> None:
+    git(root, "commit", "-qm", "first", "--allow-empty")
+    branch = git(root, "symbolic-ref", "HEAD").strip()
+    (root / ".git/HEAD").unlink()
+    (root / ".git/HEAD").symlink_to(branch)
+    (root / ".git/hooks").symlink_to("/nowhere")
+    assert Location.own(root).problem is None
+
+
+def test_link_in_a_folder_that_was_looked_at_long_ago_is_found(root: Path) -> None:
+    heads = root / ".git/refs/heads"
+    os.utime(heads, (1, 1))
+    assert Location.own(root).problem is None
+    (heads / "other").symlink_to("/nowhere")
+    os.utime(heads, (1, 1))
+    assert "other" in (Location.own(root).problem or "")
 
 
 def test_location_of_a_folder_is_what_git_would_find(tmp_path: Path) -> None:

@@ -2,16 +2,23 @@
 
 import asyncio
 import os
+import signal
 from collections.abc import Collection
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
+from penstock.apps.notebooks.books import Book
 from penstock.apps.notebooks.committing import Committer
 from penstock.apps.notebooks.errors import Passing
+from penstock.apps.notebooks.files import Tree
+from penstock.apps.notebooks.repository import Location
 from penstock.apps.notebooks.staging import Entries, each
+from penstock.apps.notebooks.tables import Notebook
 from tests.apps.notebooks.serving import Api, served
-from tests.apps.notebooks.support import git, opened, write
+from tests.apps.notebooks.support import git, opened, protection_for, write
 
 pytestmark = pytest.mark.usefixtures("home")
 
@@ -215,3 +222,77 @@ def test_repository_that_cannot_store_anything_holds_nothing_and_fails_as_a_whol
     objects.unlink()
     (root / ".git/elsewhere").rename(objects)
     assert committer.commit(["a", "b"])
+
+
+def wait_for_nobody(file: Path) -> None:
+    """A pipe: who opens it waits until somebody writes to it."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    os.mkfifo(file)
+
+
+@pytest.mark.parametrize("name", [".gitignore", ".gitattributes"])
+@pytest.mark.parametrize("kind", ["pipe", "link to a pipe"])
+async def test_pipe_that_git_would_read_holds_what_is_below_it(
+    one: Api, tmp_path: Path, name: str, kind: str
+) -> None:
+    await one.create("sub/old.md", "1")
+    await commit(one)
+    (one.root / "sub" / name).parent.mkdir(exist_ok=True)
+    pipe = one.root / "sub" / name if kind == "pipe" else tmp_path / "pipe"
+    wait_for_nobody(pipe)
+    if kind != "pipe":
+        (one.root / "sub" / name).symlink_to(pipe)
+    await one.create("sub/deep/a.md", "1")
+    await one.create("sub/b.md", "1")
+    await one.create("other.md", "1")
+    await commit(one)
+    assert git(one.root, "ls-tree", "-r", "--name-only", "HEAD").split() == [
+        "other.md",
+        "sub/old.md",
+    ]
+    reasons = await held(one)
+    assert sorted(reasons) == ["sub/b.md", "sub/deep/a.md"]
+    assert all(name in why and "not a regular file" in why for why in reasons.values())
+    (one.root / "sub" / name).unlink()
+    await commit(one)
+    assert await held(one) == {}
+    assert git(one.root, "show", "HEAD:sub/deep/a.md") == "1"
+
+
+def test_pipe_above_a_joined_notebook_holds_its_paths(tmp_path: Path) -> None:
+    git(tmp_path, "init", "-q", "outer")
+    root = tmp_path / "outer/in/notes"
+    write(root, "a.md", "1")
+    Tree(root).prepare()
+    wait_for_nobody(tmp_path / "outer/.gitattributes")
+    committer = Committer(opened(root), root)
+    assert committer.commit(["a.md"]) is None
+    assert "not a regular file" in committer.held.reasons()["a.md"]
+
+
+@pytest.mark.parametrize("name", ["exclude", "attributes"])
+def test_pipe_in_a_repository_is_said(root: Path, name: str) -> None:
+    wait_for_nobody(root / ".git/info" / name)
+    assert name in (Location.own(root).problem or "")
+
+
+def test_git_that_hangs_ends_with_the_server(root: Path) -> None:
+    wait_for_nobody(root / "pipe")
+    running = opened(root).git
+    with ThreadPoolExecutor(1) as pool:
+        hanging = pool.submit(running.ask, "hash-object", "--", "pipe", timeout=600)
+        with (root / "pipe").open("wb"):  # git has opened it, and waits for what is written
+            running.end()
+            assert hanging.result(60).code == -signal.SIGTERM
+    with pytest.raises(Passing, match="no longer"):
+        running("rev-parse")
+
+
+def test_book_that_is_closed_ends_its_git(root: Path) -> None:
+    location = Location.own(root)
+    notebook = Notebook(1, "garden", str(root), True, {}, datetime.now(UTC), location)
+    book = Book(notebook, protection_for(root))
+    running = book.repository().git
+    book.close()
+    with pytest.raises(Passing, match="no longer"):
+        running("rev-parse")

@@ -13,10 +13,12 @@ from typing import IO
 from penstock.apps.notebooks.batcher import Batcher, Pending
 from penstock.apps.notebooks.committing import Author, Commit, Committer
 from penstock.apps.notebooks.configuration import Protection
-from penstock.apps.notebooks.errors import NotebookError, Passing, Permanent
+from penstock.apps.notebooks.errors import NotebookError, Passing, Permanent, sorting
 from penstock.apps.notebooks.files import Facts, Tree
 from penstock.apps.notebooks.paths import STATE
+from penstock.apps.notebooks.plain import open_plain
 from penstock.apps.notebooks.repository import Location, Repository
+from penstock.apps.notebooks.state import note_as_own
 from penstock.apps.notebooks.tables import Notebook
 from penstock.apps.notebooks.watching import Watcher
 
@@ -40,6 +42,11 @@ class Book:
         self.settings = notebook.settings
         self.tree = Tree(Path(notebook.path)).prepare()
         self._lock = lock(self.tree.root, notebook.name)
+        try:
+            note_as_own(self.tree.root, protection)
+        except BaseException:
+            self._lock.close()
+            raise
         self.committing = asyncio.Lock()
         self.steady = asyncio.Lock()
         """Held while the disk is compared with what is known, and while a folder's files change
@@ -68,10 +75,10 @@ class Book:
     def repository(self) -> Repository:
         """Its repository as it is configured now; in a thread. Raises `NotebookError`."""
         known = self._repository
-        if known is not None and known.is_current:
-            return known
         if self.location is None:
             raise Passing("it is not known yet which repository its history is in")
+        if known is not None and known.is_current and self.location.problem is None:
+            return known
         self._repository = repository(self.tree.root, self.location, self._protection)
         return self._repository
 
@@ -124,8 +131,10 @@ class Book:
             self.watching = self.watcher = None
 
     def close(self) -> None:
-        """Let others have it."""
+        """Let others have it; what git is doing for it ends."""
         self.stop_watching()
+        if self._repository is not None:
+            self._repository.git.end()
         self._lock.close()
 
 
@@ -159,7 +168,9 @@ def author_of(text: str | None) -> Author | None:
 
 def lock(root: Path, name: str) -> IO[str]:
     """A lock on a notebook, held until it is closed or the process ends; raises `Taken`."""
-    file = (root / STATE / "lock").open("a+", encoding="utf-8")
+    with sorting(f"{STATE}/lock"):
+        handle = open_plain(f"{root}/{STATE}/lock", os.O_RDWR | os.O_CREAT)
+    file = os.fdopen(handle, "a+", encoding="utf-8")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

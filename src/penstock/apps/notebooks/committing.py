@@ -7,11 +7,12 @@ that are staged and not committed, as after `git add`; the next commit takes the
 """
 
 import os
+import re
 import stat
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,6 +22,7 @@ from penstock.apps.notebooks.git import failed
 from penstock.apps.notebooks.keeping import Kept
 from penstock.apps.notebooks.messages import Change, message, parsed
 from penstock.apps.notebooks.paths import STATE
+from penstock.apps.notebooks.plain import is_plain, open_plain, replace_file
 from penstock.apps.notebooks.repository import Repository
 from penstock.apps.notebooks.staging import (
     Entries,
@@ -35,6 +37,8 @@ _TIMEOUT = 600.0
 _TRIES = 5
 _PROBE = 65_536
 _LOOK_AGAIN = 0.05
+_LONGEST_NOTE = 200
+_BROUGHT = re.compile(rb"([0-9a-f]{40,64}) ([0-9a-f]{40,64})")
 _MANY = 50
 # git writes what is larger than this into a pack, and all else as a file of its own: 10,000 small
 # files take 0.8 s in one pack and 5.4 s as files. It cannot do that and flush files together. For a
@@ -147,7 +151,7 @@ class Committer:
         else:
             changes = []
         if base != tree:
-            _note(self._brought, f"{base} {tree}")
+            replace_file(str(self._brought), f"{base} {tree}".encode())
         self._bring_along(base, tree)
         if last is None or last == head:
             return None
@@ -215,14 +219,14 @@ class Committer:
             kept = contents[path]
             mode = b"100755 " if _is_executable(Path(kept.file), self._root / path) else b"100644 "
             full = self._repository.prefix + path
-            where = ("--stdin",) if kept.is_shared else ("--", kept.file)
             try:
-                content = kept.read() if kept.is_shared else b""
+                content = kept.read() if kept.is_shared else kept.open()
             except OSError as error:  # it was overwritten by the server meanwhile
                 raise Passing(f"an earlier content of {path!r} went while it was read") from error
             try:
-                words = ("hash-object", "-w", f"--path={full}", *where)
-                blob = self._git(*words, stdin=content).strip()
+                words = ("hash-object", "-w", f"--path={full}", "--stdin")
+                with nullcontext() if isinstance(content, bytes) else content:
+                    blob = self._git(*words, stdin=content).strip()
             except Passing as error:
                 self._refuse_if_unsound()
                 self.held.add(path, str(error))
@@ -291,9 +295,16 @@ class Committer:
         Otherwise it would be taken for what others have staged, and stay there.
         """
         try:
-            base, tree = self._brought.read_text().split()
-        except (FileNotFoundError, ValueError):
+            with os.fdopen(open_plain(str(self._brought)), "rb") as file:
+                noted = _BROUGHT.fullmatch(file.read(_LONGEST_NOTE))
+        except FileNotFoundError:
             return
+        except OSError:
+            noted = None
+        if noted is None:  # a word of somebody else might be an option of git
+            self._brought.unlink()
+            return
+        base, tree = noted[1].decode(), noted[2].decode()
         if tree != now:
             self._bring_along(tree, base)
         self._brought.unlink()
@@ -309,14 +320,4 @@ class Committer:
 
 
 def _is_executable(*files: Path) -> bool:
-    return any(file.is_file() and file.stat().st_mode & stat.S_IXUSR for file in files)
-
-
-def _note(file: Path, text: str) -> None:
-    """Write a file wholly or not at all."""
-    half = file.with_name(f"{file.name}.half")
-    with half.open("w") as opened:
-        opened.write(text)
-        opened.flush()
-        os.fsync(opened.fileno())
-    half.rename(file)
+    return any(is_plain(str(file)) and file.lstat().st_mode & stat.S_IXUSR for file in files)

@@ -22,6 +22,7 @@ from penstock.apps.notebooks.errors import Missing, NotebookError, Passing, Perm
 from penstock.apps.notebooks.flushing import flush_files, flush_folder, write_whole
 from penstock.apps.notebooks.keeping import Keeper
 from penstock.apps.notebooks.paths import STATE
+from penstock.apps.notebooks.plain import open_plain, replace_file
 from penstock.apps.notebooks.renaming import rename_new
 
 STAGED = f"{STATE}/staged"
@@ -111,12 +112,18 @@ class Tree:
         for folder in (STAGED, _KEPT, _TRASH):
             with sorting(folder), folder_at(self.root, folder, make=True):
                 pass
-        state = self.root / STATE
-        with sorting(STATE):
-            state.chmod(0o700)
-            (state / ".gitignore").write_text("*\n")
-            for left in (self.root / _TRASH).iterdir():
-                shutil.rmtree(left)
+        with sorting(STATE), folder_at(self.root, STATE) as state:
+            os.fchmod(state, 0o700)
+            for name in os.listdir(state):
+                if _kind(name, state) not in (stat.S_IFREG, stat.S_IFDIR):
+                    os.unlink(name, dir_fd=state)
+            replace_file(f"{self.root}/{STATE}/.gitignore", b"*\n")
+        with sorting(_TRASH), folder_at(self.root, _TRASH) as trash:
+            for name in os.listdir(trash):
+                if _kind(name, trash) == stat.S_IFDIR:
+                    shutil.rmtree(name, dir_fd=trash)
+                else:
+                    os.unlink(name, dir_fd=trash)
         return self
 
     # Looking
@@ -211,7 +218,7 @@ class Tree:
         """
         mark = self.place_of(mark_of(job))
         with sorting(STAGED):
-            Path(mark).touch()
+            os.close(open_plain(mark, os.O_WRONLY | os.O_CREAT))
             flush_folder(self._staged)
         try:
             yield
@@ -331,9 +338,14 @@ class Tree:
                     self.keeper.copy(file, inside, digest, number, is_own=False)
 
 
+def _kind(name: str, folder: int) -> int | None:
+    found = status(name, folder)
+    return None if found is None else stat.S_IFMT(found.st_mode)
+
+
 def hash_of(file: str) -> str:
     """The hash of what a file contains."""
-    with open(file, "rb") as opened:
+    with os.fdopen(open_plain(file), "rb") as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()
 
 

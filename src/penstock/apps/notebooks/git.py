@@ -9,10 +9,10 @@ import os
 import signal
 import subprocess
 import threading
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 from penstock.apps.notebooks.errors import Passing, Permanent
 from penstock.apps.notebooks.guards import environment
@@ -53,6 +53,9 @@ class Git:
     def __init__(self, place: Place | None, *, reads_own_files: bool = False) -> None:
         """With `reads_own_files` git reads the configuration of the server's user."""
         self._reads_own_files = reads_own_files
+        self._running: set[subprocess.Popen[bytes]] = set()
+        self._busy = threading.Lock()
+        self._is_ended = False
         self._folder = Path("/") if place is None else place.work_tree
         self._repository = {
             "GIT_CEILING_DIRECTORIES": str(self._folder),
@@ -67,7 +70,7 @@ class Git:
     def __call__(
         self,
         *words: str,
-        stdin: bytes = b"",
+        stdin: bytes | BinaryIO = b"",
         index: Path | None = None,
         env: Mapping[str, str] | None = None,
         timeout: float = TIMEOUT,
@@ -81,15 +84,16 @@ class Git:
     def ask(
         self,
         *words: str,
-        stdin: bytes = b"",
+        stdin: bytes | BinaryIO = b"",
         index: Path | None = None,
         env: Mapping[str, str] | None = None,
         timeout: float = TIMEOUT,
     ) -> Answer:
         """What git answers and how it ended, for commands whose exit code is an answer."""
-        with self._started(words, index, env) as process:
+        text, file = (stdin, None) if isinstance(stdin, bytes) else (None, stdin)
+        with self._started(words, index, env, stdin=file) as process:
             try:
-                out, told = process.communicate(stdin, timeout)
+                out, told = process.communicate(text, timeout)
             except BaseException as error:
                 _end(process)
                 if isinstance(error, subprocess.TimeoutExpired):
@@ -115,19 +119,54 @@ class Git:
             raise TooSlow(f"git {_command(words)} took longer than {timeout:g} s")
         return Answer(process.returncode, out, ""), True
 
+    def end(self) -> None:
+        """End what is running, and run nothing more: a git that hangs must not outlive the server.
+
+        git gets to remove its lock files.
+        """
+        with self._busy:
+            self._is_ended = True
+            for process in self._running:
+                if process.poll() is None:
+                    _end(process, signal.SIGTERM)
+
+    @contextmanager
     def _started(
         self,
         words: Sequence[str],
         index: Path | None,
         env: Mapping[str, str] | None,
         *,
+        stdin: BinaryIO | None = None,
         errors: int = subprocess.PIPE,
+    ) -> "Iterator[subprocess.Popen[bytes]]":
+        with self._busy:
+            if self._is_ended:
+                raise Passing("the server works on the notebook no longer")
+            process = self._start(words, index, env, stdin, errors)
+            self._running.add(process)
+        try:
+            with process:
+                with suppress(ProcessLookupError, PermissionError):
+                    os.setpriority(os.PRIO_PROCESS, process.pid, os.nice(0) + _POLITE)
+                yield process
+        finally:
+            with self._busy:
+                self._running.discard(process)
+
+    def _start(
+        self,
+        words: Sequence[str],
+        index: Path | None,
+        env: Mapping[str, str] | None,
+        stdin: BinaryIO | None,
+        errors: int,
     ) -> "subprocess.Popen[bytes]":
         command = ["git", "-C", str(self._folder), *words]
         try:
-            process = subprocess.Popen(  # noqa: S603 - words of ours; paths stand behind `--`
+            return subprocess.Popen(  # noqa: S603 - words of ours; paths stand behind `--`
                 command,
-                stdin=subprocess.PIPE,
+                stdin=stdin or subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 env=self._environment(index, env or {}),
@@ -136,19 +175,16 @@ class Git:
             )
         except FileNotFoundError as error:
             raise Permanent("git is not installed") from error
-        with suppress(ProcessLookupError, PermissionError):
-            os.setpriority(os.PRIO_PROCESS, process.pid, os.nice(0) + _POLITE)
-        return process
 
     def _environment(self, index: Path | None, more: Mapping[str, str]) -> dict[str, str]:
         made = environment(reads_own_files=self._reads_own_files) | self._repository | dict(more)
         return made if index is None else {**made, "GIT_INDEX_FILE": str(index)}
 
 
-def _end(process: "subprocess.Popen[bytes]") -> None:
+def _end(process: "subprocess.Popen[bytes]", how: int = signal.SIGKILL) -> None:
     """End git and what it has started, which would keep its pipes open."""
     with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
+        os.killpg(process.pid, how)
 
 
 def failed(command: str, told: str) -> Passing:

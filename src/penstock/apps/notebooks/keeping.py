@@ -13,9 +13,11 @@ import threading
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 from penstock.apps.notebooks.flushing import write_whole
+from penstock.apps.notebooks.paths import STATE
+from penstock.apps.notebooks.plain import is_plain, open_new, open_plain
 
 _PATH = ".path"
 _OWN = ".own"
@@ -25,6 +27,9 @@ _HALF = "half"
 _NEW = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _THERE = "+"
 _GONE = b"-"
+_PIECE = 1024 * 1024
+_LONGEST = 8_192
+_NO_NAMES = frozenset({"", ".", "..", ".git"})
 
 
 class Kept(NamedTuple):
@@ -52,9 +57,13 @@ class Kept(NamedTuple):
 
     def read(self) -> bytes:
         """The content."""
-        with open(self.file, "rb") as file:
+        with self.open() as file:
             file.seek(self.at)
             return file.read(self.size if self.is_shared else -1)
+
+    def open(self) -> BinaryIO:
+        """Its file for reading; raises `OSError` for a link."""
+        return os.fdopen(open_plain(self.file), "rb")
 
 
 class Keeper:
@@ -82,9 +91,10 @@ class Keeper:
         """What is put aside for all paths at which something was overwritten or removed."""
         with self.busy:
             return {
-                _read(self._note(mark)): sorted(kept)
+                path: sorted(kept)
                 for mark, kept in self._shelves().items()
                 if not all(one.is_own for one in kept)
+                and (path := _read(self._note(mark), mark)) is not None
             }
 
     def next_number(self, path: str) -> int:
@@ -108,7 +118,11 @@ class Keeper:
         """Put a copy aside: the file may be written to by others. `is_own` if it stays."""
         with self.busy:
             half = f"{self._folder}/{_HALF}"
-            shutil.copyfile(content, half)
+            with (
+                os.fdopen(open_plain(content), "rb") as source,
+                os.fdopen(open_new(half), "wb") as target,
+            ):
+                shutil.copyfileobj(source, target, _PIECE)
             if is_own:
                 self._put(half, path, f"{number}-{digest}{_OWN}")
             else:
@@ -117,8 +131,10 @@ class Keeper:
     def take(self, content: str, path: str, digest: str, number: int) -> None:
         """Put a file aside that is not needed where it is."""
         with self.busy:
-            with open(self._note(_mark(path)), "wb") as note:
-                note.write(os.fsencode(path))
+            note = open_plain(self._note(_mark(path)), os.O_WRONLY | os.O_CREAT)
+            with os.fdopen(note, "wb") as opened:
+                opened.truncate(0)
+                opened.write(os.fsencode(path))
             self._put(content, path, f"{number}-{digest}")
 
     def spot(self, path: str, number: int) -> str:
@@ -188,6 +204,9 @@ class Keeper:
             self._read = {}
             for name in names:
                 file = f"{self._folder}/{name}"
+                if not is_plain(file):
+                    _remove_link(file)
+                    continue
                 is_shared = name.endswith(_SHARED)
                 found = list(_parts(file) if is_shared else _named(file))
                 for one in found:
@@ -249,7 +268,7 @@ def _head(kept: Kept) -> bytes:
 
 def _parts(file: str) -> Iterator[Kept]:
     """The contents of a shared file; the last one may be cut off, or damaged after a power loss."""
-    with open(file, "rb") as opened, suppress(ValueError):
+    with os.fdopen(open_plain(file), "rb") as opened, suppress(ValueError):
         end = os.fstat(opened.fileno()).st_size
         while (head := opened.readline().decode("ascii")).endswith("\n"):
             mark, number, digest, size, staged = head[1:].split()
@@ -264,9 +283,12 @@ def _parts(file: str) -> Iterator[Kept]:
 def _strike(file: str, parts: Sequence[Kept]) -> None:
     """Have parts of a shared file never found again."""
     if parts:
-        with open(file, "r+b", 0) as opened:
+        handle = open_plain(file, os.O_RDWR)
+        try:
             for one in parts:
-                os.pwrite(opened.fileno(), _GONE, one.at - len(_head(one)))
+                os.pwrite(handle, _GONE, one.at - len(_head(one)))
+        finally:
+            os.close(handle)
 
 
 def _named(file: str) -> Iterator[Kept]:
@@ -281,9 +303,22 @@ def _mark(path: str) -> str:
     return hashlib.sha256(os.fsencode(path)).hexdigest()[:32]
 
 
-def _read(note: str) -> str:
-    with open(note, "rb") as file:
-        return os.fsdecode(file.read())
+def _read(note: str, mark: str) -> str | None:
+    """The path that a note names; None if it cannot be one that the server has noted there."""
+    try:
+        with os.fdopen(open_plain(note), "rb") as file:
+            path = os.fsdecode(file.read(_LONGEST))
+    except OSError:
+        return None
+    names = path.split("/")
+    is_foreign = names[0] == STATE or not _NO_NAMES.isdisjoint(names)
+    return None if is_foreign or "\0" in path or _mark(path) != mark else path
+
+
+def _remove_link(file: str) -> None:
+    """Remove what has no content to be kept: a link that was being removed, or planted."""
+    with suppress(FileNotFoundError, IsADirectoryError, PermissionError):
+        os.unlink(file)
 
 
 def _unlink(file: str) -> None:

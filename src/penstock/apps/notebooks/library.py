@@ -24,6 +24,7 @@ from penstock.apps.notebooks.settings import (
     folder_for_new,
     trusted_filters,
 )
+from penstock.apps.notebooks.state import note_as_own, set_aside_if_foreign
 from penstock.apps.notebooks.tables import Notebook
 
 _log = logging.getLogger(__name__)
@@ -145,8 +146,12 @@ class Library:
         if git:
             joined = joining.joined(folder, self.protection) if joins else None
             location = joined or joining.own(folder, self.protection)
+        aside = set_aside_if_foreign(folder, self.protection, lambda: lock(folder, name))
+        if aside is not None:
+            _log.warning("notebook %s: %s came with a state folder, now in %s", name, folder, aside)
         Tree(folder).prepare()
         with contextlib.closing(lock(folder, name)):
+            note_as_own(folder, self.protection)
             if location is not None:
                 repository(folder, location, self.protection)
         return location

@@ -17,6 +17,7 @@ from typing import NamedTuple, Self
 from penstock.apps.notebooks.configuration import Protection, derive, signature
 from penstock.apps.notebooks.errors import Exists, Missing, Passing, Permanent, sorting
 from penstock.apps.notebooks.git import Git, Place
+from penstock.apps.notebooks.links import link_within
 from penstock.apps.notebooks.paths import STATE
 
 _BUSY = {
@@ -32,6 +33,8 @@ _COMMIT = re.compile(r"[0-9a-f]{4,64}")
 _POINTER = re.compile(r"gitdir: (.+)", re.DOTALL)
 _SHARED = "commondir"
 _GIT = ".git"
+_READ = ("info/exclude", "info/attributes")
+_ALTERNATES = "objects/info/alternates"
 
 
 class Location(NamedTuple):
@@ -75,6 +78,19 @@ class Location(NamedTuple):
             return f"{str(found)!r} leads to another repository"
         if _directory(self.top) != self.directory:
             return f"{str(found)!r} is not the repository {str(self.directory)!r} any more"
+        if not self.is_joined and os.path.lexists(found / _ALTERNATES):
+            return f"{str(found)!r} takes objects from another repository"
+        return self._link()
+
+    def _link(self) -> str | None:
+        """Why a link keeps the repository from being used; None if there is none."""
+        for name in _READ:
+            read = self.common / name
+            if read.exists() and not read.is_file():
+                return f"{str(read)!r} is not a regular file, and git would wait for it"
+        for one in sorted({str(self.directory), str(self.common)}):
+            if link := link_within(one):
+                return f"{link!r} is a link or no file, and may lead to another repository"
         return None
 
     @property
@@ -89,6 +105,8 @@ class Location(NamedTuple):
         that one read and written.
         """
         found = self.top / _GIT
+        if problem := self._link():
+            raise Permanent(f"{problem}: it cannot be joined")
         if stat.S_ISDIR(found.lstat().st_mode):
             return
         if found.is_symlink() or self.top not in self._known_trees():

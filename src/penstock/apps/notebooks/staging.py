@@ -18,6 +18,7 @@ from penstock.apps.notebooks.repository import Repository
 
 IGNORED = "git ignores it (.gitignore and the like)"
 _GITLINK = b"160000 "
+_READ_BY_GIT = (".gitignore", ".gitattributes")
 
 
 class Entries(NamedTuple):
@@ -61,7 +62,7 @@ def entries(
 ) -> Entries:
     """What has to be staged for changed paths; a folder stands for all that is or was below it."""
     found = Entries({}, set(), held)
-    disk = _Disk(root, _submodules(repository, index))
+    disk = _Disk(repository, root, _submodules(repository, index))
     tracked: list[bytes] | None = None
     prefix = os.fsencode(repository.prefix)
     unread: list[bytes] = []
@@ -112,7 +113,7 @@ def acceptable(
     repository: Repository, root: Path, paths: Iterable[str], index: Path, held: Held
 ) -> set[str]:
     """Of paths at which something was, those that git may have; the others are held."""
-    disk = _Disk(root, _submodules(repository, index))
+    disk = _Disk(repository, root, _submodules(repository, index))
     prefix = os.fsencode(repository.prefix)
     mine: dict[bytes, str] = {}
     for path in paths:
@@ -162,10 +163,13 @@ class _Disk:
     take as objects.
     """
 
-    def __init__(self, root: Path, submodules: set[str]) -> None:
+    def __init__(self, repository: Repository, root: Path, submodules: set[str]) -> None:
         self._root = str(root)
         self._submodules = submodules
         self._folders: dict[str, str] = {}
+        self._blocked: dict[str, str | None] = {}
+        above = [str(one) for one in root.parents if one.is_relative_to(repository.top)]
+        self._above = next(filter(None, map(_blocking, above)), None)
 
     def why_not(self, path: str, mode: int) -> str | None:
         """Why git cannot have a path: it belongs to another repository, or cannot be read."""
@@ -174,9 +178,18 @@ class _Disk:
                 return f"{folder!r} is another repository"
         if stat.S_ISDIR(mode) and self._folder(path) == "repository":
             return f"{path!r} is another repository"
+        for folder in (*parents(path), ""):
+            if why := self._blocks(folder):
+                return why
         if stat.S_ISREG(mode) and not os.access(f"{self._root}/{path}", os.R_OK):
             return "it may not be read"
         return None
+
+    def _blocks(self, folder: str) -> str | None:
+        """Why git would wait without end for what is in a folder; None if it would not."""
+        if folder not in self._blocked:
+            self._blocked[folder] = _blocking(f"{self._root}/{folder}")
+        return self._blocked[folder] or (None if folder else self._above)
 
     def link_above(self, path: str) -> str | None:
         """Why nothing can be asked of git about a path: a folder of it is a link now."""
@@ -230,6 +243,19 @@ class _Disk:
             return "no folder"
         is_foreign = path in self._submodules or os.path.lexists(f"{folder}/.git")
         return "repository" if is_foreign else "folder"
+
+
+def _blocking(folder: str) -> str | None:
+    """What is in a folder that git reads, and that is a pipe or a device: it may never end."""
+    for name in _READ_BY_GIT:
+        file = Path(folder, name)
+        try:
+            mode = file.stat().st_mode
+        except OSError:
+            continue
+        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+            return f"{str(file)!r} is not a regular file, and git would wait for it"
+    return None
 
 
 def _kind(mode: int) -> str:
