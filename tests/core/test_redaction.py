@@ -149,3 +149,14 @@ def test_store_that_cannot_be_reached_keeps_its_password(address: str) -> None:
 def test_punctuation_behind_an_address_is_not_taken_for_a_part_of_it(behind: str) -> None:
     text = f"no server at http://127.0.0.1:8000{behind}"
     assert redacted_within(text) == text
+
+
+@pytest.mark.parametrize(
+    "piece", [".", "a", "a.", ":", "://", "a://", "a://'", "a://.", "@", "a://:@", ";", "x://?a=b&"]
+)
+def test_time_grows_no_faster_than_the_text(piece: str) -> None:
+    """Where each character is looked at again for each other one, this takes minutes at best."""
+    long = piece * (300_000 // len(piece))
+    for text in (long, f"http://{long}", f"http://{long} x", f"{long}://x", f"http:{long}"):
+        redacted_within(text)
+        redacted(text)

@@ -1,6 +1,7 @@
 """Which fields are secret, and what is shown of them."""
 
 import json
+import sys
 
 import pytest
 from hypothesis import given
@@ -79,6 +80,41 @@ def test_no_way_to_write_a_secret_shows_it(text: str) -> None:
 def test_what_is_no_secret_stays_as_it_was_written() -> None:
     text = '{"a": 1.10,  "note": "the password, as text", "mail": "me@home"}'
     assert secrets.hide(text) == text
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        ":",
+        "@",
+        "://",
+        "://:",
+        "://a:",
+        "http://",
+        "@://a:",
+        "a",
+        "A",
+        "Aa",
+        "AAs",
+        "\\\\u",
+        "pass",
+        ".",
+    ],
+)
+def test_time_grows_no_faster_than_the_text(piece: str) -> None:
+    """Where each character is looked at again for each other one, this takes minutes at best."""
+    long = piece * (300_000 // len(piece))
+    for text in (f'"{long}"', f'"@ {long}"', f'"{long} @"', f'{{"{long}":"@"}}'):
+        secrets.hide(text)
+
+
+@pytest.mark.parametrize("start", ["x", "password"])
+def test_long_names_are_not_kept(start: str) -> None:
+    """Whoever may publish would fill the memory with them."""
+    name = start + "x" * 1_000
+    before = sys.getrefcount(name)
+    assert secrets.is_secret(name) == (start == "password")
+    assert sys.getrefcount(name) == before
 
 
 json_values = st.recursive(

@@ -13,6 +13,7 @@ from penstock import Done, Failed, JobQuery, NewJob, Penstock, RetryPolicy, run_
 from penstock.config import Server, Sources
 from penstock.core.secrets import DEFAULT_FIELDS, HIDDEN, Secrets
 from penstock.core.token import Access
+from penstock.server import searching
 from penstock.server.app import Service
 from penstock.server.installed import install
 from tests.cli.support import Shell
@@ -152,6 +153,58 @@ async def test_bulk_calls_look_at_every_page(app: Penstock) -> None:
     assert await app.count_matching(query) == 301
     bulk = await app.cancel_all(query)
     assert (bulk.matched, bulk.changed) == (301, 301)
+
+
+GUESSES = ("Zx9qT", "Zx9qU")
+"""The beginning of a hidden value, and one that is wrong."""
+
+
+@pytest.mark.parametrize("newest_first", ["true", "false"])
+@pytest.mark.parametrize("filters", [{}, {"state": "pending"}, {"state": "cancelled"}])
+async def test_right_guess_at_a_hidden_value_is_answered_as_a_wrong_one(
+    app: Penstock, monkeypatch: pytest.MonkeyPatch, filters: dict[str, str], newest_first: str
+) -> None:
+    """Whatever the page's limit, and whatever stands before, between and behind what is found."""
+    monkeypatch.setattr(searching, "_PAGE_BYTES", 5_000)
+    monkeypatch.setattr(searching, "_AT_ONCE", 2)
+    monkeypatch.setattr(searching, "_STRETCHES", (3, 4))
+    app.secrets = Secrets(["password"])
+    theirs = NewJob(task="t", payload=json.dumps({"n": "x" * 900, "password": GUESSES[0] + "r"}))
+    mine = NewJob(task="t", payload=json.dumps({"n": "x" * 900}), tags=GUESSES)
+    around = [theirs] * 4
+    ours = [*around, mine, *around, mine, mine, theirs, mine, mine, mine, *around]
+    jobs = await app.enqueue_many(ours)
+    if filters.get("state") == "cancelled":
+        for job in jobs:
+            await app.cancel(job.id)
+    transport = httpx.ASGITransport(app=Service(app, []))
+    async with httpx.AsyncClient(transport=transport, base_url="http://penstock") as client:
+        api = Api(client)
+        for limit in range(1, 8):
+            listed = {**filters, "limit": limit, "newest_first": newest_first}
+            right, wrong = [await _pages(api, {**listed, "text": guess}) for guess in GUESSES]
+            assert right == wrong
+            assert sum(len(found) for found, _ in right) == 6
+        for dry_run in (True, False):
+            body = {"dry_run": dry_run, "priority": 7}
+            answers = [
+                await api("POST", "/jobs/bulk/reprioritise", body | {"filter": {"text": guess}})
+                for guess in GUESSES
+            ]
+            assert answers[0]["matched"] == answers[1]["matched"]
+            assert answers[0].keys() == answers[1].keys()
+
+
+async def _pages(api: Api, listed: dict[str, Any]) -> list[tuple[list[int], int | None]]:
+    """The jobs of each page, and where it says to go on."""
+    found: list[tuple[list[int], int | None]] = []
+    after: dict[str, int] = {}
+    while True:
+        page = await api("GET", "/jobs", params={**listed, **after})
+        found.append(([job["id"] for job in page["jobs"]], page["after"]))
+        if page["after"] is None:
+            return found
+        after = {"after": page["after"]}
 
 
 async def test_secret_fields_of_arguments_and_results_are_not_shown(app: Penstock) -> None:

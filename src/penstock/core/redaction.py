@@ -6,6 +6,7 @@ it is still a password. Where the two readings differ, it hides more.
 """
 
 import re
+from string import ascii_letters, digits
 
 HIDDEN = "***"
 
@@ -45,7 +46,9 @@ _NAMED = frozenset(
 _SCHEME = re.compile(r"\s*([A-Za-z][A-Za-z0-9+.\-]*):")
 _USER = re.compile(r"(?:[\w.~+\-]|%40)*")
 _HOST = re.compile(r"(?:\[[^\]\[@]*\]|[^:@\[\]]*)(?::\d*)?")
-_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*://[^\s'\"<>]*?(?=[).,;:!]*(?:[\s'\"<>]|\Z))")
+_PIECE = re.compile(r"\S+")
+_QUOTE = re.compile(r"['\"<>]|\Z")
+_IN_SCHEME = ascii_letters + digits + "+.-"
 _WITH_TOKEN = ("http", "https", "ws", "wss")
 
 
@@ -71,9 +74,31 @@ def redacted_within(text: str) -> str:
     """Return a text in which every address is shown as `redacted` shows it.
 
     For texts that somebody else wrote, such as the error of a library. An address ends where the
-    text has a quote or a space in it, and before the punctuation that comes before those.
+    text has a quote or a space in it, and before the punctuation that comes before those; a quote
+    with an `@` behind it belongs to a password.
     """
-    return _ADDRESS.sub(lambda found: redacted(found[0]), text)
+    return _PIECE.sub(lambda found: _redacted_piece(found[0]), text)
+
+
+def _redacted_piece(piece: str) -> str:
+    """Return a text without spaces with its addresses redacted.
+
+    It goes from left to right and never back, because patterns that find both ends of an address
+    try each beginning with each end: a long text of others must not hold up whoever shows it.
+    """
+    shown: list[str] = []
+    done, at = 0, piece.rfind("@")
+    while (mark := piece.find("://", done)) >= 0:
+        start = done + len(piece[done:mark].rstrip(_IN_SCHEME))
+        start = mark - len(piece[start:mark].lstrip(digits + "+.-"))
+        shown.append(piece[done:start])
+        quote = _QUOTE.search(piece, max(mark, at + 1))
+        until = len(piece) if quote is None else quote.start()
+        address = piece[start:until].rstrip(").,;:!")
+        # Without a scheme it is none.
+        done = max(start + len(address), mark + 3)
+        shown.append(redacted(piece[start:done]) if start < mark else piece[start:done])
+    return "".join(shown) + piece[done:]
 
 
 def _place(scheme: str, head: str) -> str:

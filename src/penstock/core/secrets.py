@@ -46,6 +46,8 @@ _ABOUT = frozenset(
 )
 # A word so long means the same inside of another one: `dbpassword`.
 _LONG = 8
+# Longer names are looked at anew each time: ten thousand of a megabyte each would fill the memory.
+_REMEMBERED = 100
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[^\W\d_A-Za-z]+")
 _USERINFO = re.compile(r"(://)[^/\s:@]*:[^/\s@]*@")
 
@@ -65,9 +67,10 @@ class Secrets:
         self._long = tuple(words[0] for words in self._names if _is_long(words))
         starts = "|".join(re.escape(words[0]) for words in self._names)
         # Most jobs have none: a look at the text is cheaper than a walk through its values. An
-        # escape may spell a name in another way.
-        self._hint = re.compile(rf"{starts}|\\u|:[^\s@]*@", re.IGNORECASE) if starts else None
-        self.is_secret = lru_cache(10_000)(self._is_secret)
+        # escape may spell a name in another way. Words only, without repetition: a pattern that
+        # looks for the end of an address from each colon takes hours for a megabyte of them.
+        self._hint = re.compile(rf"{starts}|\\u|@", re.IGNORECASE) if starts else None
+        self._known = lru_cache(10_000)(self._is_secret)
 
     @property
     def hides(self) -> bool:
@@ -90,6 +93,10 @@ class Secrets:
         if not (self._has_secret(found) or _USERINFO.search(text)):
             return text
         return msgspec.json.encode(self.hidden(found)).decode()
+
+    def is_secret(self, name: str) -> bool:
+        """Whether the value of a field of this name is hidden."""
+        return self._known(name) if len(name) <= _REMEMBERED else self._is_secret(name)
 
     def hidden(self, value: Any) -> Any:
         """Return a decoded value without the values of those fields."""

@@ -78,30 +78,34 @@ class Search:
         )
 
     async def _look(self, last: JobId | None) -> bool:
-        """Take what fits, up to a job; whether the page is full and there is more."""
+        """Take what fits, up to a job; whether the page is full and another one fits.
+
+        What does not fit leaves no trace: neither in the page, nor in where it ends, nor in
+        whether there is more. Else a guess at a hidden value could be told from a wrong one.
+        """
+        place = self._place
         while True:
             left = self._limit - len(self.found)
             # Of what a text is found in, much may be hidden: then one by one would take long.
-            portion = _AT_ONCE if left and self._query.text is not None else min(_AT_ONCE, left)
+            portion = _AT_ONCE if self._query.text is not None else min(_AT_ONCE, left)
             # One more tells whether there is another page.
-            query = replace(self._query, after=self._place, until=last, limit=portion + 1)
+            query = replace(self._query, after=place, until=last, limit=portion + 1)
             jobs = await self._penstock.find(query)
-            taken = self._take(jobs[:portion], await self._fitting(jobs[:portion]))
-            if len(jobs) <= taken:
+            for job, fits in zip(jobs, await self._fitting(jobs), strict=True):
+                place = job.id
+                if fits and not self._take(job):
+                    return True
+            if len(jobs) <= portion:
                 return False
-            if len(self.found) >= self._limit or self._size >= _PAGE_BYTES:
-                return True
 
-    def _take(self, jobs: Sequence[Job], fitting: Sequence[bool]) -> int:
-        """Put jobs on the page until it is full; how many of them were looked at."""
-        for n, (job, fits) in enumerate(zip(jobs, fitting, strict=True)):
-            if len(self.found) >= self._limit:
-                return n
-            self._place = job.id
-            self._size += _size(job)
-            if fits:
-                self.found.append(job)
-        return len(jobs)
+    def _take(self, job: Job) -> bool:
+        """Put a job on the page unless that is full; whether it was put there."""
+        if len(self.found) >= self._limit or self._size >= _PAGE_BYTES:
+            return False
+        self._place = job.id
+        self._size += _size(job)
+        self.found.append(job)
+        return True
 
     async def _fitting(self, jobs: Sequence[Job]) -> list[bool]:
         """Which of these fit by what is shown of them; arguments may be large, and are decoded."""
