@@ -23,8 +23,8 @@ def registered(name: str, folder: Path) -> Penstock:
     return app
 
 
-def served(folder: Path) -> Service:
+def served(folder: Path, url: str = "memory://") -> Service:
     """A service with all applications."""
-    app = Penstock("memory://")
+    app = Penstock(url)
     modules = [importlib.import_module(f"penstock.apps.{name}") for name in APPS]
     return Service(app, [one.install(app, one.Settings(), folder) for one in modules])

@@ -28,7 +28,7 @@ from penstock.server.installed import APPS
 from tests.apps.entries.support import Letters, work_off
 from tests.apps.ingest.support import bench
 from tests.apps.notebooks.serving import served as serving_notebooks
-from tests.apps.support import registered
+from tests.apps.support import registered, served
 
 LONG = "x" * 5_000
 TYPES: tuple[Any, ...] = ([], {}, "x")
@@ -65,7 +65,20 @@ OPERATION: dict[str, tuple[Any, ...]] = {
     "changes": ("x", [["a"]], [[1, 2]], [["../outside/precious", "../outside/precious"]]),
 }
 PARAMETERS: dict[str, tuple[Any, ...]] = {
-    "folder": ("/", "/etc", "{outside}", "{data}", "{link}", "..", "", "relative", "a\0b", 1, None),
+    "folder": (
+        "/",
+        "/etc",
+        "{outside}",
+        "{data}",
+        "{link}",
+        "..",
+        "",
+        "relative",
+        "a\0b",
+        "{root}/" + LONG[:300],
+        1,
+        None,
+    ),
     "operation": ("remove", "", None),
     "paths": (["/etc"], ["{outside}"], ["{link}"], ["{inside}"], [1], "x"),
     "collection": ("../../../x", "..", ".", "", "a/b", "a\0", "a\n", "x" * 65, None, 1),
@@ -91,7 +104,14 @@ ITEM: dict[str, tuple[Any, ...]] = {
         *({"file_path": one} for one in ("/etc/passwd", "{outside}/precious", "{link}/precious")),
         *(
             {"file_path": one}
-            for one in ("relative", "", "{data}/x", 1, "{root}/../outside/precious")
+            for one in (
+                "relative",
+                "",
+                "{data}/x",
+                1,
+                "{root}/../outside/precious",
+                "{root}/" + LONG[:300],
+            )
         ),
         *(None, {}, "x", []),
     ),
@@ -366,3 +386,55 @@ async def test_hostile_items_read_nothing_elsewhere(outside: Outside) -> None:
             check_refused(await table.app.get(job), given)
         assert table.chunks() == {}
     outside.check()
+
+
+# Paths in requests
+
+ODD_PATHS = {
+    "long name": "{root}/" + "x" * 300,
+    "long name elsewhere": "/" + "x" * 300,
+    "long name below a folder": "{root}/" + "x" * 300 + "/y",
+    "long path": "{root}/" + "x/" * 2_020,
+    "nul": "{root}/a\0b",
+    "loop": "{root}/loop",
+    "below a loop": "{root}/loop/x",
+    "below a file": "{root}/file.md/x",
+    "home of nobody": "~nobody-of-that-name/x",
+}
+
+
+def requests_with(path: str) -> Iterator[tuple[str, str, Any]]:
+    """Every request that names a path of the machine."""
+    yield "POST", "/api/v1/ingest", {"path": path}
+    yield "POST", "/api/v1/ingest", {"project": path}
+    yield "POST", "/api/v1/ingest", {"library": "x", "source": path}
+    yield "POST", "/api/v1/ingest", {"library": "x", "source": f"file://{path}"}
+    for kind, field in (("file", "file_path"), ("folder", "folder_path")):
+        item = {"item_type": kind, "op": "ingest", "tenant_id": "x", "collection": "x"}
+        yield "POST", "/api/v1/queue/items", {**item, "payload": {field: path}}
+    yield "POST", "/api/v1/ingest/search", {"query": "x", "under": path}
+    yield "POST", "/index", {"folder_path": path}
+    yield "POST", "/index", {"folder_path": "{root}", "folder_metadata_file": path}
+    yield "POST", "/index/add", {"paths": [path]}
+    yield "POST", "/query", {"query": "x", "file_paths": [path]}
+    yield "DELETE", "/index/folders", {"folder_path": path}
+    yield "POST", "/api/v1/notebooks", {"name": "x", "path": path}
+
+
+@pytest.mark.parametrize("name", ODD_PATHS)
+async def test_odd_path_in_a_request_is_no_failure_of_the_server(
+    name: str, outside: Outside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (outside.root / "loop").symlink_to(outside.root / "loop")
+    (outside.root / "file.md").write_text("words")
+    monkeypatch.chdir(outside.root)
+    monkeypatch.setenv("HOME", str(outside.root))
+    service = served(outside.folder / "data", f"sqlite:///{outside.folder}/jobs.db")
+    transport = httpx.ASGITransport(app=service)
+    async with (
+        service.running(),
+        httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8000") as client,
+    ):
+        for method, url, body in requests_with(ODD_PATHS[name]):
+            answer = await client.request(method, url, json=outside.spelled(body))
+            assert answer.status_code < 500, (method, url, body, answer.text)

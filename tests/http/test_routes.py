@@ -1,7 +1,9 @@
 import json
-from typing import Any
+from collections.abc import Iterator
+from typing import Annotated, Any
 
 import msgspec
+import msgspec.inspect
 import pytest
 
 from penstock.core.token import Access
@@ -134,3 +136,57 @@ def test_document_says_which_bodies_are_needed() -> None:
         if "requestBody" in operation
     }
     assert {name for name, needed in described.items() if not needed} == set(BODY_OPTIONAL)
+
+
+# Integers
+
+LARGEST = 2**63 - 1
+"""What a column holds, in every store."""
+
+
+def unbounded(kind: Any) -> Iterator[str]:
+    """The places in a type where an integer may be larger, or smaller, than any store takes."""
+    pending = [("", msgspec.inspect.type_info(kind))]
+    seen: set[type] = set()
+    while pending:
+        where, one = pending.pop()
+        if isinstance(one, msgspec.inspect.IntType):
+            highest = min(
+                (one.le, one.lt), key=lambda bound: LARGEST + 1 if bound is None else bound
+            )
+            lowest = one.ge if one.ge is not None else one.gt
+            if highest is None or highest > LARGEST or lowest is None or lowest < -LARGEST - 1:
+                yield where
+        if isinstance(one, msgspec.inspect.StructType):
+            if one.cls in seen:
+                continue
+            seen.add(one.cls)
+            pending += [(f"{where}.{field.encode_name}", field.type) for field in one.fields]
+        for name in ("type", "types", "item_type", "item_types", "key_type", "value_type"):
+            inner = getattr(one, name, ())
+            pending += [(where, each) for each in (inner if isinstance(inner, tuple) else (inner,))]
+
+
+@pytest.mark.parametrize("name", sorted(ROUTES))
+def test_integers_that_a_route_takes_fit_into_a_store(name: str) -> None:
+    one = ROUTES[name]
+    kinds = {**one.path_types, "query": one.query_type, "body": one.body_type}
+    found = [
+        f"{part}{place}"
+        for part, kind in kinds.items()
+        if kind is not None
+        for place in unbounded(kind)
+    ]
+    assert found == []
+
+
+def test_unbounded_integers_are_found() -> None:
+    class Inner(msgspec.Struct):
+        deep: list[dict[str, Annotated[int, msgspec.Meta(ge=1)] | None]]
+
+    class Outer(msgspec.Struct):
+        inner: Inner | None
+        fine: Annotated[int, msgspec.Meta(ge=0, le=LARGEST)]
+        low: Annotated[int, msgspec.Meta(le=1)]
+
+    assert sorted(unbounded(Outer)) == [".inner.deep", ".low"]

@@ -13,6 +13,8 @@ Send = Callable[[Message], Awaitable[None]]
 
 BODY_TIME = 20.0
 """Seconds within which a body has to arrive."""
+_LONGEST_SIZE = 18
+"""Digits; a body of more bytes is larger than any limit."""
 
 
 class Disconnected(Exception):
@@ -28,10 +30,21 @@ def header(scope: Scope, name: bytes) -> bytes | None:
     return None
 
 
+def announces_more(scope: Scope, limit: int) -> bool:
+    """Whether `Content-Length` announces a body of more than `limit` bytes.
+
+    The header may have any number of digits, and Python refuses to convert thousands of them.
+    """
+    announced = header(scope, b"content-length") or b""
+    digits = announced.lstrip(b"0")
+    if not digits.isdigit():
+        return False
+    return len(digits) > _LONGEST_SIZE or int(digits) > limit
+
+
 async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
     """The whole body; one that is too large or too slow is a `Problem`."""
-    announced = header(scope, b"content-length")
-    if announced is not None and announced.isdigit() and int(announced) > limit:
+    if announces_more(scope, limit):
         raise _too_large(limit)
     parts: list[bytes] = []
     size, more = 0, True

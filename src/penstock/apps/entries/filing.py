@@ -19,7 +19,7 @@ from penstock.apps.entries.importing import Options
 from penstock.apps.entries.operations import OPERATIONS, start
 from penstock.apps.entries.routes import EntriesRoutes
 from penstock.apps.entries.rows import Chosen
-from penstock.http.bodies import Disconnected, Receive, Send, header
+from penstock.http.bodies import Disconnected, Receive, Send, announces_more
 from penstock.http.problems import Problem
 from penstock.http.routes import Answer, Call, Stream, route
 
@@ -129,8 +129,7 @@ class FileRoutes:
 async def save_body(path: Path, call: Call) -> None:
     """Write the body to a file; one that is too large or too slow is a `Problem`."""
     too_large = Problem(413, f"the file is larger than {FILE_LIMIT:,} bytes")
-    announced = header(call.scope, b"content-length")
-    if announced is not None and announced.isdigit() and int(announced) > FILE_LIMIT:
+    if announces_more(call.scope, FILE_LIMIT):
         raise too_large
     size, more = 0, True
     try:

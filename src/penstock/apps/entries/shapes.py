@@ -45,7 +45,7 @@ class EntryUpdate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     updates: Annotated[dict[str, Any], Meta(min_length=1)]
     entity_type: Name | None = None
     category_code: Name | None = None
-    version: Annotated[int, Meta(ge=1)] | None = None
+    version: Annotated[int, Meta(ge=1, le=2**63 - 1)] | None = None
     force_contextual: bool | None = None
 
 
@@ -62,7 +62,7 @@ class EntryRead(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     query: Annotated[str, Meta(min_length=1, max_length=100_000)] | None = None
     limit: Annotated[int, Meta(ge=1, le=1_000)] | None = None
     fields: list[str] | None = None
-    snippet_len: int | None = None
+    snippet_len: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
     session_id: str | None = None
 
 

@@ -1,5 +1,6 @@
 """Where things are: the collections of a server, and which folders may be indexed."""
 
+import errno
 import importlib.util
 import os
 from pathlib import Path
@@ -7,6 +8,8 @@ from pathlib import Path
 from penstock.apps.indexing.settings import Settings
 
 NEEDED = ("faiss", "numpy", "pathspec", "tokenizers", "tree_sitter", "watchfiles", "wordllama")
+_LONGEST_NAME = 255
+"""Bytes that the name of a file may have."""
 INSTALL = "pip install 'penstock[indexing]'"
 
 
@@ -69,6 +72,7 @@ class Places:
         """
         try:
             resolved = Path(path).resolve()
+            _check_names(resolved)
         except (OSError, RuntimeError, ValueError) as error:
             raise OutOfBounds(f"{path!r:.200} is no path that could be indexed: {error}") from error
         if str(resolved) != path:
@@ -84,3 +88,9 @@ class Places:
             f"{path} is outside of the project {self.root}; to index such folders, set the "
             "server's setting PENSTOCK_ALLOW_EXTERNAL_PATHS=true"
         )
+
+
+def _check_names(path: Path) -> None:
+    """Raise `OSError` for names that no file can have, instead of wherever they are used."""
+    if max(len(os.fsencode(part)) for part in path.parts) > _LONGEST_NAME:
+        raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))

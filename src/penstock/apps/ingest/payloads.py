@@ -12,6 +12,8 @@ Text = Annotated[str, Meta(min_length=1, max_length=1_000)]
 Path = Annotated[str, Meta(min_length=1, max_length=4_096)]
 Pattern = Annotated[str, Meta(min_length=1, max_length=1_000)]
 Patterns = Annotated[list[Pattern], Meta(max_length=1_000)]
+_LONGEST_NAME = 255
+"""Bytes that the name of a file may have; asking the system about a longer one is an error."""
 Hash = Annotated[str, Meta(pattern=r"^(sha256:)?[0-9a-fA-F]{64}\Z")]
 
 
@@ -223,6 +225,9 @@ def path_problems(field: str, path: str) -> Iterator[tuple[str, str]]:
     """Why a path cannot be one on this machine."""
     if not path.startswith("/"):
         yield field, "expected an absolute path"
+    names = path.encode("utf-8", "surrogatepass").split(b"/")
+    if max(map(len, names)) > _LONGEST_NAME:
+        yield field, f"has a name of more than {_LONGEST_NAME} bytes"
 
 
 def pattern_problems(field: str, patterns: list[str]) -> Iterator[tuple[str, str]]:

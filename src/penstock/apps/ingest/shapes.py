@@ -50,7 +50,7 @@ class IngestRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     tenant_id: Name = "default"
     collection: Name = "default"
     branch: Name = "main"
-    priority: int | str = "immediate"
+    priority: Annotated[int, Meta(ge=0, le=10)] | str = "immediate"
 
 
 class AcceptedItem(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,7 +80,7 @@ class ItemFilter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     collection: Name | None = None
     branch: Name | None = None
     parent: Name | None = None
-    before: Annotated[int, Meta(ge=1)] | None = None
+    before: Annotated[int, Meta(ge=1, le=2**63 - 1)] | None = None
     limit: Annotated[int, Meta(ge=1, le=1_000)] = 50
 
 

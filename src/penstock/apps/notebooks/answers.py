@@ -18,7 +18,7 @@ from penstock.apps.notebooks.errors import (
 )
 from penstock.apps.notebooks.files import TooLarge
 from penstock.apps.notebooks.publishing import Conflict
-from penstock.http.bodies import BODY_TIME, Disconnected, Receive, Send, header
+from penstock.http.bodies import BODY_TIME, Disconnected, Receive, Send, announces_more, header
 from penstock.http.problems import RETRY_AFTER, Problem
 from penstock.http.routes import Answer, Call, Stream
 
@@ -97,8 +97,7 @@ def version_of(call: Call, given: int | None) -> int | None:
 
 async def pieces_of(call: Call, limit: int) -> AsyncIterator[bytes]:
     """The body of a request, as it comes; in pieces that are worth a thread."""
-    announced = header(call.scope, b"content-length")
-    if announced is not None and announced.isdigit() and int(announced) > limit:
+    if announces_more(call.scope, limit):
         raise TooLarge(f"the content has more than {limit:,} bytes")
     gathered, size, more = [], 0, True
     while more:
