@@ -47,7 +47,7 @@ CREATE INDEX job_held ON penstock.job_active (
 )
 WHERE stage = 0 AND held IS NOT NULL;
 CREATE INDEX job_member ON penstock.job_active (queue) WHERE merged;
-CREATE INDEX job_stranger ON penstock.job_active (queue) WHERE merged AND tenant IS NOT NULL;
+CREATE INDEX job_stranger ON penstock.job_active (tenant) WHERE merged AND tenant IS NOT NULL;
 CREATE INDEX ready_tag_merged ON penstock.ready_tag (tag, (-priority), run_at, job_id) WHERE merged;
 
 CREATE INDEX queue_own ON penstock.queue (name) WHERE merged <> 1;
