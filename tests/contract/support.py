@@ -82,11 +82,12 @@ def open_named(name: str, folder: Path, clock: ManualClock) -> Store:
     """An empty store of `STORES` or of `MERGED`; or one that is there already, opened again."""
     store = open_store(STORES[name.removesuffix(" merged")](folder), clock=clock)
     if name in MERGED:
-        drive(store.transact(_give_no_lines))
+        drive(store.transact(give_no_lines))
     return store
 
 
-def _give_no_lines(within: Within) -> None:
+def give_no_lines(within: Within) -> None:
+    """Let every new queue begin without a line of its own."""
     table = "penstock_meta" if within.dialect == "sqlite" else "meta"
     within.execute(f"UPDATE {table} SET value = 0 WHERE name = 'own_lines'")  # noqa: S608 - ours
 
