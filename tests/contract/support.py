@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from penstock.core.job import Change, Claim, Job, JobQuery, LogEntry, NewJob
-from penstock.core.lifecycle import Move, Outcome, State, Waiting, advance
+from penstock.core.lifecycle import Move, Outcome, State, Waiting, advance, reset
 from penstock.core.retry import RetryPolicy
 from penstock.core.store import Store
 from penstock.core.tables import Within
@@ -123,6 +123,13 @@ async def move(store: Store, job: Job, step: Move, actor: str = "w") -> Job:
 
 async def settle(store: Store, job: Job, outcome: Outcome) -> Job:
     return await move(store, job, advance(job, outcome))
+
+
+async def retry_all(store: Store) -> list[Job]:
+    """Let all jobs of a store, every one of which has failed, run again."""
+    failed = await everything(store)
+    assert {job.state for job in failed} == {State.FAILED}
+    return [await move(store, job, reset(job)) for job in failed]
 
 
 async def look(store: Store, job: Job) -> Job:
