@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from penstock.core.job import Change, Claim, Job, JobQuery, LogEntry, NewJob
-from penstock.core.lifecycle import Move, Outcome, State, Waiting, advance
+from penstock.core.lifecycle import Move, Outcome, State, Waiting, advance, reset
 from penstock.core.retry import RetryPolicy
 from penstock.core.store import Store
 from penstock.core.tables import Within
@@ -82,11 +82,12 @@ def open_named(name: str, folder: Path, clock: ManualClock) -> Store:
     """An empty store of `STORES` or of `MERGED`; or one that is there already, opened again."""
     store = open_store(STORES[name.removesuffix(" merged")](folder), clock=clock)
     if name in MERGED:
-        drive(store.transact(_give_no_lines))
+        drive(store.transact(give_no_lines))
     return store
 
 
-def _give_no_lines(within: Within) -> None:
+def give_no_lines(within: Within) -> None:
+    """Let every new queue begin without a line of its own."""
     table = "penstock_meta" if within.dialect == "sqlite" else "meta"
     within.execute(f"UPDATE {table} SET value = 0 WHERE name = 'own_lines'")  # noqa: S608 - ours
 
@@ -122,6 +123,13 @@ async def move(store: Store, job: Job, step: Move, actor: str = "w") -> Job:
 
 async def settle(store: Store, job: Job, outcome: Outcome) -> Job:
     return await move(store, job, advance(job, outcome))
+
+
+async def retry_all(store: Store) -> list[Job]:
+    """Let all jobs of a store, every one of which has failed, run again."""
+    failed = await everything(store)
+    assert {job.state for job in failed} == {State.FAILED}
+    return [await move(store, job, reset(job)) for job in failed]
 
 
 async def look(store: Store, job: Job) -> Job:

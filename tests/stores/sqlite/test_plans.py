@@ -97,7 +97,7 @@ def used(steps: list[str]) -> set[str]:
         ("pick_merged_level_tagged", {"penstock_ready_tag_merged"}),
         ("merged_levels", {"penstock_job_merged"}),
         ("unmerge_jobs", {"penstock_job_member"}),
-        ("leaving", {"penstock_queue_leaving"}),
+        ("leaving", {"penstock_job_member", "penstock_queue_leaving"}),
         ("rates_in_force", {"penstock_queue_rated"}),
         (
             "limited",

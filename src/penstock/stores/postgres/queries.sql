@@ -143,7 +143,8 @@ SELECT name FROM penstock.queue WHERE name = $1 FOR UPDATE SKIP LOCKED;
 
 -- A merged queue to which a transaction of somebody else has added jobs of tenants.
 -- name: with_tenants
-SELECT queue FROM penstock.job_active WHERE merged AND tenant IS NOT NULL ORDER BY queue LIMIT 1;
+SELECT queue FROM penstock.job_active WHERE merged AND tenant IS NOT NULL AND tenant >= ''
+ORDER BY tenant LIMIT 1;
 
 -- name: unmerge_jobs
 WITH t AS MATERIALIZED (

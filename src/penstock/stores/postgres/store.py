@@ -324,13 +324,12 @@ class PostgresStore(SqlStore):
             )
             for (changes, actor), ended in zip(calls, answers, strict=True)
         ]
-        if not any(changes for changes, _ in left):
-            if self._noting.resumable:
-                self._noting.settle(tx, answers)
-            return answers
-        if tx.mode is not Mode.ALONE:
+        any_left = any(changes for changes, _ in left)
+        if any_left and tx.mode is not Mode.ALONE:
             raise NeedsAlone
-        return _merged(answers, self._transition(tx, left))
+        if self._noting.resumable:
+            self._noting.settle(tx, answers)
+        return _merged(answers, self._transition(tx, left)) if any_left else answers
 
     # Retention
 

@@ -45,10 +45,9 @@ class Joining:
         self._clock = clock
         self._source: int | None = None
         self._room = 0
-        self._queues: set[str] = set()
 
     def is_prepared(self, queues: Collection[str], now: int) -> bool:
-        """Whether all is there that jobs of these queues need."""
+        """Whether all is there that jobs of these queues need; a queue may have gone meanwhile."""
         return self._source is not None and now // DAY < self._room and not queues
 
     def prepare(self, reading: Reading, queues: Collection[str]) -> None:
@@ -59,7 +58,6 @@ class Joining:
             reading.execute("make_room", (one,))
         reading.execute("add_queues", (Texts(sorted(queues)),))
         self._room = day + 1
-        self._queues.update(queues)
 
     async def add(self, connection: Any, jobs: Sequence[NewJob], actor: str) -> list[Job]:
         """See `Store.add`."""

@@ -32,7 +32,7 @@ UPDATE penstock.meta SET value = (SELECT count(*) FROM penstock.queue) WHERE nam
 UPDATE penstock.queue SET merged = 1
 WHERE paused_until = 0 AND num_nonnulls(max_pending, concurrency, rate, promote_after) = 0
 AND (SELECT value FROM penstock.meta WHERE name = 'queues') > 32
-AND name NOT IN (SELECT queue FROM penstock.job_active WHERE tenant IS NOT NULL);
+AND name NOT IN (SELECT queue FROM penstock.job WHERE tenant IS NOT NULL);  -- also finished ones
 UPDATE penstock.job_active SET merged = true
 WHERE queue IN (SELECT name FROM penstock.queue WHERE merged = 1);
 UPDATE penstock.ready_tag SET merged = true
@@ -47,7 +47,7 @@ CREATE INDEX job_held ON penstock.job_active (
 )
 WHERE stage = 0 AND held IS NOT NULL;
 CREATE INDEX job_member ON penstock.job_active (queue) WHERE merged;
-CREATE INDEX job_stranger ON penstock.job_active (queue) WHERE merged AND tenant IS NOT NULL;
+CREATE INDEX job_stranger ON penstock.job_active (tenant) WHERE merged AND tenant IS NOT NULL;
 CREATE INDEX ready_tag_merged ON penstock.ready_tag (tag, (-priority), run_at, job_id) WHERE merged;
 
 CREATE INDEX queue_own ON penstock.queue (name) WHERE merged <> 1;

@@ -31,10 +31,9 @@ AND NOT EXISTS (
     SELECT 1 FROM penstock_job AS j
     WHERE j.queue = name AND j.stage = 0 AND j.tenant IS NOT NULL AND j.held IS NULL
 );
+-- Also those of tenants whose jobs are finished: retried, they take turns.
 UPDATE penstock_queue SET merged = 0
-WHERE merged AND name IN (
-    SELECT queue FROM penstock_job WHERE tenant IS NOT NULL AND stage < 4
-);
+WHERE merged AND name IN (SELECT queue FROM penstock_job WHERE tenant IS NOT NULL);
 UPDATE penstock_job SET merged = 1
 WHERE stage < 4 AND queue IN (SELECT name FROM penstock_queue WHERE merged);
 UPDATE penstock_ready_tag SET merged = 1
