@@ -21,6 +21,7 @@ from penstock.apps.notebooks.errors import (
 from penstock.apps.notebooks.files import Staged, TooLarge, Tree
 from penstock.apps.notebooks.mime import mime_type
 from penstock.apps.notebooks.placing import Placer
+from tests.apps.notebooks.disk import deep_in
 from tests.apps.notebooks.support import place
 
 
@@ -477,3 +478,20 @@ def test_kill_at_any_moment_leaves_the_old_or_the_new_content(tree: Tree) -> Non
 )
 def test_mime_type(path: str, head: bytes, expected: str) -> None:
     assert mime_type(path, head) == expected
+
+
+@pytest.mark.parametrize("depth", [1_200, 3_000])
+@pytest.mark.parametrize("keep", [True, False])
+def test_deep_folder_is_removed(tree: Tree, depth: int, *, keep: bool) -> None:
+    (tree.root / "sub").mkdir()
+    (tree.root / "sub/link").symlink_to(tree.root)
+    with deep_in(tree.root / "sub", depth):
+        assert tree.remove_folder("sub", keep=keep)
+    assert [one.name for one in tree.root.iterdir()] == [".penstock"]
+    assert not any((tree.root / ".penstock/trash").iterdir())
+
+
+def test_deep_folder_that_a_crash_has_left_is_cleared(tree: Tree) -> None:
+    with deep_in(tree.root / ".penstock/trash", 3_000):
+        tree.prepare()
+        assert not any((tree.root / ".penstock/trash").iterdir())

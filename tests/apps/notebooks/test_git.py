@@ -14,6 +14,7 @@ from penstock.apps.notebooks.history import History
 from penstock.apps.notebooks.keeping import Kept
 from penstock.apps.notebooks.messages import Change, Kind, message
 from penstock.apps.notebooks.repository import Location
+from tests.apps.notebooks.disk import deep_in
 from tests.apps.notebooks.support import (
     Noted,
     git,
@@ -852,3 +853,11 @@ def test_kill_at_any_moment_leaves_a_sound_repository(root: Path) -> None:
         names = [file.name for file in root.iterdir() if file.is_file() and file.name != "foreign"]
         Committer(opened(root), root, patience=30).commit(names)
         assert git(root, "status", "--porcelain") == "A  foreign\n"
+
+
+@pytest.mark.parametrize("depth", [1_200, 3_000])
+def test_deep_folder_does_not_stop_a_commit(root: Path, depth: int) -> None:
+    with deep_in(root, depth, is_filled=False):
+        write(root, "d/a", "1")
+        committed(root, "d")
+    assert show(root, "d/a") == "1"

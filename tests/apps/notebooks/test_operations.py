@@ -737,3 +737,9 @@ async def test_store_without_tables_answers_why(tmp_path: Path) -> None:
 
 def _json(text: str) -> bytes:
     return json.dumps(text).encode()
+
+
+async def test_path_of_too_many_names_is_refused(one: Api) -> None:
+    refused = await one.on("POST", "/files", {"path": "a/" * 1_000 + "b"}, status=422)
+    assert "has more than 100 names" in refused["detail"]
+    assert await one.paths() == []

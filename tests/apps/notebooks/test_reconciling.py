@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from penstock.apps.notebooks.errors import Passing
 from penstock.apps.notebooks.files import Tree
 from penstock.apps.notebooks.reconciling import SETTLE, Happened, reconcile
+from tests.apps.notebooks.disk import deep_in
 from tests.apps.notebooks.shelf import Shelf
 from tests.apps.notebooks.support import SAVES, Save, place, save_as_another, save_in_place, write
 
@@ -356,6 +357,27 @@ def test_names_that_a_notebook_cannot_have_are_said(shelf: Shelf, root: Path) ->
     result = shelf.look()
     assert result.found == []
     assert set(result.refused.values()) == {"has control characters", "is not UTF-8"}
+
+
+@pytest.mark.parametrize(
+    ("depth", "reason"),
+    [
+        (100, "has more than 100 names"),
+        (1_200, "is longer than 2,048 bytes"),
+        (3_000, "is too deep for the system"),
+    ],
+)
+def test_deep_folders_are_said_and_hide_nothing_else(
+    shelf: Shelf, root: Path, depth: int, reason: str
+) -> None:
+    with deep_in(root, depth):
+        write(root, "d/a", "1")
+        write(root, "z", "1")
+        result = shelf.look()
+    assert sorted(one.path for one in result.found) == ["d/a", "z"]
+    ((path, why),) = result.refused.items()
+    assert path.startswith("d/d/d")
+    assert why == reason
 
 
 def test_notebook_that_is_gone_has_not_lost_its_files(shelf: Shelf, root: Path) -> None:

@@ -80,10 +80,20 @@ def _attributes(repository: Repository, folder: Path) -> Iterator[tuple[str, byt
 
 
 def _below(folder: Path) -> Iterator[Path]:
-    for where, inside, names in os.walk(folder):
-        inside[:] = [name for name in inside if name != ".git"]
-        if _FILE in names:
-            yield Path(where, _FILE)
+    waiting = [str(folder)]
+    while waiting:
+        where = waiting.pop()
+        try:
+            with os.scandir(where) as found:
+                entries = list(found)
+        except OSError:
+            continue  # it has gone, or may not be read
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                if entry.name != ".git":
+                    waiting.append(entry.path)
+            elif entry.name == _FILE:
+                yield Path(where, _FILE)
 
 
 def _of_machine(repository: Repository) -> Iterator[Path]:

@@ -6,7 +6,6 @@ place.
 
 import hashlib
 import os
-import shutil
 import stat
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -29,6 +28,7 @@ STAGED = f"{STATE}/staged"
 SMALL = 16 * 1024
 """Bytes up to which a content needs no file of its own while it waits: to make one, and to have it
 on the disk, takes longer than to store it."""
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _KEPT = f"{STATE}/kept"
 _TRASH = f"{STATE}/trash"
 
@@ -119,11 +119,7 @@ class Tree:
                     os.unlink(name, dir_fd=state)
             replace_file(f"{self.root}/{STATE}/.gitignore", b"*\n")
         with sorting(_TRASH), folder_at(self.root, _TRASH) as trash:
-            for name in os.listdir(trash):
-                if _kind(name, trash) == stat.S_IFDIR:
-                    shutil.rmtree(name, dir_fd=trash)
-                else:
-                    os.unlink(name, dir_fd=trash)
+            clear(trash)
         return self
 
     # Looking
@@ -303,7 +299,9 @@ class Tree:
         except Missing:
             return False
         with sorting(path):
-            shutil.rmtree(trash)
+            with folder_at(self.root, f"{_TRASH}/{trash.name}") as removed:
+                clear(removed)
+            trash.rmdir()
         return True
 
     # How
@@ -325,17 +323,52 @@ class Tree:
             self.keeper.take(place, path, digest, number)
 
     def _keep_below(self, path: str, known: Callable[[str], str | None]) -> None:
-        above = self.root / path
-        for folder, _, names in os.walk(above):
-            for name in names:
-                file = f"{folder}/{name}"
-                inside = file.removeprefix(f"{self.root}/")
-                if not stat.S_ISREG(os.lstat(file).st_mode):
-                    continue
-                digest = hash_of(file)
-                if digest != known(inside):
-                    number = self.keeper.next_number(inside)
-                    self.keeper.copy(file, inside, digest, number, is_own=False)
+        for file in _files_below(f"{self.root}/{path}"):
+            inside = file.removeprefix(f"{self.root}/")
+            digest = hash_of(file)
+            if digest != known(inside):
+                number = self.keeper.next_number(inside)
+                self.keeper.copy(file, inside, digest, number, is_own=False)
+
+
+def clear(folder: int) -> None:
+    """Remove all that is in a folder, however deep: folders in its folders are moved up first."""
+    while names := os.listdir(folder):
+        for name in names:
+            if _kind(name, folder) == stat.S_IFDIR:
+                _clear_into(name, folder)
+            else:
+                os.unlink(name, dir_fd=folder)
+
+
+def _clear_into(name: str, folder: int) -> None:
+    """Remove a folder; those in it are moved to the one that it stands in."""
+    below = os.open(name, _FOLDER, dir_fd=folder)
+    try:
+        for inside in os.listdir(below):
+            if _kind(inside, below) == stat.S_IFDIR:
+                os.rename(inside, uuid.uuid4().hex, src_dir_fd=below, dst_dir_fd=folder)
+            else:
+                os.unlink(inside, dir_fd=below)
+    finally:
+        os.close(below)
+    os.rmdir(name, dir_fd=folder)
+
+
+def _files_below(folder: str) -> Iterator[str]:
+    """All regular files below a folder, as far as it can be read; links are not followed."""
+    waiting = [folder]
+    while waiting:
+        try:
+            with os.scandir(waiting.pop()) as found:
+                entries = list(found)
+        except OSError:
+            continue
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                waiting.append(entry.path)
+            elif entry.is_file(follow_symlinks=False):
+                yield entry.path
 
 
 def _kind(name: str, folder: int) -> int | None:

@@ -20,6 +20,9 @@ LONGEST_NAME = 255
 LONGEST_PATH = 2_048
 """Bytes; a file system takes 4,096 with all that stands before a notebook."""
 
+MOST_NAMES = 100
+"""Of one path: whoever goes down a tree may not get deeper than a certain number of folders."""
+
 _GIT = frozenset({".git", "git~1"})
 _STATES = frozenset({STATE, "pensto~1"})
 
@@ -64,16 +67,24 @@ def why_not(path: str) -> str | None:
         encoded = path.encode()
     except UnicodeEncodeError:
         return "is not UTF-8"
-    if len(encoded) > LONGEST_PATH:
-        return f"is longer than {LONGEST_PATH:,} bytes"
+    names = path.split("/")
+    if why := _too_large(encoded, names):
+        return why
     if any(unicodedata.category(letter) == "Cc" for letter in path):
         return "has control characters"
-    names = path.split("/")
-    if any(len(name.encode()) > LONGEST_NAME for name in names):
-        return f"has a name of more than {LONGEST_NAME} bytes"
     if any(_plain(name) in _GIT for name in names):
         return "is git's own"
     return "is the server's own" if _plain(names[0]) in _STATES else None
+
+
+def _too_large(encoded: bytes, names: list[str]) -> str | None:
+    if len(encoded) > LONGEST_PATH:
+        return f"is longer than {LONGEST_PATH:,} bytes"
+    if len(names) > MOST_NAMES:
+        return f"has more than {MOST_NAMES} names"
+    if any(len(name.encode()) > LONGEST_NAME for name in names):
+        return f"has a name of more than {LONGEST_NAME} bytes"
+    return None
 
 
 def fold(path: str) -> str:

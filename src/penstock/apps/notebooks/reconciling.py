@@ -5,6 +5,7 @@ file that was moved is found again by its hash; one that was edited as well by i
 or because no other can be meant. It keeps its id.
 """
 
+import errno
 import math
 import os
 import re
@@ -187,23 +188,28 @@ class _Look:
         return about is not None and stat.S_ISREG(about.st_mode)
 
     def _below(self, folder: str) -> Iterator[tuple[str, os.stat_result]]:
-        prefix = f"{folder}/" if folder else ""
-        try:
-            with os.scandir(self._tree.root / folder) as found:
-                entries = list(found)
-        except OSError:
-            return  # it has gone, or may not be read
-        for entry in entries:
-            path = prefix + entry.name
-            if is_ignored(path):
-                continue
-            if entry.is_dir(follow_symlinks=False):
-                yield from self._below(path)
-            elif entry.is_file(follow_symlinks=False):
-                try:
-                    yield path, entry.stat(follow_symlinks=False)
-                except OSError:
+        waiting = [folder]
+        while waiting:
+            folder = waiting.pop()
+            prefix = f"{folder}/" if folder else ""
+            try:
+                with os.scandir(self._tree.root / folder) as found:
+                    entries = list(found)
+            except OSError as error:
+                if error.errno == errno.ENAMETOOLONG:
+                    self._result.refused[folder] = "is too deep for the system"
+                continue  # or it has gone, or may not be read
+            for entry in entries:
+                path = prefix + entry.name
+                if is_ignored(path):
                     continue
+                if entry.is_dir(follow_symlinks=False):
+                    waiting.append(path)
+                elif entry.is_file(follow_symlinks=False):
+                    try:
+                        yield path, entry.stat(follow_symlinks=False)
+                    except OSError:
+                        continue
 
     def _is_path(self, path: str) -> bool:
         if why := why_not(path):

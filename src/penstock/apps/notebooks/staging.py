@@ -200,25 +200,28 @@ class _Disk:
 
     def below(self, folder: str) -> Iterator[tuple[str, str | None]]:
         """All files below a folder, each with why git cannot have it, or None."""
-        try:
-            with os.scandir(f"{self._root}/{folder}") as found:
-                entries = list(found)
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            yield folder, f"the folder cannot be read: {error.strerror}"
-            return
-        for entry in entries:
-            path = f"{folder}/{entry.name}"
-            if entry.is_dir(follow_symlinks=False):
-                if entry.name in {".git", STATE}:
-                    continue
-                if self._folder(path) == "repository":
-                    yield path, f"{path!r} is another repository"
-                else:
-                    yield from self.below(path)
-            elif entry.is_symlink() or entry.is_file():
-                yield path, self.why_not(path, entry.stat(follow_symlinks=False).st_mode)
+        waiting = [folder]
+        while waiting:
+            folder = waiting.pop()
+            try:
+                with os.scandir(f"{self._root}/{folder}") as found:
+                    entries = list(found)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                yield folder, f"the folder cannot be read: {error.strerror}"
+                continue
+            for entry in entries:
+                path = f"{folder}/{entry.name}"
+                if entry.is_dir(follow_symlinks=False):
+                    if entry.name in {".git", STATE}:
+                        continue
+                    if self._folder(path) == "repository":
+                        yield path, f"{path!r} is another repository"
+                    else:
+                        waiting.append(path)
+                elif entry.is_symlink() or entry.is_file():
+                    yield path, self.why_not(path, entry.stat(follow_symlinks=False).st_mode)
 
     def mode(self, path: str) -> int:
         """What stands at a path; 0 for nothing, or a link or a file where its folder was."""
