@@ -62,6 +62,38 @@ def test_no_part_of_a_password_is_shown(address: str) -> None:
     assert MARK not in redacted(address)
 
 
+@pytest.mark.parametrize(
+    ("address", "shown"),
+    [
+        ("https://Qx7/Qx7@127.0.0.1:1/", "https://***@127.0.0.1:1/"),
+        ("postgresql://h/jobs#password=Qx7", "postgresql://h/jobs#***"),
+        ("postgresql://h/jobs;password=Qx7", "postgresql://h/jobs;***"),
+        ("postgresql://h/password=Qx7", "postgresql://h/password=***"),
+        ("postgresql://h#Qx7/jobs", "postgresql://***/jobs"),
+        ("postgresql://h;password=Qx7", "postgresql://***"),
+        ("postgresql://h password=Qx7", "postgresql://***"),
+        ("postgresql://h/jobs?host=h password=Qx7", "postgresql://h/jobs?host=***"),
+        ("postgresql://h/jobs?host=h#Qx7&port=1", "postgresql://h/jobs?host=***&port=1"),
+    ],
+)
+def test_secret_in_an_odd_place_is_hidden(address: str, shown: str) -> None:
+    assert redacted(address) == shown
+    assert MARK not in redacted(f"{address}&x")
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("no postgresql://me:a'Qx7@h", "no postgresql://me:***@h"),
+        ('at "postgresql://me:a"Qx7<Qx7@h/jobs".', 'at "postgresql://me:***@h/jobs".'),
+        ("'http://a','http://Qx7@b' x", "'http://***@b' x"),
+        ("'http://a','http://b' 1://", "'http://a','http://b' 1://"),
+    ],
+)
+def test_quote_before_an_at_belongs_to_the_password(text: str, shown: str) -> None:
+    assert redacted_within(text) == shown
+
+
 @given(schemes, users, passwords, hosts)
 def test_address_in_a_text_of_others_is_hidden(
     scheme: str, user: str, password: str, host: str

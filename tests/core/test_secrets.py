@@ -21,6 +21,8 @@ secrets = Secrets(DEFAULT_FIELDS)
         *("API_KEY_2", "secret", "client_secret", "clientSecret", "secrets", "secretKey"),
         *("token", "auth-token", "accessToken", "access_token", "accesstoken", "csrfToken"),
         *("private_key", "Authorization", "credentials", "pwd", "passphrase"),
+        *("stripe_apikey", "x-apikey", "my_authtoken", "userPassWord", "pass_word", "pass phrase"),
+        *("PASSWORDs", "DBPASSWORDs", "userAPIKEYs", "SECRETs"),
     ],
 )
 def test_names_are_found_word_by_word(name: str) -> None:
@@ -36,12 +38,13 @@ def test_names_are_found_word_by_word(name: str) -> None:
         *("token_count", "tokenCount", "max_tokens", "tokens", "token_type", "password_length"),
         *("password_expires", "tokenizer", "secretary", "key", "keyboard", "monkey", "author"),
         *("apiary", "name", "", "passenger", "compass", "api", "private", "accessible"),
+        *("bypass_words", "APIs", "IDs", "keys_of_apis"),
     ],
 )
 def test_names_that_only_look_alike_are_shown(name: str) -> None:
     assert not secrets.is_secret(name)
-    text = json.dumps({name: "hunter2"})
-    assert secrets.hide(text) == text
+    shown = {name: "hunter2", "a": [{name: {"deep": 1.5}}]}
+    assert json.loads(secrets.hide(json.dumps(shown))) == shown
 
 
 def test_name_can_be_hidden_although_it_looks_harmless() -> None:
@@ -63,6 +66,19 @@ def test_no_secret_fields_hide_nothing() -> None:
         '{"password":{"a":"hunter2"},"password":null}',
         '{"url":"postgresql://me:hunter2@db/jobs"}',
         '{"url":"https://me:hunter2@db/","url":"x"}',
+        '{"url":"https://me:hunter2@db/","url":"x","b":"@"}',
+        '{"a":{"password":"hunter2"},"a":1}',
+        '{"a":{"pass_word":"hunter2"},"a":1}',
+        r'{"dsn":"postgres:\/\/u:hunter2@h\/db"}',
+        r'{"dsn":"postgres\u003a//u:hunter2@h/db"}',
+        r'{"dsn":"postgres://u:hunter2\u0040h/db"}',
+        '{"https://u:hunter2/7@h/":1}',
+        '{"https://u:a/hunter2@h/":1}',
+        '{"https://hunter2@host":{"https://hunter2@host":2}}',
+        '["https://hunter2@host","git+HTTPS://hunter2@host/x.git"]',
+        '["x https://u:a/hunter2@h/ y","(postgres://u@corp:hunter2@h)","a://u:b://hunter2@h"]',
+        '["https://a.org/@me,https://u:hunter2@h","postgres://u:a?b#hunter2@h"]',
+        '["https://a.org:80/x:https://u:hunter2@h","ws://u:\\"hunter2\\"@h"]',
         '[[{"API-KEY":["hunter2"]}]]',
         '{"a":' + "[" * 900 + '{"password":"hunter2"}' + "]" * 900 + "}",
         '{"a":' + "[" * 3_000 + '"hunter2"' + "]" * 3_000 + "}",
@@ -78,8 +94,28 @@ def test_no_way_to_write_a_secret_shows_it(text: str) -> None:
 
 
 def test_what_is_no_secret_stays_as_it_was_written() -> None:
-    text = '{"a": 1.10,  "note": "the password, as text", "mail": "me@home"}'
+    text = '{"a": 1.10,  "note": "words of text", "a": ["https://example.org:80/"]}'
     assert secrets.hide(text) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("the pass, as text", "me@home", "https://me.org/@me", "https://x.org:80/ me@home"),
+        *("postgresql://me@db:5432/jobs", "ssh://git@host/x", "https://x.org/a?at=1:2&mail=a@b"),
+        *("mailto:me@home", "a:b@c", "://", "@", "ä@ö\n\u2028", "me@home https://x.org/"),
+    ],
+)
+def test_text_that_only_looks_like_a_secret_is_shown(text: str) -> None:
+    shown = {"text": text, "n": [2**70, -0.5, None, True, "password"], text: {}}
+    assert json.loads(secrets.hide(json.dumps(shown))) == shown
+
+
+def test_rest_of_an_address_says_what_it_is() -> None:
+    shown = {"a": "see https://me:x@db:80/jobs, https://x/y@db/ or https://t@h"}
+    assert secrets.hidden(shown) == {
+        "a": f"see https://{HIDDEN}@db:80/jobs, https://x/y@db/ or https://{HIDDEN}@h"
+    }
 
 
 @pytest.mark.parametrize(

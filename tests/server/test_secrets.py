@@ -28,6 +28,14 @@ ARGS = {
 }
 
 
+EVENT = {
+    "title": f"copy {ARGS['dsn']}",
+    "description": f"to https://{SECRET}@db/",
+    "tags": "a",
+    "payload": ARGS,
+}
+
+
 class Whole:
     """A server with every application, and a secret in all that can be stored."""
 
@@ -46,7 +54,7 @@ class Whole:
         for outcome in (Done(json.dumps(ARGS)), Failed("it failed")):
             [job] = await app.claim(worker="w", limit=1, queues=["default"])
             await app.settle([(job, outcome)])
-        event = await client.post("/events", json={"title": "t", "tags": "a", "payload": ARGS})
+        event = await client.post("/events", json=EVENT)
         item = await client.post(
             "/api/v1/queue/items",
             json={
@@ -123,6 +131,7 @@ async def test_what_steers_a_job_or_an_event_shows_no_secret(whole: Whole) -> No
 async def test_worker_gets_what_it_has_to_work_with(whole: Whole) -> None:
     answer = await whole.client.get("/events/subscribe", params={"tags": "a", "worker_id": "w"})
     assert answer.json()["payload"] == ARGS
+    assert answer.json()["title"] == EVENT["title"]
     assert (await whole.app.get(whole.ids[2])).args == ARGS
 
 

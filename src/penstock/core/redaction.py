@@ -45,7 +45,10 @@ _NAMED = frozenset(
 
 _SCHEME = re.compile(r"\s*([A-Za-z][A-Za-z0-9+.\-]*):")
 _USER = re.compile(r"(?:[\w.~+\-]|%40)*")
-_HOST = re.compile(r"(?:\[[^\]\[@]*\]|[^:@\[\]]*)(?::\d*)?")
+_HOST = re.compile(r"(?:\[[^\]\[@]*\]|[^:@\[\]#;=\s]*)(?::\d*)?")
+# Where a path ends and something else begins, that was meant as a parameter.
+_PARAMETER = re.compile(r"[#;=]")
+_PLAIN = re.compile(r"[^=#\s]*")
 _PIECE = re.compile(r"\S+")
 _QUOTE = re.compile(r"['\"<>]|\Z")
 _IN_SCHEME = ascii_letters + digits + "+.-"
@@ -104,11 +107,14 @@ def _redacted_piece(piece: str) -> str:
 def _place(scheme: str, head: str) -> str:
     """Return what stands before the parameters: user, hosts and path."""
     userinfo, at, place = head.rpartition("@")
-    if at and ":" not in userinfo and "/" in userinfo:  # in a path: no password without a colon
+    # In a path: no password without a colon, except for a token.
+    if at and ":" not in userinfo and "/" in userinfo and scheme not in _WITH_TOKEN:
         userinfo, at, place = "", "", head
     hosts, slash, path = place.partition("/")
     if not all(_HOST.fullmatch(host) for host in hosts.split(",")):
         hosts = HIDDEN  # a port that is none may be a password whose `@` was forgotten
+    if found := _PARAMETER.search(path):
+        path = f"{path[: found.end()]}{HIDDEN}"
     return f"{_user(scheme, userinfo)}{at}{hosts}{slash}{path}"
 
 
@@ -124,7 +130,7 @@ def _parameters(query: str) -> str:
 
 
 def _parameter(text: str) -> str:
-    name, _, _ = text.partition("=")
-    if name in _SHOWN or not text:
+    name, _, value = text.partition("=")
+    if not text or (name in _SHOWN and _PLAIN.fullmatch(value)):
         return text
-    return f"{name}={HIDDEN}" if name in _NAMED else HIDDEN
+    return f"{name}={HIDDEN}" if name in _NAMED | _SHOWN else HIDDEN

@@ -6,7 +6,7 @@ exports and archives, from which jobs are restored.
 """
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -48,8 +48,12 @@ _ABOUT = frozenset(
 _LONG = 8
 # Longer names are looked at anew each time: ten thousand of a megabyte each would fill the memory.
 _REMEMBERED = 100
-_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[^\W\d_A-Za-z]+")
-_USERINFO = re.compile(r"(://)[^/\s:@]*:[^/\s@]*@")
+_WORD = re.compile(r"[A-Z]{2,}s(?![a-z])|[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[^\W\d_A-Za-z]+")
+# So many letters of a name are looked for in a text: the rest may be spelled as another word.
+_START = 4
+_PIECE = re.compile(r"\S+")
+# Where user and password of an address begin, or a token in their place.
+_USERINFO = re.compile(r"(?:https?|wss?)://[^/?#:@]*@|://[^/?#:]*:", re.IGNORECASE)
 
 
 class Secrets:
@@ -59,13 +63,16 @@ class Secrets:
     `api_key` is found in `apiKey`, `X-Api-Key`, `APIKEY` and `stripe_api_key_2`. A word of eight
     letters or more is also found inside a longer one (`dbpassword`). A name that ends with a word
     such as `count`, `length`, `type` or `expires` is shown: it only says something about a secret.
+
+    Passwords and tokens in addresses are hidden in every text, names of fields included.
     """
 
     def __init__(self, names: Collection[str] = ()) -> None:
         self._names = [words for name in names if (words := _words(name))]
         self._joined = frozenset("".join(words) for words in self._names)
         self._long = tuple(words[0] for words in self._names if _is_long(words))
-        starts = "|".join(re.escape(words[0]) for words in self._names)
+        self._longest = max(map(len, self._joined), default=0)
+        starts = "|".join(sorted({re.escape(words[0][:_START]) for words in self._names}))
         # Most jobs have none: a look at the text is cheaper than a walk through its values. An
         # escape may spell a name in another way. Words only, without repetition: a pattern that
         # looks for the end of an address from each colon takes hours for a megabyte of them.
@@ -80,6 +87,8 @@ class Secrets:
     def hide(self, text: str) -> str:
         """Return a JSON text without the values of those fields.
 
+        A text in which nothing looks like a secret stays as it was written. All others are written
+        anew: of a name that comes twice only the last was decoded, and the first may be a secret.
         What cannot be read, as another program may have stored it, is replaced by the reason: no
         reader of the answer could read it either.
         """
@@ -88,9 +97,6 @@ class Secrets:
         except Unreadable as error:
             return msgspec.json.encode({"unreadable": error.reason}).decode()
         if self._hint is None or not self._hint.search(text):
-            return text
-        # Of a name that comes twice, only the last was decoded: what it is may be equal already.
-        if not (self._has_secret(found) or _USERINFO.search(text)):
             return text
         return msgspec.json.encode(self.hidden(found)).decode()
 
@@ -103,13 +109,13 @@ class Secrets:
         match value:
             case dict():
                 return {
-                    name: HIDDEN if self.is_secret(name) else self.hidden(one)
+                    self.hidden(name): HIDDEN if self.is_secret(name) else self.hidden(one)
                     for name, one in value.items()
                 }
             case list():
                 return [self.hidden(one) for one in value]
             case str() if self.hides and "@" in value:
-                return _USERINFO.sub(rf"\g<1>{HIDDEN}@", value)
+                return _PIECE.sub(lambda found: _without_userinfo(found[0]), value)
         return value
 
     def shown(self, job: Job) -> Job:
@@ -125,25 +131,23 @@ class Secrets:
         """Whether a query finds a job by what may be shown of it."""
         return fits(job, query) and (query.text is None or fits(self.shown(job), query))
 
-    def _has_secret(self, value: Any) -> bool:
-        match value:
-            case dict():
-                return any(self.is_secret(name) for name in value) or any(
-                    map(self._has_secret, value.values())
-                )
-            case list():
-                return any(map(self._has_secret, value))
-        return False
-
     def _is_secret(self, name: str) -> bool:
         words = _words(name)
         if words and words[-1] in _ABOUT:
             return "".join(words) in self._joined  # unless it was named itself
-        return (
-            "".join(words) in self._joined
-            or any(_contains(words, wanted) for wanted in self._names)
-            or any(long in word for long in self._long for word in words)
-        )
+        return self._has_name(words) or any(long in word for long in self._long for word in words)
+
+    def _has_name(self, words: Sequence[str]) -> bool:
+        """Whether words that follow each other spell one of the names, together."""
+        for first in range(len(words)):
+            spelled = ""
+            for word in words[first : first + self._longest]:
+                spelled += word
+                if len(spelled) > self._longest:
+                    break
+                if spelled in self._joined:
+                    return True
+        return False
 
 
 def _words(name: str) -> tuple[str, ...]:
@@ -154,6 +158,14 @@ def _is_long(words: tuple[str, ...]) -> bool:
     return len(words) == 1 and len(words[0]) >= _LONG
 
 
-def _contains(words: tuple[str, ...], wanted: tuple[str, ...]) -> bool:
-    span = len(wanted)
-    return any(words[n : n + span] == wanted for n in range(len(words) - span + 1))
+def _without_userinfo(piece: str) -> str:
+    """Return a text without spaces without the password or token of an address in it.
+
+    A password may hold any character, so that it ends with the last `@`.
+    """
+    at = piece.rfind("@")
+    found = None if at < 0 else _USERINFO.search(piece, 0, at + 1)
+    if found is None:
+        return piece
+    start = piece.index("://", found.start()) + len("://")
+    return f"{piece[:start]}{HIDDEN}{piece[at:]}"

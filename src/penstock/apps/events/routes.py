@@ -267,7 +267,7 @@ class EventRoutes:
             query.offset,
         )
         return shapes.Page(
-            events=[views.listed(record) for record in records],
+            events=[views.listed(record, self._events.secrets) for record in records],
             total=total,
             limit=query.limit,
             offset=query.offset,

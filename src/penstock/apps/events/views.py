@@ -74,8 +74,8 @@ def published(
     said = content_of(job)
     return Published(
         id=job.id,
-        title=said.title,
-        description=said.description,
+        title=secrets.hidden(said.title),
+        description=secrets.hidden(said.description),
         tags=",".join(job.tags),
         status=STATUSES[job.state],
         payload=_shown(said.payload, secrets),
@@ -102,8 +102,8 @@ def just_published(job: Job, event: NewEvent, secrets: Secrets) -> Published:
     at = stamp(job.enqueued_at)
     return Published(
         id=job.id,
-        title=event.title,
-        description=event.description,
+        title=secrets.hidden(event.title),
+        description=secrets.hidden(event.description),
         tags=",".join(job.tags),
         status="PENDING",
         payload=NULL if event.payload is UNSET else _shown(event.payload, secrets),
@@ -135,12 +135,12 @@ def picked(job: Job) -> Picked:
     )
 
 
-def listed(record: Record) -> Listed:
-    """A job as an event in a list."""
+def listed(record: Record, secrets: Secrets) -> Listed:
+    """A job as an event in a list, as it may be shown."""
     job = record.job
     return Listed(
         id=job.id,
-        title=content_of(job).title,
+        title=secrets.hidden(content_of(job).title),
         status=STATUSES[job.state],
         tags=",".join(job.tags),
         retry_count=job.failed_attempts,
