@@ -86,6 +86,18 @@ def test_routes_to_use_are_served_and_named_for_tasks_that_exist(tmp_path: Path)
         "\ufeffnotebooks.delete",
         "NOTEBOO\u212aS.delete",
         "noteboo\u212as",
+        "note\u034fbooks.delete",
+        "notebooks\ufe0f.delete",
+        "\x01notebooks.delete",
+        "note\x7fbooks:1",
+        "\x85notebooks.delete",
+        "\u3164notebooks",
+        "note\u2800books",
+        "\u115fnotebooks/x",
+        "note\U000e0100books.delete",
+        "note\u2065books.delete",
+        "\tnotebooks.delete",
+        " \x01 notebooks.delete",
     ],
 )
 def test_name_belongs_to_its_application_in_every_spelling(field: Field, text: str) -> None:
@@ -97,7 +109,15 @@ def test_name_belongs_to_its_application_in_every_spelling(field: Field, text: s
 @pytest.mark.parametrize("field", FIELDS)
 @pytest.mark.parametrize(
     "text",
-    ["mail", "notebook", "notebooksdelete", "notebooks_x", "my.notebooks", "client/0/notebooks"],
+    [
+        "mail",
+        "notebook",
+        "notebooksdelete",
+        "notebooks_x",
+        "my.notebooks",
+        "client/0/notebooks",
+        "caf\u00e9.notebooks",
+    ],
 )
 def test_other_names_belong_to_nobody(field: Field, text: str) -> None:
     assert Namespaces().owner(field, text) is None

@@ -9,7 +9,8 @@ from msgspec import structs
 from penstock import ConfigurationError
 from penstock.vectors import Chunk, Chunker, CodeChunker, MarkdownChunker, TextChunker, chunker_for
 from penstock.vectors.languages import BY_ENDING
-from penstock.vectors.packing import count
+from penstock.vectors.markdown import _heading
+from penstock.vectors.packing import Lines, count
 from tests.vectors.sources import SOURCES
 
 ENDINGS = sorted({*BY_ENDING, ".md", ".txt"})
@@ -232,3 +233,22 @@ def test_grammar_that_is_not_installed_is_named() -> None:
     unknown = structs.replace(BY_ENDING[".py"], grammar="tree_sitter_klingon")
     with pytest.raises(ConfigurationError, match=r"tree_sitter_klingon: pip install"):
         CodeChunker(unknown)
+
+
+@pytest.mark.parametrize(
+    ("line", "title"),
+    [
+        ("# a b", "a b"),
+        ("## a ##", "a"),
+        ("# a \t## \t", "a"),
+        ("# a#", "a#"),
+        ("# a # b #", "a # b"),
+        ("# #", "#"),
+        ("#\ta\r", "a"),
+        ("# a" + " " * 200_000 + "b", "a" + " " * 200_000 + "b"),
+        ("# a" + " #" * 100_000 + "b", "a" + " #" * 100_000 + "b"),
+    ],
+)
+def test_heading_of_any_length_has_its_title(line: str, title: str) -> None:
+    """The long ones would take an hour, if their blanks were split in every way."""
+    assert _heading(Lines(f"{line}\nwords\n"), 0) == (len(line) - len(line.lstrip("#")), title)

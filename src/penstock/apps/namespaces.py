@@ -63,6 +63,12 @@ NAMESPACES = (
 """Those of the applications in this package."""
 
 
+_INVISIBLE = {"Cc", "Cf", "Mn", "Me", "Cn"}
+"""Categories of what nobody sees, or sees only as a mark on the letter before it."""
+_BLANK_LETTERS = "\u115f\u1160\u17b4\u17b5\u3164\uffa0\u2800"
+"""Letters and symbols of other categories that have nothing to show."""
+
+
 class Owned(NamedTuple):
     """A name that belongs to an application."""
 
@@ -114,5 +120,11 @@ def _plain(text: str) -> str:
     """A text without case, blanks at its ends, invisible characters and compatibility forms."""
     if not text.isascii():
         normal = unicodedata.normalize("NFKC", text)
-        text = "".join(letter for letter in normal if unicodedata.category(letter) != "Cf")
+        text = "".join(filter(_is_visible, normal))
+    elif not text.isprintable():
+        text = "".join(filter(_is_visible, text))
     return text.strip().casefold()
+
+
+def _is_visible(letter: str) -> bool:
+    return unicodedata.category(letter) not in _INVISIBLE and letter not in _BLANK_LETTERS

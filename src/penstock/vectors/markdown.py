@@ -7,7 +7,7 @@ from typing import NamedTuple
 from penstock.vectors.chunks import Chunk
 from penstock.vectors.packing import Lines, Piece, count, joined, limits, pack, pieces, trimmed
 
-HEADING = re.compile(r" {0,3}(#{1,6})(?:[ \t]+(.*?))?(?:[ \t]+#+)?[ \t]*\r?\n?$")
+HEADING = re.compile(r" {0,3}(#{1,6})(?=[ \t]|\r?\n?$)([^\n]*)\n?$")
 FENCE = re.compile(r" {0,3}(`{3,}|~{3,})([^\n]*)")
 UNDERLINE = re.compile(r" {0,3}(=+|-+)[ \t]*\r?\n?$")
 PLAIN = re.compile(r" {0,3}[^\s>#|`~*+=-]")
@@ -114,9 +114,19 @@ def _heading(lines: Lines, line: int) -> tuple[int, str] | None:
     """Level and title, if a heading begins in a line; also one that the next line underlines."""
     here = lines.slice(line, line + 1)
     if found := HEADING.match(here):
-        return len(found[1]), (found[2] or "").strip()
+        return len(found[1]), _title(found[2])
     above = lines.slice(line - 1, line) if line else ""
     below = UNDERLINE.match(lines.slice(line + 1, line + 2))
     if below and PLAIN.match(here) and not above.strip():
         return (1 if below[1][0] == "=" else 2), here.strip()
     return None
+
+
+def _title(text: str) -> str:
+    """The title of a heading, without the `#` that may close it.
+
+    In steps of linear time: one pattern for all of it tries every split of its blanks.
+    """
+    text = text.removesuffix("\r").strip(" \t")
+    unclosed = text.rstrip("#")
+    return (unclosed if unclosed.endswith((" ", "\t")) else text).strip()

@@ -21,8 +21,9 @@ from penstock.apps.entries.checking import index_items
 from penstock.apps.entries.exporting import export_entries
 from penstock.apps.entries.formats import FORMATS, UnreadableFile
 from penstock.apps.entries.holding import StillEmbedding, held
-from penstock.apps.entries.importing import ImportRefused, Options, import_records
-from penstock.apps.entries.rows import QUEUE, Chosen
+from penstock.apps.entries.importing import ImportRefused, Options, _id_of, import_records
+from penstock.apps.entries.rows import QUEUE, Chosen, Content
+from penstock.apps.entries.spool import Spool
 from tests.apps.entries.transfers import (
     assert_index_equals_rows,
     contents,
@@ -356,3 +357,25 @@ async def test_export_has_what_is_asked_for(entries: Entries) -> None:
     assert [one["id"] for one in found] == ["m-3", "m-4"]
     with pytest.raises(EntryExists):
         await entries.write("manual", "B", {"title": "t", "content": "c"}, entry_id="m-3")
+
+
+def test_identical_records_are_numbered_without_trying_those_before(tmp_path: Path) -> None:
+    """The work is counted, as the time depends on the machine."""
+
+    class Ids(dict[str, int]):
+        asked = 0
+
+        def __contains__(self, key: object) -> bool:
+            self.asked += 1
+            return super().__contains__(key)
+
+    content = Content("x", "manual", "x", "", "{}", "")
+    with Spool(tmp_path, 100) as spool:
+        spool.ids = ids = Ids()
+        made = _id_of(content, spool)
+        spool.ids[f"{made}-3"] = 1  # given by the file itself
+        for line in range(500):
+            spool.add(content._replace(id=_id_of(content, spool)), line)
+        assert list(ids)[:3] == [f"{made}-3", f"{made}-2", f"{made}-4"]
+        assert len(ids) == 501
+        assert ids.asked < 1_010

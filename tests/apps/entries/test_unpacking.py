@@ -1,6 +1,7 @@
 """Small files that unpack to much are refused before they take the memory of the server."""
 
 import io
+import re
 import resource
 import subprocess
 import sys
@@ -54,9 +55,15 @@ def book(**parts: Iterable[bytes]) -> bytes:
             name: [source.read(name)] for name in source.namelist()
         }
     (types,) = content["[Content_Types].xml"]
-    if "strings" in parts and b"sharedStrings" not in types:
-        content["[Content_Types].xml"] = [types.replace(b"</Types>", DECLARED + b"</Types>")]
-    named = {"strings": "xl/sharedStrings.xml", "sheet": "xl/worksheets/sheet1.xml"}
+    named = {
+        "strings": "xl/sharedStrings.xml",
+        "strings_among_sheets": "xl/worksheets/ss.xml",
+        "sheet": "xl/worksheets/sheet1.xml",
+    }
+    for key in parts.keys() & {"strings", "strings_among_sheets"}:
+        types = re.sub(rb"<Override [^>]*sharedStrings[^>]*>", b"", types)
+        declared = DECLARED.replace(b"xl/sharedStrings.xml", named[key].encode())
+        content["[Content_Types].xml"] = [types.replace(b"</Types>", declared + b"</Types>")]
     content |= {named[key]: part for key, part in parts.items()}
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as target:
@@ -100,6 +107,55 @@ def bombs() -> dict[str, bytes]:
         ),
         "no row": book(sheet=[HEAD + SHEET[: -len(b"</row>")], *[b" " * MEGABYTE] * 150, END]),
         "a far row": book(sheet=[HEAD + SHEET + b'<row r="2000000000">' + CELL + b"</row>" + END]),
+        "elements between tables of rows": book(
+            sheet=[HEAD + SHEET, *[b"<x/>" * 1_000 + b"<sheetData/>"] * 10_000, END]
+        ),
+        "elements between rows": book(
+            sheet=[HEAD + SHEET, *[b"<x/>" * 1_000 + b"<row></row>"] * 10_000, END]
+        ),
+        "rows of another namespace": book(
+            sheet=[
+                HEAD + SHEET + b'<y xmlns:y="other">',
+                *[b"<y:row>" + b"<x/>" * 1_000 + b"</y:row>"] * 10_000,
+                b"</y>" + END,
+            ]
+        ),
+        "rows that are comments": book(
+            sheet=[
+                HEAD + SHEET + b"<row>",
+                *[b"<x/>" * 1_000 + b"<!--</row>--><![CDATA[</row>]]>"] * 10_000,
+                b"</row>" + END,
+            ]
+        ),
+        "empty rows": book(sheet=[HEAD + SHEET, *[b"<row/>" * 100_000] * 150, END]),
+        "attributes of rows": book(
+            sheet=[HEAD + SHEET, *[b'<row x="' + b"x" * MEGABYTE + b'"/>'] * 300, END]
+        ),
+        "text between rows": book(sheet=[HEAD + SHEET, *[b" " * 1_000 + b"<row/>"] * 200_000, END]),
+        "attributes of texts": book(
+            strings=[
+                HEAD + STRINGS + b"<si>",
+                *[b"<t " + b" ".join(b'a%d=""' % n for n in range(1_000)) + b"/>"] * 6_000,
+                b"</si></sst>",
+            ]
+        ),
+        "texts among the sheets": book(
+            strings_among_sheets=[
+                HEAD + STRINGS,
+                *[b"<si><t>x</t></si>" * 1_000 + b"<row></row>"] * 5_000,
+                b"</sst>",
+            ]
+        ),
+        "another encoding": book(
+            strings=[
+                text.decode().encode("cp037")
+                for text in (
+                    b'<?xml version="1.0" encoding="cp037"?>' + STRINGS,
+                    *[b"<si><t>x</t></si>" * 1_000] * 3_000,
+                    b"</sst>",
+                )
+            ]
+        ),
         "entities": book(
             strings=[
                 HEAD,
@@ -120,7 +176,26 @@ def packed() -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize(
-    "name", ["many texts", "one text", "one row", "one cell", "no row", "a far row", "entities"]
+    "name",
+    [
+        "many texts",
+        "one text",
+        "one row",
+        "one cell",
+        "no row",
+        "a far row",
+        "elements between tables of rows",
+        "elements between rows",
+        "rows of another namespace",
+        "rows that are comments",
+        "empty rows",
+        "attributes of rows",
+        "text between rows",
+        "attributes of texts",
+        "texts among the sheets",
+        "another encoding",
+        "entities",
+    ],
 )
 def test_small_workbook_that_unpacks_to_much_is_refused_within_bounds(
     name: str, packed: dict[str, bytes], tmp_path: Path

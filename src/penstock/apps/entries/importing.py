@@ -174,9 +174,10 @@ def _id_of(content: Content, spool: Spool) -> str:
     data = msgspec.json.encode(msgspec.json.decode(content.data), order="sorted")
     what = msgspec.json.encode([content.type, content.category]) + data
     made = f"{content.type}-{hashlib.blake2b(what, digest_size=16).hexdigest()}"
-    number = 1
+    number = spool.made[made] + 1
     while (one := made if number == 1 else f"{made}-{number}") in spool.ids:
         number += 1
+    spool.made[made] = number
     return one
 
 

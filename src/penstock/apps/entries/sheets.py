@@ -15,7 +15,7 @@ from penstock.apps.entries.formats import (
     UnreadableFile,
     Unwritable,
 )
-from penstock.apps.entries.unpacking import BoundedArchive, TooLarge
+from penstock.apps.entries.unpacking import BoundedArchive, SheetArchive, TooLarge
 
 ROWS_LIMIT = 1_048_576
 """Rows that a sheet may have, by the format; one alone can claim to be the billionth."""
@@ -36,8 +36,16 @@ def read_sheet(
         from openpyxl.reader.excel import ExcelReader
     except ImportError as error:
         raise UnreadableFile(_MISSING) from error
+
+    class Reader(ExcelReader):  # type: ignore[misc] # the library has no types
+        def read_workbook(self) -> None:
+            super().read_workbook()
+            # Sheets are opened by the workbook, all other parts by this reader. What a part is
+            # called says nothing: a file may name any part to be anything.
+            self.wb._archive = SheetArchive(self.archive)  # noqa: SLF001 - there is no other way
+
     try:
-        reader = ExcelReader(file, read_only=True, data_only=True, keep_links=False)
+        reader = Reader(file, read_only=True, data_only=True, keep_links=False)
         reader.archive = BoundedArchive(file)
         reader.read()
         book = reader.wb

@@ -2,6 +2,7 @@
 
 import struct
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Self
@@ -28,6 +29,8 @@ class Spool:
         self._batch: list[Content] = []
         self.ids: dict[str, int] = {}
         """The line that each came from."""
+        self.made: Counter[str] = Counter()
+        """The last number given to each id that was made of a content, for the next one alike."""
 
     def __enter__(self) -> Self:
         return self

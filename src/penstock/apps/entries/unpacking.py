@@ -1,33 +1,43 @@
 """Unpacks a workbook within bounds: a small file can be the seed of an endless one.
 
 What a part of the archive says about its own size is no bound: the bytes are counted as they come.
-A sheet is read row by row, so that its rows are bounded and not the sheet. All other parts are
-kept in memory as a tree, which takes some fifty times as much as its shortest XML: so their tags
-are counted, too.
+A sheet is read row by row, so that each of its rows is bounded and not all of them together. What
+is not in a row is kept in memory as a tree, like all other parts, and takes some fifty times as
+much as its shortest XML. So tags are counted, too: by a parser, because only a parser knows what is
+a tag, and a row, in every encoding, namespace and comment.
 """
 
 import io
-import re
 import zipfile
 from typing import IO, Any
+from xml.parsers import expat
 
 SHEET_LIMIT = 1_000_000_000
 """Bytes that a sheet may unpack to."""
 PARTS_LIMIT = 64_000_000
 """Bytes that all other parts may unpack to, together: mostly the texts of the cells."""
 TAGS_LIMIT = 2_000_000
-"""Tags that all other parts may have."""
+"""Tags and attributes that all other parts may have."""
 ROW_LIMIT = 4_000_000
-"""Bytes that a row may have, and what stands before the first one."""
+"""Bytes that a row may have."""
 ROW_TAGS_LIMIT = 100_000
 """Tags that a row may have: the format has 16,384 columns."""
+ROWS_LIMIT = 1_048_576
+"""Rows that a sheet may have, by the format."""
+OUTSIDE_LIMIT = 16_000_000
+"""Bytes that a sheet may have outside of its rows."""
+OUTSIDE_TAGS_LIMIT = 300_000
+"""Tags and attributes that a sheet may have outside of its rows."""
+ROW_ATTRIBUTES_LIMIT = 64_000_000
+"""Characters that the attributes of all rows may have, together: they are kept as well."""
 
 _CHUNK = 65_536
-_SHEET = re.compile(r"/?xl/worksheets/[^/]+\.xml", re.IGNORECASE)
-# Neither has a place in a workbook; both can make much of little.
-_DECLARATION = re.compile(rb"<!\s*(?:DOCTYPE|ENTITY)", re.IGNORECASE)
-_LONGEST_DECLARATION = 32
-_ROW = re.compile(rb"</(?:\w+:)?row\s*>|<sheetData")
+_ROW = "http://schemas.openxmlformats.org/spreadsheetml/2006/main row"
+_ROW_END = len("</row>")
+_UNKNOWN_ENCODINGS = {
+    expat.errors.codes[expat.errors.XML_ERROR_UNKNOWN_ENCODING],
+    expat.errors.codes[expat.errors.XML_ERROR_INCORRECT_ENCODING],
+}
 
 
 class TooLarge(Exception):
@@ -43,37 +53,75 @@ class BoundedArchive(zipfile.ZipFile):
         self.tags = TAGS_LIMIT
 
     def open(self, name: Any, mode: Any = "r", pwd: Any = None, **options: Any) -> IO[bytes]:
-        """Open a part for reading."""
+        """Open a part for reading that may become a tree in memory, whatever it is called."""
         part = super().open(name, mode, pwd, **options)
-        title = name.filename if isinstance(name, zipfile.ZipInfo) else str(name)
-        bounded = _Sheet(part) if _SHEET.fullmatch(title) else _Part(part, self)
-        return io.BufferedReader(bounded, _CHUNK)
+        return io.BufferedReader(_Part(part, self), _CHUNK)
+
+    def open_sheet(self, name: str) -> IO[bytes]:
+        """Open a sheet for reading by row."""
+        return io.BufferedReader(_Sheet(super().open(name)), _CHUNK)
+
+
+class SheetArchive:
+    """Opens the parts of an archive as sheets: for a reader that keeps one row at a time."""
+
+    def __init__(self, archive: BoundedArchive) -> None:
+        self._archive = archive
+
+    def open(self, name: str) -> IO[bytes]:
+        """Open a sheet."""
+        return self._archive.open_sheet(name)
+
+    def close(self) -> None:
+        """Close the archive."""
+        self._archive.close()
 
 
 class _Bounded(io.RawIOBase):
-    """A part that is looked at while it is read."""
+    """A part that is parsed while it is read, only to count what is in it."""
 
     def __init__(self, part: IO[bytes]) -> None:
         self._part = part
-        self._tail = b""
+        self._parser: expat.XMLParserType | None = expat.ParserCreate(namespace_separator=" ")
+        self._parser.StartDoctypeDeclHandler = self._refuse
+        self._parser.StartElementHandler = self._start
+        self._parser.EndElementHandler = self._end
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
         data = self._part.read(min(len(buffer), _CHUNK))
-        plain = data.replace(b"\0", b"") if b"\0" in data else data  # as UTF-16 is
-        if _DECLARATION.search(self._tail + plain):
-            raise TooLarge("has a document type or entities of its own, as no workbook has")
-        self._tail = (self._tail + plain)[-_LONGEST_DECLARATION:]
-        self._count(plain)
+        self._count(data)
+        if self._parser is not None:
+            try:
+                self._parser.Parse(data, not data)
+            except expat.ExpatError as error:
+                if error.code in _UNKNOWN_ENCODINGS:
+                    raise TooLarge("has a part in an encoding that is not known") from error
+                self._parser = None  # a picture, or something else of which nothing can be made
+        self._check()
         buffer[: len(data)] = data
         return len(data)
+
+    def _refuse(self, *_: object) -> None:
+        # Neither has a place in a workbook; both can make much of little.
+        raise TooLarge("has a document type or entities of its own, as no workbook has")
 
     def _count(self, data: bytes) -> None:
         raise NotImplementedError
 
+    def _start(self, name: str, attributes: dict[str, str]) -> None:
+        raise NotImplementedError
+
+    def _end(self, name: str) -> None:
+        """Do nothing: most parts are counted by the beginnings of their elements."""
+
+    def _check(self) -> None:
+        raise NotImplementedError
+
     def close(self) -> None:
+        self._parser = None  # it refers to this object, and this object to it
         self._part.close()
         super().close()
 
@@ -86,10 +134,13 @@ class _Part(_Bounded):
         self._archive = archive
 
     def _count(self, data: bytes) -> None:
-        archive = self._archive
-        archive.left -= len(data)
-        archive.tags -= data.count(b"<")
-        if archive.left < 0 or archive.tags < 0:
+        self._archive.left -= len(data)
+
+    def _start(self, _: str, attributes: dict[str, str]) -> None:
+        self._archive.tags -= 2 + len(attributes)  # it has an end, too
+
+    def _check(self) -> None:
+        if self._archive.left < 0 or self._archive.tags < 0:
             raise TooLarge(
                 f"unpacks to more than {PARTS_LIMIT:,} bytes or {TAGS_LIMIT:,} tags beside its "
                 "sheets; save it as csv"
@@ -97,22 +148,63 @@ class _Part(_Bounded):
 
 
 class _Sheet(_Bounded):
-    """A sheet, of which one row at a time is in memory."""
+    """A sheet, of which one row at a time is in memory, and all that is not in a row."""
 
     def __init__(self, part: IO[bytes]) -> None:
         super().__init__(part)
-        self._left = SHEET_LIMIT
-        self._row_bytes = self._row_tags = 0
+        self._size = self._rows = self._row_attributes = 0
+        self._depth = 0
+        """Of rows in rows."""
+        self._since = self._row_tags = 0
+        """Where the row begins, or what is outside of rows, and the tags of the row."""
+        self._outside = self._outside_tags = 0
 
     def _count(self, data: bytes) -> None:
-        self._left -= len(data)
-        if self._left < 0:
+        self._size += len(data)
+
+    def _start(self, name: str, attributes: dict[str, str]) -> None:
+        if name == _ROW:
+            self._rows += 1
+            self._row_attributes += sum(map(len, attributes)) + sum(map(len, attributes.values()))
+            if not self._depth:
+                self._outside += max(self._position - self._since, 0)
+                self._since, self._row_tags = self._position, 0
+            self._depth += 1
+        if self._depth:
+            self._row_tags += 1
+        else:
+            self._outside_tags += 1 + len(attributes)
+
+    def _end(self, name: str) -> None:
+        if name == _ROW:
+            self._depth -= 1
+            if not self._depth:
+                self._check_row(self._position)
+                self._since = self._position + _ROW_END
+
+    @property
+    def _position(self) -> int:
+        assert self._parser is not None  # noqa: S101 - it is what calls
+        return self._parser.CurrentByteIndex
+
+    def _check(self) -> None:
+        if self._size > SHEET_LIMIT:
             raise TooLarge(f"has a sheet of more than {SHEET_LIMIT:,} bytes; save it as csv")
-        ends = [found.end() for found in _ROW.finditer(data)]
-        if ends:
-            self._row_bytes = self._row_tags = 0
-            data = data[ends[-1] :]
-        self._row_bytes += len(data)
-        self._row_tags += data.count(b"<")
-        if self._row_bytes > ROW_LIMIT or self._row_tags > ROW_TAGS_LIMIT:
+        if self._rows > ROWS_LIMIT:
+            raise TooLarge(f"has more than {ROWS_LIMIT:,} rows")
+        if self._row_attributes > ROW_ATTRIBUTES_LIMIT:
+            raise TooLarge(f"has rows with more than {ROW_ATTRIBUTES_LIMIT:,} bytes of attributes")
+        outside = self._outside
+        if self._depth:
+            self._check_row(self._size)
+        else:
+            outside += max(self._size - self._since, 0)
+        if outside > OUTSIDE_LIMIT or self._outside_tags > OUTSIDE_TAGS_LIMIT:
+            raise TooLarge(
+                f"has a sheet with more than {OUTSIDE_LIMIT:,} bytes or {OUTSIDE_TAGS_LIMIT:,} "
+                "tags outside of its rows"
+            )
+
+    def _check_row(self, end: int) -> None:
+        if end - self._since > ROW_LIMIT or self._row_tags > ROW_TAGS_LIMIT:
             raise TooLarge(f"has a row of more than {ROW_LIMIT:,} bytes or {ROW_TAGS_LIMIT:,} tags")
