@@ -48,6 +48,7 @@ class Held(NamedTuple):
 
 def http_server(app: Client, options: dict[str, Any]) -> None:
     """`penstock serve` on the store, until it is killed."""
+    os.environ["PENSTOCK_APPS"] = "events"  # others read, while they start, what a variant hides
     os.environ["PENSTOCK_EVENTS_LEASE"] = str(options["lease"])
     os.environ["PENSTOCK_EVENTS_RETRY_DELAY"] = "0.01"
     store = f"sqlite:///{app.folder}/jobs.db"
