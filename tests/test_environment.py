@@ -88,7 +88,7 @@ def test_tests_run_in_the_prepared_environment() -> None:
     assert {name: os.environ[name] for name in environment.FIXED} == environment.FIXED
     assert "NO_COLOR" not in os.environ
     assert Path.home().name.startswith("penstock-tests-")
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
 
 
 def test_programs_registries_and_knobs_of_the_caller_are_kept() -> None:
