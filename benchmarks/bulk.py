@@ -25,17 +25,17 @@ _BULK = JobQuery(queue="bulk")
 
 
 def _prune(app: Penstock, folder: Path) -> Any:
-    return app.prune(
+    return app.archive.prune(
         Retention(finished=timedelta(0), failed=timedelta(0)), archive=folder / "archive.jsonl.gz"
     )
 
 
 STEPS: dict[str, Callable[[Penstock, Path], Any]] = {
-    "reprioritise": lambda app, _: app.reprioritise(_BULK, 7),
-    "cancel": lambda app, _: app.cancel_all(_BULK),
-    "retry": lambda app, _: app.retry_all(_CANCELLED),
-    "cancel again": lambda app, _: app.cancel_all(_BULK),
-    "delete half": lambda app, _: app.delete_all(JobQuery(queue="bulk", task="even")),
+    "reprioritise": lambda app, _: app.bulk(_BULK).reprioritise(7),
+    "cancel": lambda app, _: app.bulk(_BULK).cancel(),
+    "retry": lambda app, _: app.bulk(_CANCELLED).retry(),
+    "cancel again": lambda app, _: app.bulk(_BULK).cancel(),
+    "delete half": lambda app, _: app.bulk(JobQuery(queue="bulk", task="even")).delete(),
     "prune": _prune,
 }
 

@@ -1,15 +1,19 @@
 """The command line: `python -m benchmarks [SUITE] [options]`."""
 
 import argparse
+import shlex
+import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol, TypeVar
 
 from rich.console import Console
 
 from benchmarks import machine, report, runner, suites
+from benchmarks.results import Circumstances
 from benchmarks.scenarios import Load
 
 QUICK = Load(
@@ -22,9 +26,15 @@ QUICK = Load(
     limit_seconds=2.0,
     drain_seconds=5.0,
     held_seconds=3.0,
+    soak_jobs=20_000,
+    soak_minutes=0.1,
 )
 
 ON_DISK = Path("/var/tmp")  # noqa: S108 - kept on disk where /tmp is often memory; files get random names
+
+
+KEPT = Path("benchmarks/results.json")
+"""The newest figures of each command, which the documentation draws its charts from."""
 
 
 class Named(Protocol):
@@ -53,13 +63,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     packages = dict.fromkeys(c.package for c in present if c.package)
     with Console(stderr=True).status("") as status, suite.ground(folder) as fresh:
         with fresh() as place:
-            described = {**machine.describe(folder, packages), **suite.about(place)}
+            circumstances = Circumstances(
+                _command(sys.argv[1:] if argv is None else argv),
+                datetime.now(UTC).isoformat(timespec="seconds"),
+                machine.describe(folder),
+                {**machine.versions(packages), **suite.about(place)},
+            )
         results = runner.run(present, scenarios, load, fresh, status.update)
     results.left_out += [f"{c.title}: {c.missing}" for c in contenders if not c.is_there]
-    report.show(Console(), suite, results, described, load)
-    if options.json:
-        report.write_json(options.json, suite, results, described, load)
+    report.show(Console(), suite, results, circumstances, load)
+    if options.json and not options.quick:
+        report.keep(options.json, suite, results, circumstances, load)
     return 1 if results.failures else 0
+
+
+def _command(arguments: Sequence[str]) -> str:
+    """Return the command of a run, without what does not change its figures."""
+    left = list(arguments)
+    for option in ("--json", "--folder"):
+        if option in left:
+            place = left.index(option)
+            del left[place : place + 2]
+    return shlex.join(["./dev", "bench", *left])
 
 
 def _make_parser() -> argparse.ArgumentParser:
@@ -71,7 +96,14 @@ def _make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--quick", action="store_true", help="small and once: is all in order?")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="contenders")
     parser.add_argument("--scenario", nargs="+", metavar="NAME", help="scenarios, or their start")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures")
+    parser.add_argument("--minutes", type=float, metavar="N", help="of a soak, at least")
+    parser.add_argument(
+        "--json",
+        type=Path,
+        metavar="FILE",
+        default=KEPT,
+        help="keep all figures here, unless --quick [default: %(default)s]",
+    )
     default = ON_DISK if ON_DISK.is_dir() else Path(tempfile.gettempdir())
     parser.add_argument("--folder", type=Path, default=default, help="a folder on a real disk")
     return parser
@@ -86,7 +118,13 @@ def _positive(text: str) -> int:
 
 def _make_load(options: argparse.Namespace) -> Load:
     load = QUICK if options.quick else Load()
-    wanted = {"jobs": options.jobs, "rounds": options.rounds, "backlog": options.backlog}
+    wanted = {
+        "jobs": options.jobs,
+        "rounds": options.rounds,
+        "backlog": options.backlog,
+        "soak_jobs": options.jobs,
+        "soak_minutes": options.minutes,
+    }
     return replace(load, **{name: value for name, value in wanted.items() if value is not None})
 
 

@@ -11,15 +11,19 @@ from pathlib import Path
 IN_MEMORY = ("tmpfs", "ramfs")
 
 
-def describe(folder: Path, packages: Iterable[str]) -> Mapping[str, str]:
-    """What to know beside the figures."""
-    found = {
-        "python": platform.python_version(),
-        "sqlite": sqlite3.sqlite_version,
+def describe(folder: Path) -> Mapping[str, str]:
+    """Return what to know of the machine beside the figures."""
+    return {
+        "system": f"{platform.system()} {platform.machine()}",
         "cores": str(os.cpu_count()),
         "load": f"{os.getloadavg()[0]:.1f}",
         "file system": filesystem(folder),
     }
+
+
+def versions(packages: Iterable[str]) -> Mapping[str, str]:
+    """Return the versions of what is measured."""
+    found = {"python": platform.python_version(), "sqlite": sqlite3.sqlite_version}
     for package in packages:
         with suppress(PackageNotFoundError):
             found[package] = version(package)

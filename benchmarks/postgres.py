@@ -8,6 +8,7 @@ from pathlib import Path
 import psycopg
 
 from benchmarks.places import Fresh, folder
+from benchmarks.usage import DATABASE
 from tests.postgres import PostgresServer
 
 SETTINGS = {
@@ -21,8 +22,14 @@ SETTINGS = {
 """Durable as PostgreSQL is by default; memory and WAL as a server has them, so that no checkpoint
 falls into one run and not into another."""
 
+_HOLD = (
+    "CREATE TABLE IF NOT EXISTS bystander (id int)",
+    "BEGIN ISOLATION LEVEL REPEATABLE READ",
+    "SELECT 1",
+    "INSERT INTO bystander VALUES (1)",
+)
+
 _SHOWN = ("synchronous_commit", "fsync", "shared_buffers")
-_URL = "postgres.url"
 
 
 @contextmanager
@@ -34,7 +41,7 @@ def databases(below: Path) -> Iterator[Fresh]:
 
 def url_of(place: Path) -> str:
     """The database of a run."""
-    return (place / _URL).read_text()
+    return (place / DATABASE).read_text()
 
 
 def rest(place: Path) -> None:
@@ -42,6 +49,16 @@ def rest(place: Path) -> None:
     with psycopg.connect(url_of(place), autocommit=True) as connection:
         connection.execute("ANALYZE")
         connection.execute("CHECKPOINT")
+
+
+@contextmanager
+def held_open(place: Path) -> Iterator[None]:
+    """Somebody else's transaction, with a snapshot and a write, as long as the block."""
+    with psycopg.connect(url_of(place), autocommit=True) as connection:
+        for statement in _HOLD:
+            connection.execute(statement.encode())
+        yield
+        connection.execute("COMMIT")
 
 
 def about(place: Path) -> Mapping[str, str]:
@@ -60,7 +77,7 @@ def _database(below: Path, server: str) -> Iterator[Path]:
     with folder(below) as place, psycopg.connect(server, autocommit=True) as admin:
         name = place.name.replace("-", "_")
         admin.execute(f'CREATE DATABASE "{name}"'.encode())
-        (place / _URL).write_text(f"{server.rpartition('/')[0]}/{name}")
+        (place / DATABASE).write_text(f"{server.rpartition('/')[0]}/{name}")
         admin.execute("CHECKPOINT")
         try:
             yield place

@@ -1,15 +1,15 @@
-"""The tables, and the same as JSON."""
+"""The tables, and the file that keeps the same as JSON."""
 
 import json
-from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.results import Results
-from benchmarks.scenarios import Load
+from benchmarks.results import Circumstances, Results
+from benchmarks.scenarios import USED, Load
 from benchmarks.suites import Column, Suite, Verdict
 
 NOISY = 1.5
@@ -24,12 +24,14 @@ COLOURS = {
 
 
 def show(
-    console: Console, suite: Suite, results: Results, machine: Mapping[str, str], load: Load
+    console: Console, suite: Suite, results: Results, circumstances: Circumstances, load: Load
 ) -> None:
     """Print what was measured, and what it is worth."""
-    console.print(", ".join(f"{name} {value}" for name, value in machine.items()), style="dim")
+    known = {**circumstances.versions, **circumstances.machine}
+    console.print(", ".join(f"{name} {value}" for name, value in known.items()), style="dim")
     tables = (
         _comparison(suite, results, load),
+        _used(suite, results),
         _details(suite, results, load),
         _bars(suite, results),
     )
@@ -77,6 +79,31 @@ def _noise(name: str, figure: str, results: Results) -> str:
     return "~" if max(runs) >= NOISY * min(runs) else ""
 
 
+def _used(suite: Suite, results: Results) -> Table:
+    """What a job takes: processor time, bytes written, memory."""
+    table = Table(title=", ".join(USED.values()))
+    table.add_column("")
+    measured = [
+        scenario.name
+        for scenario in suite.scenarios
+        if any(f"{scenario.name}.job_cpu" in figures for figures in results.runs.values())
+    ]
+    for name in measured:
+        table.add_column(name, justify="right")
+    for contender in suite.contenders:
+        if contender.name in results.runs and measured:
+            table.add_row(
+                contender.title,
+                *(_use(results, contender.name, scenario) for scenario in measured),
+            )
+    return table
+
+
+def _use(results: Results, contender: str, scenario: str) -> str:
+    found = [results.get(contender, f"{scenario}.{figure}") for figure in USED]
+    return " / ".join("-" if value is None else f"{value:,.0f}" for value in found)
+
+
 def _details(suite: Suite, results: Results, load: Load) -> Table:
     """Figures only we have."""
     table = Table(title=f"{suite.ours}; the large store holds {load.backlog:,} jobs")
@@ -111,14 +138,40 @@ def _bars(suite: Suite, results: Results) -> Table:
     return table
 
 
-def write_json(
-    path: Path, suite: Suite, results: Results, machine: Mapping[str, str], load: Load
+SCHEMA = 1
+"""Raised when the meaning of a field changes."""
+
+
+def keep(
+    path: Path, suite: Suite, results: Results, circumstances: Circumstances, load: Load
 ) -> None:
-    """Everything measured, run by run, with medians and verdicts."""
-    document = {
+    """Keep everything measured in a file, run by run, with medians and verdicts.
+
+    The file holds the newest run of each command, of all suites alike; the charts of the
+    documentation are drawn from it.
+    """
+    runs: dict[str, Any] = {}
+    if path.exists():
+        kept = json.loads(path.read_text(encoding="utf-8"))
+        if kept.get("schema") != SCHEMA:
+            raise ValueError(f"{path} has another schema than {SCHEMA}; choose another file")
+        runs = kept["runs"]
+    runs[circumstances.command] = _run(suite, results, circumstances, load)
+    document = {"schema": SCHEMA, "runs": dict(sorted(runs.items()))}
+    path.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _run(
+    suite: Suite, results: Results, circumstances: Circumstances, load: Load
+) -> dict[str, Any]:
+    return {
         "suite": suite.name,
-        "machine": machine,
+        "at": circumstances.at,
+        "machine": dict(circumstances.machine),
+        "versions": dict(circumstances.versions),
         "load": asdict(load),
+        "ours": suite.ours,
+        "titles": {c.name: c.title for c in suite.contenders if c.name in results.runs},
         "figures": {
             name: {
                 figure: {"median": results.get(name, figure), "runs": runs}
@@ -140,4 +193,3 @@ def write_json(
         "left_out": results.left_out,
         "failures": results.failures,
     }
-    path.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")

@@ -1,11 +1,21 @@
 """What a run found: every figure of every run, and the medians the report speaks of."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
 from benchmarks.scenarios import Figures
+
+
+@dataclass(frozen=True, slots=True)
+class Circumstances:
+    """How a run was made: with which command, when, where, and on which versions."""
+
+    command: str
+    at: str
+    machine: Mapping[str, str]
+    versions: Mapping[str, str]
 
 
 @dataclass(slots=True)

@@ -8,13 +8,13 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from penstock.apps.notebooks.committing import Committer
-from penstock.apps.notebooks.configuration import Protection
-from penstock.apps.notebooks.files import Tree
+from penstock.apps.notebooks.disk.scan import Difference, KnownFile
+from penstock.apps.notebooks.disk.tree import Tree
+from penstock.apps.notebooks.disk.watcher import Watcher
 from penstock.apps.notebooks.paths import is_within
-from penstock.apps.notebooks.reconciling import Found, Known
-from penstock.apps.notebooks.repository import Repository
-from penstock.apps.notebooks.watching import Watcher
+from penstock.apps.notebooks.repository.commits import Committer
+from penstock.apps.notebooks.repository.configuration import Protection
+from penstock.apps.notebooks.repository.repository import Repository
 
 _DEADLINE = 120.0
 
@@ -34,10 +34,10 @@ class _Known:
     """What is known, in memory."""
 
     def __init__(self) -> None:
-        self.files: dict[str, Known] = {}
+        self.files: dict[str, KnownFile] = {}
         self.told = asyncio.Event()
 
-    def below(self, paths: Collection[str]) -> Iterable[Known]:
+    def below(self, paths: Collection[str]) -> Iterable[KnownFile]:
         if "" in paths:
             return list(self.files.values())
         exact = [self.files[path] for path in paths if path in self.files]
@@ -46,14 +46,14 @@ class _Known:
             one for one in self.files.values() if any(is_within(one.path, f) for f in folders)
         ]
 
-    def with_hashes(self, hashes: Collection[str]) -> Iterable[Known]:
+    def with_hashes(self, hashes: Collection[str]) -> Iterable[KnownFile]:
         return [one for one in self.files.values() if one.hash in hashes]
 
-    async def handle(self, found: list[Found]) -> None:
+    async def handle(self, found: list[Difference]) -> None:
         for one in found:
             if one.facts is not None:
                 about = one.facts
-                self.files[one.path] = Known(
+                self.files[one.path] = KnownFile(
                     len(self.files), one.path, about.size, about.mtime_ns, about.inode, about.hash
                 )
         self.told.set()
@@ -65,7 +65,7 @@ async def _watched(tree: Tree) -> AsyncIterator[_Known]:
     watcher = Watcher(tree, known, known.handle)
     task = asyncio.create_task(watcher.run())
     try:
-        while watcher.looks < 2:  # the second is when the system tells of changes
+        while watcher.scans < 2:  # the second is when the system tells of changes
             await asyncio.wait([task], timeout=0.05)
         yield known
     finally:

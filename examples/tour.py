@@ -1,4 +1,4 @@
-"""A short tour: enqueue a few jobs, work them off, look at what happened."""
+"""A short tour: enqueue a few jobs, run them, and look at what happened."""
 
 import asyncio
 import tempfile
@@ -42,7 +42,7 @@ async def tour(app: Penstock, console: Console) -> None:
     worker = Worker(app, concurrency=4)
     async with asyncio.TaskGroup() as group:
         group.create_task(worker.run())
-        await app.drain(timeout=timedelta(seconds=20))
+        await app.queues.drain(timeout=timedelta(seconds=20))
         worker.stop()
 
     jobs = Table("id", "task", "key", "state", "attempts", "result", title="Jobs")

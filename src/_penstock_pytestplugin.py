@@ -1,7 +1,7 @@
 """Fixtures for pytest: `penstock_clock`, `penstock_app`, `penstock_sqlite`, `penstock_worker`.
 
-Loaded by every pytest that runs where Penstock is installed, so it stands outside the package
-and imports nothing of it before a fixture is used.
+Every pytest loads this module where Penstock is installed. So it lies outside the package and
+imports nothing of it until a fixture is used.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from penstock.engine import Penstock
+    from penstock.engine.penstock import Penstock
     from penstock.testing.clock import Clock
-    from penstock.testing.work import Work
+    from penstock.testing.execution import Work
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Settings of the ini file."""
+    """Declare the settings of the ini file."""
     parser.addini(
         "penstock_store",
         "URL of the fresh store of the fixture penstock_app; {tmp_path} is the test's own folder",
@@ -38,7 +38,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture
 def penstock_clock() -> Clock:
-    """The clock of `penstock_app` and `penstock_sqlite`: it stands still until it is moved."""
+    """The clock of `penstock_app` and `penstock_sqlite`, which stands still until it is moved."""
     from penstock.testing.clock import Clock
 
     return Clock()
@@ -47,7 +47,7 @@ def penstock_clock() -> Clock:
 @pytest.fixture
 def penstock_app(request: pytest.FixtureRequest, penstock_clock: Clock) -> Iterator[Penstock]:
     """A Penstock on a fresh store: in memory, unless the ini file says otherwise."""
-    from penstock.testing.home import fresh
+    from penstock.testing.stores import fresh
 
     url = request.config.getini("penstock_store")
     if "{tmp_path}" in url:
@@ -71,14 +71,14 @@ def penstock_sqlite(tmp_path: Path, penstock_clock: Clock) -> Iterator[Penstock]
 @pytest.fixture
 def penstock_worker(penstock_app: Penstock) -> Work:
     """Runs the jobs of `penstock_app` until nothing is ready."""
-    from penstock.testing.work import Work
+    from penstock.testing.execution import Work
 
     return Work(penstock_app)
 
 
 @contextlib.contextmanager
 def _fresh(url: str, clock: Clock) -> Iterator[Penstock]:
-    from penstock.engine import Penstock
+    from penstock.engine.penstock import Penstock
     from penstock.testing.calls import call
 
     app = Penstock(url, clock=clock)
@@ -89,10 +89,12 @@ def _fresh(url: str, clock: Clock) -> Iterator[Penstock]:
 
 
 def _load(target: str) -> Penstock:
-    from penstock.engine import Penstock
+    from penstock.engine.penstock import Penstock
 
     module, _, name = target.partition(":")
     app = getattr(importlib.import_module(module), name or "app", None)
     if not isinstance(app, Penstock):
-        raise pytest.UsageError(f"penstock_app is MODULE:APP, and {target!r} is not a Penstock")
+        raise pytest.UsageError(
+            f"penstock_app must be MODULE:APP, but {target!r} is not a Penstock"
+        )
     return app

@@ -2,10 +2,10 @@
 
 from penstock import Penstock
 from penstock.apps import entries, events, indexing, ingest, notebooks
-from penstock.http.routes import Route, routes_of
 from penstock.server.app import Service
-from penstock.server.meter import Meter
 from penstock.server.metrics import Metrics
+from penstock.server.request_metrics import RequestMetrics
+from penstock.web.routes import Route, routes_of
 
 
 def served_routes() -> list[Route]:
@@ -23,7 +23,7 @@ def served_routes() -> list[Route]:
 
 def all_routes() -> dict[str, Route]:
     """Every route that is declared, by its method and path."""
-    metrics = routes_of(Metrics(Penstock("memory://"), Meter(), {}))
+    metrics = routes_of(Metrics(Penstock("memory://"), RequestMetrics(), {}))
     return {
         f"{route.declared.method} {route.declared.path}": route
         for route in [*served_routes(), *metrics]

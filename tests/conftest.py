@@ -1,25 +1,25 @@
+import gc
+import math
 import random
 import uuid
 from collections.abc import Generator, Iterator
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests import environment, postgres
+from penstock.stores.postgres import scan_positions
+from tests import distribution, environment, postgres, tiers
 from tests.contract.support import ManualClock
+from tests.missing import MISSING, stop
 from tests.schemas import offered, schemas
 
 if TYPE_CHECKING:
     from psycopg import Connection
 
-# An example that takes long on a busy machine is no failure.
-settings.register_profile(
-    "patient", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
-)
-settings.load_profile("patient")
-
 LEFT = pytest.StashKey[dict[int, str]]()
+REPEATS = pytest.StashKey[int]()
 _ENDING = 30
 """Seconds in which what a run has started must have ended after it."""
 
@@ -28,8 +28,25 @@ _ENDING = 30
 def pytest_configure(config: pytest.Config) -> None:
     """Prepare the environment, and choose the seed of generated examples, once for all workers."""
     environment.prepare(begins=not hasattr(config, "workerinput"))
+    for marker in tiers.MARKERS:
+        config.addinivalue_line("markers", marker)
+    tiers.choose(everything=config.getoption(tiers.OPTION))
+    settings.register_profile(
+        "patient",
+        max_examples=tiers.amount(30, 100),
+        deadline=None,  # an example that takes long on a busy machine is no failure
+        suppress_health_check=[HealthCheck.too_slow],
+        print_blob=True,
+    )
+    settings.load_profile("patient")
     if config.getoption("--hypothesis-seed") is None:
-        config.option.hypothesis_seed = str(random.getrandbits(32))
+        shared = getattr(config, "workerinput", {}).get("hypothesis_seed")
+        config.option.hypothesis_seed = shared or str(random.getrandbits(32))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    node.workerinput["hypothesis_seed"] = str(node.config.getoption("--hypothesis-seed"))
 
 
 def pytest_report_header(config: pytest.Config) -> str:
@@ -66,7 +83,15 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     folder = tmp_path_factory.getbasetemp()
     if hasattr(request.config, "workerinput"):  # a worker's folder is inside that of the run
         folder = folder.parent
-    with offered(folder):
+    with offered(folder, partial(stop, request.session)):
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def exact_order() -> Iterator[None]:
+    """PostgreSQL gives jobs in their order: a busy machine does not look like dead tuples."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scan_positions, "_SLOW", math.inf)
         yield
 
 
@@ -96,6 +121,52 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="fail when a test was skipped, or marked xfail and not run",
     )
+    parser.addoption(
+        tiers.OPTION,
+        action="store_true",
+        help="also run tests that repeat others with more seeds, stores and rounds: tests/tiers.py",
+    )
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Spare the garbage collector what stays for the whole run: it took half of the time."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what only repeats, unless all was asked for, or a test by its id."""
+    if not config.getoption(tiers.OPTION) and not any("::" in named for named in config.args):
+        items[:], repeats = tiers.split(items)
+        config.hook.pytest_deselected(items=repeats)
+        config.stash[REPEATS] = len(repeats)
+    if hasattr(config, "workerinput"):
+        distribution.order(items)
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Let `-k "not postgres"` leave out every test that needs a server."""
+    if "postgres_server" in getattr(item, "fixturenames", ()):
+        item.extra_keyword_matches.add("postgres")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    return distribution.LongestFirst(config, log) if config.option.dist == "load" else None
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Learn from a worker what it has left out, and what it missed."""
+    output = getattr(node, "workeroutput", {})
+    node.config.stash[REPEATS] = output.get("repeats", 0)
+    if missing := output.get("missing"):
+        node.config.stash[MISSING] = missing
 
 
 def not_run(config: pytest.Config) -> list[str]:
@@ -114,6 +185,9 @@ def not_run(config: pytest.Config) -> list[str]:
 def pytest_sessionfinish(session: pytest.Session) -> Generator[None, None, None]:
     yield  # the workers and what all tests share end here
     if hasattr(session.config, "workerinput"):
+        output = vars(session.config)["workeroutput"]
+        output["repeats"] = session.config.stash.get(REPEATS, 0)
+        output["missing"] = session.config.stash.get(MISSING, "")
         return
     if left := environment.left_behind(_ENDING):
         environment.end(left)
@@ -138,3 +212,11 @@ def pytest_terminal_summary(
         terminalreporter.section("processes left behind, ended now", red=True)
         for number, command in left.items():
             terminalreporter.line(f"{number}: {command}")
+    if repeats := config.stash.get(REPEATS, 0):
+        terminalreporter.line(
+            f"{repeats} tests that repeat others with more seeds and stores did not run;"
+            f" {tiers.OPTION} runs them, and more rounds of some"
+        )
+    if needed := config.stash.get(MISSING, ""):
+        terminalreporter.section("something that tests need is missing", red=True)
+        terminalreporter.line(needed)

@@ -19,6 +19,12 @@ from pathlib import Path
 RUN = "_PENSTOCK_TEST_RUN"
 """Names the run in every process that it starts; not a name that commands take for a setting."""
 
+SOON = 240
+"""Seconds that a test waits for a condition before it fails.
+
+Far longer than any condition takes on an idle machine, so that a busy one fails no test.
+"""
+
 FIXED = {
     # Before NumPy is imported: its threads would wait for cores that other tests have.
     "OPENBLAS_NUM_THREADS": "1",

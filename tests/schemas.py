@@ -6,11 +6,13 @@ To create one takes a tenth of a second, to empty it a few milliseconds.
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
@@ -24,10 +26,21 @@ _ROTATION = 6
 _MANY_TABLES = 60
 _USERS = "SELECT count(*) FROM pg_stat_activity WHERE application_name = %s"
 _TABLES = """
-    SELECT format('%%I.%%I', nspname, relname), relkind, relispartition, relname = 'meta'
+    SELECT
+        format('%%I.%%I', nspname, relname), relkind, relispartition, relname = 'meta',
+        relkind = 'S' OR relispartition OR relname = ANY (%s)
     FROM pg_class JOIN pg_namespace ON relnamespace = pg_namespace.oid
-    WHERE nspname = %s AND relkind IN ('r', 'p', 'S')
+    WHERE nspname = %s AND relkind IN ('r', 'p', 'S') AND relname NOT IN ('stage', 'transition')
 """
+_OWN = re.findall(
+    r"^CREATE (?:UNLOGGED )?TABLE penstock\.\"?(\w+)",
+    files("penstock.stores.postgres").joinpath("schema.sql").read_text("utf-8"),
+    re.MULTILINE,
+)
+_ADVICE = (
+    'PENSTOCK_TEST_POSTGRES=postgresql://... names a database to use; -k "not postgres" leaves out'
+    " the tests that need one"
+)
 
 
 class Schemas:
@@ -60,11 +73,14 @@ class Schemas:
         from psycopg import errors
 
         [users] = self.connection.execute(_USERS, [schema]).fetchone() or [0]
-        found = self.connection.execute(_TABLES, [schema]).fetchall()
-        if users or len(found) > _MANY_TABLES or self._has_tables_of_applications(found):
+        found = self.connection.execute(_TABLES, [_OWN, schema]).fetchall()
+        # Without tables, somebody may be about to create them.
+        is_whole = any(is_meta for _, _, _, is_meta, _ in found)
+        has_others = not all(is_own for *_, is_own in found)
+        if users or not is_whole or has_others or len(found) > _MANY_TABLES:
             return None
         statements, last = ["SET lock_timeout = '1s'"], []
-        for name, kind, is_part, is_meta in found:
+        for name, kind, is_part, is_meta, _ in found:
             if kind == "S":
                 statements.append(f"SELECT setval('{name}', 1, false)")
             elif is_meta:
@@ -77,13 +93,6 @@ class Schemas:
             return None
         return schema
 
-    def _has_tables_of_applications(self, found: Sequence[tuple[str, str, bool, bool]]) -> bool:
-        return any(
-            self.connection.execute(f"SELECT 1 FROM {name} WHERE name LIKE 'tables:%'").fetchone()  # noqa: S608 - quoted by the server
-            for name, _, _, is_meta in found
-            if is_meta
-        )
-
     def close(self, *, drop: bool) -> None:
         with self.connection:
             for schema in self._made if drop else []:
@@ -91,11 +100,12 @@ class Schemas:
 
 
 def _fresh_meta(name: str) -> str:
-    """What the migration writes: another number for the store, and nothing counted yet."""
+    """What a new store has: another number for the store, and nothing counted or seen yet."""
     source = secrets.randbits(60)
     return (
-        f"UPDATE {name} SET value = CASE name WHEN 'source' THEN {source} "  # noqa: S608 - names of our own
-        "WHEN 'own_lines' THEN 32 ELSE 0 END WHERE name <> 'schema'"
+        f"DELETE FROM {name} WHERE name = 'timeline' OR name LIKE 'tables:%'; "  # noqa: S608 - names of our own
+        f"UPDATE {name} SET value = CASE name WHEN 'source' THEN {source} "
+        "WHEN 'own_lines' THEN 32 ELSE 0 END WHERE name NOT IN ('schema', 'routines')"
     )
 
 
@@ -109,9 +119,9 @@ def schemas() -> Schemas:
 
 
 @contextmanager
-def offered(run: Path) -> Iterator[None]:
+def offered(run: Path, stop: Callable[[str], None]) -> Iterator[None]:
     """Let tests ask for schemas: in the database that PENSTOCK_TEST_POSTGRES names, or on a server
-    that all processes share that name this folder.
+    shared by all processes that pass the same folder. Without either, tell `stop` why.
     """
     global _open  # noqa: PLW0603 - plain code asks, too, not only fixtures
     with ExitStack() as stack:
@@ -121,6 +131,7 @@ def offered(run: Path) -> Iterator[None]:
             if not opened:
                 opened.append(_opened(run, stack))
             if isinstance(opened[0], str):
+                stop(opened[0])
                 pytest.fail(opened[0], pytrace=False)
             return opened[0]
 
@@ -138,9 +149,8 @@ def _opened(run: Path, stack: ExitStack) -> Schemas | str:
         url = named or stack.enter_context(postgres.share(run)).url
         found = Schemas(url)
     except postgres.PostgresUnavailable as error:
-        advice = "PENSTOCK_TEST_POSTGRES=postgresql://... names another"
-        return f"no PostgreSQL server for the tests: {error}\n{advice}"
+        return f"no PostgreSQL server for the tests: {error}\n{_ADVICE}"
     except psycopg.Error as error:
-        return f"the database that PENSTOCK_TEST_POSTGRES names: {error}"
+        return f"the database that PENSTOCK_TEST_POSTGRES names: {error}\n{_ADVICE}"
     stack.callback(found.close, drop=named is not None)
     return found

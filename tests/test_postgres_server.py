@@ -10,7 +10,13 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from tests.postgres import PostgresServer, drop_schema, within
+from tests.postgres import (
+    PostgresServer,
+    PostgresUnavailable,
+    drop_schema,
+    temporary_folder,
+    within,
+)
 
 ROOT = Path(__file__).parent.parent
 
@@ -187,24 +193,37 @@ def test_url_of_a_schema_keeps_the_other_parameters() -> None:
     assert url == "postgresql://me@host/jobs?sslmode=require&schema=a"
 
 
-def test_tests_fail_when_the_named_server_does_not_answer() -> None:
+def test_run_stops_at_the_first_test_that_finds_no_server() -> None:
+    """One error says why, instead of one for each test."""
+    command = [sys.executable, "-m", "pytest", "-n0", "-p", "no:cacheprovider", __file__]
     ended = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-n0",
-            "-p",
-            "no:cacheprovider",
-            "-k",
-            "schema_of_its_own",
-            __file__,
-        ],
+        [*command, "-k", "schema_of_its_own"],
         check=False,
         cwd=ROOT,
         env={**os.environ, "PENSTOCK_TEST_POSTGRES": "postgresql://127.0.0.1:1/none"},
         capture_output=True,
         text=True,
     )
-    assert ended.returncode == pytest.ExitCode.TESTS_FAILED
-    assert "the database that PENSTOCK_TEST_POSTGRES names" in ended.stdout
+    assert ended.returncode == pytest.ExitCode.INTERRUPTED
+    summary = ended.stdout.partition("something that tests need is missing")[2]
+    assert "the database that PENSTOCK_TEST_POSTGRES names" in summary
+    assert "1 error in" in summary
+
+
+@pytest.fixture
+def closed(tmp_path: Path) -> str:
+    """A folder that only its owner may enter."""
+    folder = tmp_path / "closed"
+    folder.mkdir(0o700)
+    return str(folder)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root runs the server as somebody else")
+def test_folder_that_the_server_cannot_enter_is_passed_over(closed: str) -> None:
+    assert temporary_folder([closed, "/tmp"]) == Path("/tmp")  # noqa: S108 - everybody may enter it
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root runs the server as somebody else")
+def test_no_folder_that_the_server_can_enter_is_told_with_a_remedy(closed: str) -> None:
+    with pytest.raises(PostgresUnavailable, match=f"nobody cannot run .* {closed}, .*; set TMPDIR"):
+        temporary_folder([closed, "/nowhere"])

@@ -1,6 +1,8 @@
-"""What is in the repository: text, and pictures where pictures belong."""
+"""What is in the repository: text, pictures where pictures belong, tests where a reader looks."""
 
+import re
 import subprocess
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -49,3 +51,80 @@ def test_repository_has_no_binary_files_outside_of_its_pictures() -> None:
 )
 def test_only_text_and_pictures_are_allowed(name: str, content: bytes, *, allowed: bool) -> None:
     assert is_allowed(name, content) is allowed
+
+
+# Where tests lie
+
+ACROSS = {
+    "browser": "the dashboard in a real browser",
+    "contract": "what every store fulfils",
+    "crash": "the promises, under kill -9",
+    "simulation": "the promises, in simulated worlds",
+    "deploy": "the files to deploy with",
+    "docs": "the documentation",
+    "examples": "the examples",
+}
+"""Folders of tests that belong to no layer of the source."""
+
+ELSEWHERE = {
+    ".": {
+        "environment",
+        "install",
+        "postgres_server",
+        "repository",
+        "tiers",
+        "typing",
+    },  # of the suite
+    "apps": {"attempts", "hostile"},  # of all applications
+    "apps/entries": {"clients", "commands"},
+    "apps/events": {"events_reports", "routes_hardening"},
+    "apps/indexing": {"cli", "clients", "serving"},
+    "apps/ingest": {"cli", "unified_queue_inserts", "unified_queue_programs"},
+    "apps/notebooks": {"cli", "crashes", "full_disk"},
+    "cli": {"bad_input", "config", "journal", "passwords", "server"},
+    "cli/top": {"snapshots"},
+    "client": {"docs"},
+    "django": {"command", "newer_python", "settings", "transactions"},
+    "engine": {"superseding"},
+    "integrations": {"imports"},
+    "server": {"attacks", "authentication_sites", "protocol_socket", "secrets", "unreadable"},
+    "stores": {"open_store"},
+    "stores/journal": {"failing_disk"},
+    "stores/postgres": {"queue_names", "reports"},
+    "stores/sql": {"programs", "queries", "routines"},
+    "testing": {"howto", "plugin"},
+    "vectors": {"crash", "quality"},
+    "worker": {"context_finish", "runtime", "scheduler_simulation", "typed"},
+}
+"""Tests of behaviour that several modules share, by folder: `clients` is `test_clients.py`."""
+
+TESTS = ROOT / "tests"
+SOURCE = ROOT / "src" / "penstock"
+
+
+def strays() -> dict[str, set[str]]:
+    """The names of test modules that have no module or folder at the mirrored path, by folder."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for path in TESTS.rglob("test_*.py"):
+        folder = path.parent.relative_to(TESTS)
+        name = path.stem.removeprefix("test_")
+        mirrored = SOURCE / folder / name
+        if folder.parts[:1] and folder.parts[0] in ACROSS:
+            continue
+        if not any(mirrored.with_suffix(suffix).exists() for suffix in ("", ".py", ".sql")):
+            found[str(folder)].add(name)
+    return dict(found)
+
+
+def test_tests_of_a_module_lie_at_the_mirrored_path() -> None:
+    assert strays() == ELSEWHERE
+
+
+def test_no_test_module_imports_from_another() -> None:
+    pattern = re.compile(r"^\s*(?:from|import) tests(?:\.\w+)*\.test_", re.MULTILINE)
+    found = {
+        str(path.relative_to(TESTS))
+        for path in TESTS.rglob("*.py")
+        if pattern.search(path.read_text("utf-8"))
+    }
+    assert found == set()

@@ -1,13 +1,17 @@
 """HTTP servers: each a process of its own, started in a folder of its own."""
 
+import os
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+
+BEFORE = "BENCH_BEFORE"
+"""Names the folder of another tree, whose server is then measured beside ours."""
 
 _PATIENCE = 30.0
 
@@ -19,12 +23,18 @@ class Site:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port: int = probe.getsockname()[1]
-        self._process = subprocess.Popen(self.command(folder), stdout=subprocess.DEVNULL)
+        self._process = subprocess.Popen(
+            self.command(folder), stdout=subprocess.DEVNULL, env={**os.environ, **self.variables()}
+        )
         self.pid = self._process.pid
 
     def command(self, folder: Path) -> Sequence[str]:
         """How it is started."""
         raise NotImplementedError
+
+    def variables(self) -> Mapping[str, str]:
+        """Variables of its environment that differ from those of this process."""
+        return {}
 
     def __enter__(self) -> Self:
         """Wait until it answers."""
@@ -65,6 +75,14 @@ class PenstockServer(Site):
         serve = "from penstock.cli.main import main; main()"
         options = ("--data", str(folder), "--port", str(self.port), "--workers", "0")
         return (sys.executable, "-c", serve, "serve", *options)
+
+
+class EarlierServer(PenstockServer):
+    """The same of another tree, with the packages of this one: what a change is worth."""
+
+    def variables(self) -> Mapping[str, str]:
+        """See `Site`."""
+        return {"PYTHONPATH": str(Path(os.environ[BEFORE], "src").resolve())}
 
 
 class NoopServer(Site):

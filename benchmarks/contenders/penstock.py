@@ -3,7 +3,9 @@
 # ruff: noqa: D102 - the protocols in __init__.py say what the methods do
 
 import asyncio
-from collections.abc import Callable, Sequence
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import cast
 
@@ -44,6 +46,14 @@ class PenstockQueue:
 
     def rest(self) -> None:
         """Let the store be as one that has worked for a while; never timed."""
+
+    def size(self) -> float:
+        """The bytes that the stores of the folder take on disk."""
+        return float(sum(one.stat().st_size for one in self.folder.glob("*.db*")))
+
+    def held_open(self) -> AbstractContextManager[None]:
+        """Another program keeps a transaction open, inside the block."""
+        return _held_open(self.folder / "jobs.db")
 
     def enqueue(self, payload: Payload) -> None:
         run_sync(self.task.enqueue(payload))
@@ -92,6 +102,16 @@ class PenstockQueue:
 
     def close(self) -> None:
         run_sync(self.app.close())
+
+
+@contextmanager
+def _held_open(path: Path) -> Iterator[None]:
+    """Somebody else's transaction, with a snapshot, as long as the block."""
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN")
+    other.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    yield
+    other.close()
 
 
 class PenstockJournal(PenstockQueue):

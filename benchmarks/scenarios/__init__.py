@@ -7,9 +7,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks import usage
 from benchmarks.contenders import Contender
 
 Figures = Mapping[str, float]
+
+USED = {
+    "job_cpu": "processor time a job, µs",
+    "job_bytes": "bytes written a job",
+    "peak": "memory, MB",
+}
+"""What `Stopwatch.figures` adds to a rate, and how the report calls it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +36,9 @@ class Load:
     """Drains are measured for at most so long."""
     held_seconds: float = 60.0
     """How long a transaction of others stays open."""
+    soak_jobs: int = 10_000_000
+    soak_minutes: float = 60.0
+    """How long a transaction of others stays open in a soak."""
 
 
 Measure = Callable[[Contender, Path, Load], Figures | None]
@@ -48,19 +59,44 @@ class Scenario:
 
 @dataclass(slots=True)
 class Stopwatch:
-    """Seconds spent in the body of `timed`."""
+    """What the body of `timed` took: seconds, processor time, memory and bytes written."""
 
     seconds: float = 0.0
+    cpu: float = 0.0
+    memory: float = 0.0
+    written: float | None = None
+
+    def figures(self, jobs: int) -> Figures:
+        """Return the rate of so many jobs and what each of them took: see `USED`."""
+        found = {
+            "rate": jobs / self.seconds,
+            "job_cpu": self.cpu / jobs * 1e6,
+            "peak": self.memory / 1e6,
+        }
+        if self.written is not None:
+            found["job_bytes"] = self.written / jobs
+        return found
 
 
 @contextmanager
-def timed() -> Iterator[Stopwatch]:
-    """Time the body, on a disk that has nothing left to write from before it."""
+def timed(place: Path | None = None, *, process: int | None = None) -> Iterator[Stopwatch]:
+    """Time the body, on a disk that has nothing left to write from before it.
+
+    Processor time and bytes are those of this process and of the children that ended in the body,
+    or of another `process`; memory is the highest so far. In a `place` with a database on a server,
+    the bytes are those of its write-ahead log.
+    """
     os.sync()
     watch = Stopwatch()
+    before = usage.of(place, process)
     start = time.perf_counter()
     yield watch
     watch.seconds = time.perf_counter() - start
+    after = usage.of(place, process)
+    watch.cpu = after.cpu - before.cpu
+    watch.memory = after.memory
+    if before.written is not None and after.written is not None:
+        watch.written = after.written - before.written
 
 
 def percentile(values: Sequence[float], share: float) -> float:

@@ -19,7 +19,8 @@ from benchmarks import processes
 from benchmarks.contenders import Contender, Payload, make_payload, make_payloads
 from benchmarks.contenders.penstock import PenstockQueue, open_ours
 from benchmarks.scenarios import Figures, Load, Scenario, percentile
-from penstock import Done, Job
+from penstock import Job
+from penstock.leases import Done
 
 SMALL = 10_000
 CHUNK = 10_000
@@ -61,7 +62,7 @@ async def _time_claim(queue: PenstockQueue, kind: str) -> float:
     ready = queue.task.using(tags=tags)
     await queue.app.enqueue_many([ready.new(make_payload(str(n))) for n in range(CLAIM)])
     start = time.perf_counter()
-    jobs = await queue.app.claim(limit=CLAIM, worker="bench", queues=["default"], tags=tags)
+    jobs = await queue.app.leases.claim(limit=CLAIM, worker="bench", queues=["default"], tags=tags)
     elapsed = time.perf_counter() - start
     if len(jobs) != CLAIM:
         raise RuntimeError(f"claimed {len(jobs)} jobs instead of {CLAIM}")
@@ -108,11 +109,11 @@ async def _hold_keys(queue: PenstockQueue) -> None:
 
 
 async def _claim_some(queue: PenstockQueue, limit: int) -> Sequence[Job]:
-    return await queue.app.claim(limit=limit, worker="bench", queues=["default"])
+    return await queue.app.leases.claim(limit=limit, worker="bench", queues=["default"])
 
 
 async def _finish(queue: PenstockQueue, jobs: Sequence[Job]) -> None:
-    await queue.app.settle([(job.lease, Done()) for job in jobs])
+    await queue.app.leases.settle([(job.lease, Done()) for job in jobs])
 
 
 def memory(contender: Contender, folder: Path, load: Load) -> Figures:

@@ -16,7 +16,7 @@ from benchmarks.contenders import Contender, make_payload
 from benchmarks.contenders.http import Site
 from benchmarks.http_load import Tally, get, post
 from benchmarks.processes import started
-from benchmarks.scenarios import Figures, Load, Scenario, percentile
+from benchmarks.scenarios import Figures, Load, Scenario, percentile, timed
 
 T = TypeVar("T")
 
@@ -29,7 +29,7 @@ _BODY = json.dumps(EVENT).encode()
 _HUNDRED = json.dumps({"events": [EVENT] * 100}).encode()
 CONNECTIONS = 64
 POLLS = 2_000
-_OURS = ("penstock",)
+_OURS = ("penstock", "before")
 
 
 def _run(work: Coroutine[Any, Any, T]) -> T:
@@ -47,12 +47,17 @@ def publish(contender: Contender, folder: Path, load: Load) -> Figures:
     """One event per request, on many connections."""
     with _site(contender, folder) as site:
         tally = Tally(load.jobs)
-        taken = _run(
-            http_load.saturate(
-                site.port, post("/events", _BODY), connections=CONNECTIONS, tally=tally
+        with timed(process=site.pid) as watch:
+            taken = _run(
+                http_load.saturate(
+                    site.port, post("/events", _BODY), connections=CONNECTIONS, tally=tally
+                )
             )
-        )
-    return {"rate": load.jobs / taken, "p99": 1000 * percentile(tally.seconds, 0.99)}
+    return {
+        **watch.figures(load.jobs),
+        "rate": load.jobs / taken,
+        "p99": 1000 * percentile(tally.seconds, 0.99),
+    }
 
 
 def publish_hundred(contender: Contender, folder: Path, load: Load) -> Figures:
@@ -60,8 +65,11 @@ def publish_hundred(contender: Contender, folder: Path, load: Load) -> Figures:
     requests = load.jobs * 3 // 100
     with _site(contender, folder) as site:
         request = post("/events/batch", _HUNDRED)
-        taken = _run(http_load.saturate(site.port, request, connections=8, tally=Tally(requests)))
-    return {"rate": requests * 100 / taken}
+        with timed(process=site.pid) as watch:
+            taken = _run(
+                http_load.saturate(site.port, request, connections=8, tally=Tally(requests))
+            )
+    return {**watch.figures(requests * 100), "rate": requests * 100 / taken}
 
 
 def cycle(contender: Contender, folder: Path, load: Load) -> Figures:

@@ -2,33 +2,28 @@
 
 import asyncio
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
 
 import psycopg
 
-from benchmarks import postgres
+from benchmarks import postgres, processes
 from benchmarks.contenders import Contender, make_payload, make_payloads
 from benchmarks.contenders.penstock import PenstockQueue, open_ours
 from benchmarks.scenarios import Figures, Load, Scenario, timed
 from benchmarks.scenarios.backlog import CHUNK, build
+from benchmarks.scenarios.lines import fill
 from benchmarks.scenarios.throughput import drain_rate
+from benchmarks.tally import Tally
 from penstock import run_sync
 
 _OURS = ("penstock",)
 _LAST = 3
 _WARM_UP = 1_000
+_PRODUCERS = 8
 _BEHIND = 2
 """Jobs blocked behind each that can run."""
-
-_HOLD = """
-CREATE TABLE IF NOT EXISTS bystander (id int);
-BEGIN ISOLATION LEVEL REPEATABLE READ;
-SELECT 1;
-INSERT INTO bystander VALUES (1);
-"""
 
 _SIZES = """
 SELECT sum(pg_table_size(relid)), sum(pg_indexes_size(relid)), sum(n_dead_tup)
@@ -48,10 +43,10 @@ def keys(contender: Contender, folder: Path, load: Load) -> Figures:
     )
     asyncio.run(build(open_ours(contender, folder, "beside"), "blocked", _BEHIND * runnable))
     for queue in (plain, beside):
-        _fill(queue, runnable)
+        fill(queue, runnable)
     total = (1 + _BEHIND) * runnable
-    _fill(chained, total, keys=runnable)
-    _fill(warm, _WARM_UP)
+    fill(chained, total, keys=runnable)
+    fill(warm, _WARM_UP)
     _drain(warm, _WARM_UP)
     rates = {
         "plain": _drain(plain, runnable),
@@ -65,6 +60,51 @@ def keys(contender: Contender, folder: Path, load: Load) -> Figures:
     }
 
 
+def producers(contender: Contender, folder: Path, load: Load) -> Figures:
+    """Single enqueues of eight processes at once: plain jobs, jobs with dedupe keys, with keys."""
+    each = max(load.jobs // (8 * _PRODUCERS), 1)
+    rates = {kind: _produced(contender, folder, kind, each) for kind in ("plain", "dedupe", "key")}
+    return {
+        **rates,
+        "dedupe_ratio": rates["dedupe"] / rates["plain"],
+        "key_ratio": rates["key"] / rates["plain"],
+    }
+
+
+def _produced(contender: Contender, folder: Path, kind: str, each: int) -> float:
+    open_ours(contender, folder).close()
+    there, go = Tally(folder / f"there-{kind}", _PRODUCERS), Tally(folder / f"go-{kind}", 1)
+    with ExitStack() as stack:
+        running = [
+            stack.enter_context(processes.started(_produce, contender, folder, kind, n, each))
+            for n in range(_PRODUCERS)
+        ]
+        there.wait_for(_PRODUCERS, unless=lambda: any(one.done() for one in running))
+        with timed() as watch:
+            go.numbers[0] = 1
+            for one in running:
+                one.result()
+    return _PRODUCERS * each / watch.seconds
+
+
+def _produce(contender: Contender, folder: Path, kind: str, own: int, each: int) -> int:
+    """A producer process; each of its jobs has a key of its own."""
+    queue = open_ours(contender, folder)
+    queue.enqueue(make_payload("warm"))
+    Tally(folder / f"there-{kind}", _PRODUCERS).numbers[own] = 1
+    Tally(folder / f"go-{kind}", 1).wait_for(1)
+    for n, payload in enumerate(make_payloads(each)):
+        name = f"{own}-{n}"
+        if kind == "plain":
+            queue.enqueue(payload)
+        elif kind == "key":
+            run_sync(queue.task.using(key=name).enqueue(payload))
+        else:
+            run_sync(queue.task.using(dedupe=name).enqueue(payload))
+    queue.close()
+    return each
+
+
 def held(contender: Contender, folder: Path, load: Load) -> Figures:
     """Drains before, while and after a foreign transaction is open, so that no row is cleaned up.
 
@@ -72,7 +112,7 @@ def held(contender: Contender, folder: Path, load: Load) -> Figures:
     """
     before = [_drain_some(contender, folder, load) for _ in range(_LAST)]
     during: list[float] = []
-    with _transaction(folder):
+    with postgres.held_open(folder):
         deadline = time.monotonic() + load.held_seconds
         while time.monotonic() < deadline or len(during) < _LAST:
             during.append(_drain_some(contender, folder, load))
@@ -120,18 +160,6 @@ async def _churn(queue: PenstockQueue, jobs: int) -> list[float]:
     return seconds
 
 
-def _fill(queue: PenstockQueue, jobs: int, keys: int = 0) -> None:
-    """Add so many jobs, in portions; with so many keys in turn, or with none."""
-    for start in range(0, jobs, CHUNK):
-        new = [
-            (queue.task.using(key=f"key-{n % keys}") if keys else queue.task).new(
-                make_payload(str(n))
-            )
-            for n in range(start, min(start + CHUNK, jobs))
-        ]
-        run_sync(queue.app.enqueue_many(new))
-
-
 def _drain(queue: PenstockQueue, jobs: int) -> float:
     """Jobs per second."""
     queue.rest()
@@ -144,18 +172,9 @@ def _drain_some(contender: Contender, folder: Path, load: Load) -> float:
     return _drain(queue, load.jobs)
 
 
-@contextmanager
-def _transaction(folder: Path) -> Iterator[None]:
-    """Somebody else's, with a snapshot and a write."""
-    with psycopg.connect(postgres.url_of(folder), autocommit=True) as connection:
-        for statement in _HOLD.split(";")[:-1]:
-            connection.execute(statement.encode())
-        yield
-        connection.execute("COMMIT")
-
-
 SCENARIOS = (
     Scenario("keys", keys, _OURS),
+    Scenario("producers", producers, _OURS, interleaves=False),
     Scenario("held", held, _OURS, interleaves=False),
     Scenario("bloat", bloat, _OURS, interleaves=False),
 )

@@ -15,7 +15,7 @@ from benchmarks import postgres
 from benchmarks.contenders import Contender
 from benchmarks.scenarios import Figures, Load, Scenario
 from penstock import Penstock
-from penstock.apps.ingest import relation
+from penstock.apps.ingest import unified_queue
 
 BATCHES = (1, 100, 1_000)
 """Rows of a transaction."""
@@ -39,7 +39,7 @@ def sqlite(_: Contender, place: Path, load: Load) -> Figures:
     path = place / "items.db"
     asyncio.run(_prepare(f"sqlite:///{path}"))
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        connection.executescript(_bare(relation.TABLES.sqlite[0]))
+        connection.executescript(_bare(unified_queue.TABLES.sqlite[0]))
         connection.execute("PRAGMA synchronous = FULL")
 
         def insert(table: str, rows: Sequence[tuple[str, ...]]) -> None:
@@ -56,7 +56,7 @@ def on_postgres(_: Contender, place: Path, load: Load) -> Figures:
     asyncio.run(_prepare(url))
     with psycopg.connect(url) as connection:
         connection.execute("SET search_path = penstock")
-        connection.execute(_bare(relation.TABLES.postgres[0]).encode())
+        connection.execute(_bare(unified_queue.TABLES.postgres[0]).encode())
         connection.commit()
 
         def insert(table: str, rows: Sequence[tuple[str, ...]]) -> None:
@@ -69,7 +69,7 @@ def on_postgres(_: Contender, place: Path, load: Load) -> Figures:
 
 async def _prepare(url: str) -> None:
     async with Penstock(url) as app:
-        await relation.prepare(app)
+        await unified_queue.prepare(app)
 
 
 def _bare(step: str) -> str:

@@ -26,10 +26,10 @@ def one_by_one(contender: Contender, folder: Path, load: Load) -> Figures:
     queue = contender.open(folder)
     payloads = make_payloads(load.jobs)
     _warm_up(queue)
-    with timed() as watch:
+    with timed(folder) as watch:
         added = _add_until(queue.enqueue, payloads, load.limit_seconds)
     queue.close()
-    return {"rate": added / watch.seconds}
+    return watch.figures(added)
 
 
 def bulk(contender: Contender, folder: Path, load: Load, *, batch: int) -> Figures | None:
@@ -40,11 +40,11 @@ def bulk(contender: Contender, folder: Path, load: Load, *, batch: int) -> Figur
         return None
     payloads = make_payloads(load.jobs)
     _warm_up(queue)
-    with timed() as watch:
+    with timed(folder) as watch:
         for start in range(0, len(payloads), batch):
             queue.enqueue_many(payloads[start : start + batch])
     queue.close()
-    return {"rate": load.jobs / watch.seconds}
+    return watch.figures(load.jobs)
 
 
 def bulk_own_way(contender: Contender, folder: Path, load: Load) -> Figures | None:
@@ -55,10 +55,10 @@ def bulk_own_way(contender: Contender, folder: Path, load: Load) -> Figures | No
         return None
     payloads = make_payloads(load.jobs)
     _warm_up(queue)
-    with timed() as watch:
+    with timed(folder) as watch:
         queue.enqueue_own_way(payloads)
     queue.close()
-    return {"rate": load.jobs / watch.seconds}
+    return watch.figures(load.jobs)
 
 
 def drain(contender: Contender, folder: Path, load: Load) -> Figures | None:
@@ -70,18 +70,25 @@ def drain(contender: Contender, folder: Path, load: Load) -> Figures | None:
     if not isinstance(queue, DrainableQueue):
         queue.close()
         return None
-    return {"rate": drain_rate(queue, load.jobs, load.drain_seconds)}
+    return _drain(queue, load.jobs, folder, load.drain_seconds)
 
 
-def drain_rate(queue: DrainableQueue, jobs: int, seconds: float = math.inf) -> float:
-    """Jobs per second, of all that are there, or of those that run in so long; close the queue."""
-    with timed() as watch:
+def drain_rate(queue: DrainableQueue, jobs: int) -> float:
+    """Jobs per second, of all that are there; close the queue."""
+    return _drain(queue, jobs)["rate"]
+
+
+def _drain(
+    queue: DrainableQueue, jobs: int, folder: Path | None = None, seconds: float = math.inf
+) -> Figures:
+    """Work off all jobs that are there, or those that run in so long; close the queue."""
+    with timed(folder) as watch:
         handle = Countdown(jobs, seconds)
         queue.drain(handle)
     queue.close()
     if handle.ran != jobs and not handle.is_late:
         raise RuntimeError(f"{handle.ran} of {jobs} jobs ran")
-    return handle.ran / watch.seconds
+    return watch.figures(handle.ran)
 
 
 def _warm_up(queue: Queue) -> None:

@@ -12,6 +12,8 @@ from benchmarks.results import Results
 from benchmarks.scenarios import Scenario
 
 NAMES: Mapping[str, str] = {
+    "django": "benchmarks.suites.django",
+    "django-postgres": "benchmarks.suites.django_postgres",
     "embedded": "benchmarks.suites.embedded",
     "entries": "benchmarks.suites.entries",
     "http": "benchmarks.suites.http",
@@ -20,6 +22,7 @@ NAMES: Mapping[str, str] = {
     "names": "benchmarks.suites.names",
     "notebooks": "benchmarks.suites.notebooks",
     "postgres": "benchmarks.suites.postgres",
+    "soak": "benchmarks.suites.soak",
 }
 """The module of each suite; it defines SUITE."""
 

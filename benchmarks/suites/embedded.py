@@ -1,7 +1,7 @@
 """penstock on SQLite and on a journal beside the queues that also need no server."""
 
 from benchmarks.contenders import Contender
-from benchmarks.scenarios import backlog, concurrency, pickup, throughput
+from benchmarks.scenarios import backlog, concurrency, lines, pickup, throughput
 from benchmarks.suites import Bar, Column, Suite, at, best_of, none
 
 DURABLE_PEERS = ("huey", "persist-queue")
@@ -46,6 +46,8 @@ COLUMNS = (
 )
 
 DETAILS = (
+    Column("drain of one key, jobs/s", "lines.one"),
+    Column("drain of 10 keys, jobs/s", "lines.ten"),
     Column("one async caller, jobs/s", "concurrent.one"),
     Column("100 async callers, jobs/s", "concurrent.rate"),
     *(
@@ -81,6 +83,7 @@ BARS = (
         best_of("one-by-one.rate", dict.fromkeys(DURABLE_PEERS, 1.0)),
         best_of("one-by-one.rate", dict.fromkeys(DURABLE_PEERS, 1.1)),
     ),
+    Bar("drain of one key", "lines.one", at(8_000), at(15_000)),
     Bar("100 concurrent callers against one", "concurrent.ratio", at(8), at(15), RATIO),
     Bar("idle pickup p50", "pickup.p50", at(2), at(1), MILLISECONDS, less_is_better=True),
     Bar("idle pickup p99", "pickup.p99", at(10), none, MILLISECONDS, less_is_better=True),
@@ -118,6 +121,7 @@ SUITE = Suite(
     contenders=CONTENDERS,
     scenarios=(
         *throughput.SCENARIOS,
+        *lines.SCENARIOS,
         *concurrency.SCENARIOS,
         *pickup.SCENARIOS,
         *backlog.SCENARIOS,

@@ -2,7 +2,7 @@
 
 from benchmarks import postgres
 from benchmarks.contenders import Contender
-from benchmarks.scenarios import backlog, concurrency, pickup, relation, throughput
+from benchmarks.scenarios import backlog, concurrency, lines, pickup, relation, throughput
 from benchmarks.scenarios import postgres as only_postgres
 from benchmarks.scenarios.sharing import DRAIN_TWO
 from benchmarks.suites import Bar, Column, Suite, at, best_of, none
@@ -68,6 +68,8 @@ COLUMNS = (
 )
 
 DETAILS = (
+    Column("drain of one key, jobs/s", "lines.one"),
+    Column("drain of 10 keys, jobs/s", "lines.ten"),
     Column("one async caller, jobs/s", "concurrent.one"),
     Column("100 async callers, jobs/s", "concurrent.rate"),
     *(
@@ -84,6 +86,11 @@ DETAILS = (
     Column("beside against without", "keys.beside_ratio", _RATIO),
     Column("drain of chained keys, jobs/s", "keys.chained"),
     Column("chained against without", "keys.chained_ratio", _RATIO),
+    Column("8 producers, plain jobs/s", "producers.plain"),
+    Column("8 producers, dedupe keys, jobs/s", "producers.dedupe"),
+    Column("dedupe keys against plain", "producers.dedupe_ratio", _RATIO),
+    Column("8 producers, keys, jobs/s", "producers.key"),
+    Column("keys against plain", "producers.key_ratio", _RATIO),
     Column("drain before a foreign transaction, jobs/s", "held.before"),
     Column("drain while it is open, jobs/s", "held.during"),
     Column("open against before", "held.ratio", _RATIO),
@@ -101,6 +108,7 @@ DETAILS = (
 _SHARES = dict.fromkeys(_PEERS, 1.0)
 
 BARS = (
+    Bar("drain of one key", "lines.one", at(4_000), at(8_000)),
     *(
         Bar(f"{title} (best peer)", figure, best_of(figure, _SHARES), none)
         for title, figure in (
@@ -134,6 +142,7 @@ SUITE = Suite(
         throughput.BULK_OWN,
         throughput.DRAIN,
         DRAIN_TWO,
+        *lines.SCENARIOS,
         *concurrency.SCENARIOS,
         *pickup.SCENARIOS,
         *backlog.CLAIMS,

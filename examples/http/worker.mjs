@@ -1,4 +1,4 @@
-// Work off events from JavaScript, until Ctrl-C: Node 18 or later, no packages.
+// Process events from JavaScript, until Ctrl-C: Node 18 or later, no packages.
 //
 //     penstock serve                          # in another terminal
 //     node examples/http/worker.mjs

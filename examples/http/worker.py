@@ -1,4 +1,4 @@
-"""Work off events from Python, until Ctrl-C.
+"""Process events from Python, until Ctrl-C.
 
     pip install -c constraints.txt '.[client]'      # in a clone of the repository
     penstock serve                          # in another terminal

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Work off events with curl: each in turn, until the number in COUNT, or for ever.
+# Process events with curl: one after the other, COUNT of them, or forever.
 #
 #     penstock serve                    # in another terminal
 #     sh examples/http/worker.sh

@@ -1,4 +1,4 @@
-"""What a long-running process logs, to stderr: lines for people, or one JSON object each."""
+"""Logging of long-running processes to stderr, as text or as one JSON object per line."""
 
 import json
 import logging
@@ -11,19 +11,20 @@ from types import TracebackType
 from typing import Any
 
 FORMAT = "PENSTOCK_LOG_FORMAT"
-"""The variable by which a process tells its children how to log."""
+"""The variable that tells child processes the format of the log."""
+_LEVEL = "PENSTOCK_CHILD_LOG_LEVEL"
 
 _TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-# What every record has; all else was given along: `context().logger` adds job_id, task, attempt.
+# Attributes of every record; others are extras: `context().logger` adds job_id, task, attempt.
 _COMMON = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "color_message"}
 
 _log = logging.getLogger("penstock")
 
 
 def set_up_logging(*, as_json: bool, level: int = logging.INFO, text: str = _TEXT) -> None:
-    """Log to stderr, unless the app has set up its own logging.
+    """Log to stderr, unless the program has configured logging itself.
 
-    As JSON, warnings and uncaught exceptions are logged as well, so that every line is an object.
+    With JSON, warnings and uncaught exceptions are logged as well, so that every line is an object.
     """
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter() if as_json else logging.Formatter(text))
@@ -35,20 +36,27 @@ def set_up_logging(*, as_json: bool, level: int = logging.INFO, text: str = _TEX
         sys.unraisablehook = _log_unraisable
 
 
+def reset_logging() -> None:
+    """Forget the handlers of the process that forked this one: a program may set up its own."""
+    for handler in logging.root.handlers[:]:
+        logging.root.removeHandler(handler)
+
+
 def set_up_child_logging(level: int = logging.WARNING) -> None:
-    """Log as the process does that started this one."""
+    """Log in the format of the process that started this one."""
     text = "%(levelname)s %(name)s: %(message)s"
+    level = max(level, int(os.environ.get(_LEVEL, level)))
     set_up_logging(as_json=os.environ.get(FORMAT) == "json", level=level, text=text)
 
 
 def child_environment() -> Mapping[str, str]:
-    """Return the variables that let a child process log as this one does."""
+    """Return the variables that make a child process log in the same format."""
     is_json = any(isinstance(one.formatter, JsonFormatter) for one in logging.root.handlers)
-    return {FORMAT: "json" if is_json else "text"}
+    return {FORMAT: "json" if is_json else "text", _LEVEL: str(logging.root.level)}
 
 
 class JsonFormatter(logging.Formatter):
-    """A record as one line of JSON, with all that was given along."""
+    """Formats a record as one line of JSON, with its extras."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""
@@ -64,6 +72,8 @@ class JsonFormatter(logging.Formatter):
                 fields[name] = value
         if record.exc_info:
             fields["error"] = self.formatException(record.exc_info)
+        elif record.exc_text:
+            fields["error"] = record.exc_text
         return json.dumps(fields, default=str)
 
 

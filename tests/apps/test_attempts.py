@@ -10,7 +10,8 @@ import httpx
 import pytest
 
 from penstock import Job, Penstock
-from penstock.apps import Application, events, indexing, ingest, notebooks
+from penstock.apps import events, indexing, ingest, notebooks
+from penstock.apps.kit.application import Application
 from penstock.core.lifecycle import Cancelled, Done, Failed, Outcome
 from penstock.server.app import Service
 from tests.contract.support import STORES
@@ -109,7 +110,7 @@ class Client:
         self._place = self._subject.shown.format(accepted[self._subject.by])
 
     async def claim(self) -> Job | None:
-        jobs = await self.app.claim(worker="w", queues=[self._subject.queue])
+        jobs = await self.app.leases.claim(worker="w", queues=[self._subject.queue])
         return jobs[0] if jobs else None
 
     async def retry_count(self) -> int:
@@ -118,7 +119,7 @@ class Client:
     async def ends(self, outcome: Outcome) -> None:
         job = await self.claim()
         assert job is not None
-        await self.app.settle([(job, outcome)])
+        await self.app.leases.settle([(job, outcome)])
 
 
 @asynccontextmanager
@@ -155,7 +156,7 @@ async def test_retry_count_is_the_number_of_failed_attempts(
             job = await client.claim()
             assert job is not None
             assert await client.retry_count() == n
-            await client.app.settle([(job, Failed("no luck"))])
+            await client.app.leases.settle([(job, Failed("no luck"))])
         assert await client.retry_count() == attempts
         assert await client.claim() is None
 

@@ -19,15 +19,14 @@ import pytest
 from penstock import ConfigurationError, InvalidJob, Job, NewJob, Penstock, State, Worker
 from penstock.apps import entries, indexing
 from penstock.apps.indexing.files import Files, known_folders
-from penstock.apps.indexing.parameters import Parameters, Watching
+from penstock.apps.indexing.job import FolderMissing, Parameters, Watching, check_arguments
 from penstock.apps.indexing.places import OutOfBounds
-from penstock.apps.indexing.tasks import FolderMissing, check_arguments
-from penstock.apps.notebooks.operations import KINDS
+from penstock.apps.notebooks.operations.operation import KINDS
 from penstock.server.app import Service
-from penstock.server.installed import APPS
+from penstock.server.applications import APPS
 from tests.apps.entries.support import Letters, work_off
 from tests.apps.ingest.support import bench
-from tests.apps.notebooks.serving import served as serving_notebooks
+from tests.apps.notebooks.support import served as serving_notebooks
 from tests.apps.support import registered, served
 
 LONG = "x" * 5_000
@@ -328,7 +327,7 @@ async def some_entries(folder: Path) -> AsyncIterator[tuple[entries.Entries, lis
 
     settings = entries.Settings(embedder="letters", retry_delay=0)
     async with Penstock(f"sqlite:///{folder}/jobs.db") as app:
-        made = entries.Entries(app, folder / "entries", settings=settings, opening=opening)
+        made = entries.Entries(app, folder / "entries", settings=settings, open_embedder=opening)
         await made.prepare()
         made.register()
         try:

@@ -22,26 +22,32 @@ from penstock.apps import events, indexing
 from penstock.server.app import Service
 from penstock.stores import open_store
 from penstock.stores.observed import Timing, observe
-from tests.server.support import SOON, Listener
+from tests.environment import SOON
+from tests.missing import stop
+from tests.server.support import Listener
 
 T = TypeVar("T")
 
 VARIABLE = "PENSTOCK_CHROMIUM"
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 MISSING = (
-    "the browser tests need Chromium: apt-get install chromium, or name one that is there: "
-    f"{VARIABLE}=/path/to/chromium"
+    "the browser tests need Chromium: apt-get install chromium, or name one that is there:"
+    f" {VARIABLE}=/path/to/chromium; --ignore=tests/browser leaves these tests out"
 )
 expect.set_options(timeout=30_000)
 
 
-def chromium() -> str:
-    """Where Chromium is; a machine without one fails these tests, and says how to get it."""
-    named = os.environ.get(VARIABLE)
-    found = named or next(filter(None, map(shutil.which, NAMES)), None)
-    if found is None:
-        pytest.fail(MISSING)
-    return found
+def chromium() -> str | None:
+    """The path of Chromium, if there is one."""
+    return os.environ.get(VARIABLE) or next(filter(None, map(shutil.which, NAMES)), None)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Without Chromium, say so once and at the beginning, if a test needs it."""
+    if chromium() is None and any(
+        Path(__file__).parent in item.path.parents for item in session.items
+    ):
+        stop(session, MISSING)
 
 
 class Site:
@@ -105,6 +111,8 @@ def site(tmp_path: Path) -> Iterator[Site]:
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     path = chromium()
+    if path is None:
+        pytest.fail(MISSING, pytrace=False)
     with sync_playwright() as playwright:
         # As root, in a container, there is nothing to make a sandbox with.
         options = ["--no-sandbox", "--disable-dev-shm-usage"]

@@ -12,8 +12,9 @@ import pytest
 from playwright.sync_api import Browser, FilePayload, Locator, Page, ViewportSize, expect
 from playwright.sync_api import TimeoutError as PlaywrightTimeout
 
-from tests.apps.indexing.support import SOON, Embeddings, Server, serving, write
+from tests.apps.indexing.support import Embeddings, Server, serving, write
 from tests.browser.conftest import a_page, ready
+from tests.environment import SOON
 
 PHONE: ViewportSize = {"width": 390, "height": 844}
 DESK: ViewportSize = {"width": 1280, "height": 800}
@@ -262,7 +263,7 @@ def send(page: Page, name: str, *records: dict[str, Any]) -> None:
     file = FilePayload(name=name, mimeType="application/x-ndjson", buffer=text.encode())
     page.get_by_role("dialog").get_by_label("File").set_input_files(file)
     confirm(page, "Import")
-    toast(page, "The import has begun.")
+    toast(page, "The import has started.")
 
 
 def test_file_is_imported_to_its_end_and_searched(server: Server, page: Page) -> None:
@@ -281,7 +282,7 @@ def test_file_is_imported_to_its_end_and_searched(server: Server, page: Page) ->
     expect(results.first).to_contain_text(re.compile(r"score \d\.\d{3}"))
     send(page, "wrong.jsonl", {"entity_type": "manual"})
     expect(progress).to_contain_text("failed")
-    expect(progress).to_contain_text("nothing was stored: 1 of 1 records are wrong")
+    expect(progress).to_contain_text("nothing was stored: 1 of 1 records are invalid")
 
 
 # Ingest
@@ -300,16 +301,16 @@ def test_items_are_summed_up_and_dead_ones_tell_why(
     embeddings.refusals[POISON] = "no such words here"
     add_item(server, "shop", "docs", "a price list", "prices")
     add_item(server, "shop", "letters", POISON, "threat")
-    write(server.project / "shelf", {f"{n}.md": f"volume {n}" for n in range(3)})
-    shelf = str(server.project / "shelf")
-    folder = {"path": shelf, "tenant_id": "library", "collection": "books"}
+    write(server.project / "books", {f"{n}.md": f"volume {n}" for n in range(3)})
+    books = str(server.project / "books")
+    folder = {"path": books, "tenant_id": "library", "collection": "books"}
     server.ask("POST", "/api/v1/ingest", folder, status=202)
     ready(page, f"{server.url}/#/ingest")
     by_type = region(page, "By type")
     expect(row(by_type, "content").locator("td[data-name=done]")).to_have_text("1")
     expect(row(by_type, "content").locator("td[data-name=failed]")).to_have_text("1")
     expect(row(by_type, "file").locator("td[data-name=done]")).to_have_text("3")
-    ways = page.get_by_role("group", name="Summed up by")
+    ways = page.get_by_role("group", name="Totals by")
     ways.get_by_role("button", name="tenant").click()
     expect(row(region(page, "By tenant"), "library").locator("td[data-name=done]")).to_have_text(
         "4"
@@ -325,7 +326,7 @@ def test_items_are_summed_up_and_dead_ones_tell_why(
     embeddings.refusals.clear()
     items.get_by_role("button", name="Retry").click()
     toast(page, "The item runs again.")
-    expect(page.get_by_text("No item fits")).to_be_visible()
+    expect(page.get_by_text("No matching items")).to_be_visible()
 
 
 def test_children_of_a_folder_are_shown_and_found(server: Server, page: Page) -> None:

@@ -10,20 +10,10 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, Locator, Page, Route, expect
 
-from penstock import (
-    Done,
-    Failed,
-    Job,
-    JobId,
-    JobQuery,
-    NewJob,
-    Note,
-    Progress,
-    RetryPolicy,
-    State,
-    WorkerInfo,
-)
-from penstock.server import searching
+from penstock import Job, JobQuery, NewJob, RetryPolicy, State
+from penstock.jobs import JobId, Progress
+from penstock.leases import Done, Failed, Report, WorkerInfo
+from penstock.server import search
 from tests.browser.conftest import Site, a_page, ready
 from tests.server.support import serving
 
@@ -41,8 +31,8 @@ def enqueue(site: Site, *jobs: NewJob) -> list[Job]:
 
 def fail(site: Site, error: str = "ValueError: no such box", n: int = 1) -> None:
     """Have jobs that are ready fail for good."""
-    jobs = site.do(site.app.claim(worker="w:1", limit=n))
-    site.do(site.app.settle([(job, Failed(error)) for job in jobs]))
+    jobs = site.do(site.app.leases.claim(worker="w:1", limit=n))
+    site.do(site.app.leases.settle([(job, Failed(error)) for job in jobs]))
 
 
 def confirm(page: Page, button: str | re.Pattern[str]) -> None:
@@ -65,7 +55,7 @@ def queue(page: Page, name: str) -> Locator:
 
 
 def test_overview_shows_queues_and_follows_them(site: Site, page: Page) -> None:
-    site.do(site.app.limit("mail", 2))
+    site.do(site.app.limits.queue("mail", 2))
     enqueue(site, new(), new(delay=timedelta(hours=1)))
     ready(page, site.url)
     expect(page).to_have_title("Overview · Penstock")
@@ -84,16 +74,23 @@ def test_overview_pauses_and_resumes_a_queue(site: Site, page: Page) -> None:
     confirm(page, "Pause")
     toast(page, "Paused mail.")
     expect(queue(page, "mail")).to_contain_text("paused")
-    assert [queue.paused for queue in site.do(site.app.queues())] == [True]
+    assert [queue.paused for queue in site.do(site.app.queues.list())] == [True]
     page.get_by_role("button", name="Resume").click()
     toast(page, "Resumed mail.")
-    assert [queue.paused for queue in site.do(site.app.queues())] == [False]
+    assert [queue.paused for queue in site.do(site.app.queues.list())] == [False]
+
+
+def test_minute_without_a_claim_has_no_waiting_time(site: Site, page: Page) -> None:
+    ready(page, site.url)
+    quantile = "(await import('./dashboard/overview.js')).quantile"
+    assert page.evaluate(f"async () => {quantile}([0, 0, 0], [1, 2], 0.95)") is None
+    assert page.evaluate(f"async () => {quantile}([4, 0, 0], [1, 2], 0.5)") == 0.5
 
 
 def test_overview_draws_charts_by_minute_hour_and_day(site: Site, page: Page) -> None:
     enqueue(site, new(), new())
-    [job] = site.do(site.app.claim(worker="w", limit=1))
-    site.do(site.app.settle([(job, Done())]))
+    [job] = site.do(site.app.leases.claim(worker="w", limit=1))
+    site.do(site.app.leases.settle([(job, Done())]))
     ready(page, site.url)
     for unit in ("minute", "hour", "day"):
         page.get_by_role("group", name="Charts by").get_by_role("button", name=unit).click()
@@ -109,8 +106,8 @@ def test_charts_tell_exact_values_to_pointer_keyboard_and_touch(
     site: Site, browser: Browser
 ) -> None:
     enqueue(site, *[new()] * 1_234)
-    [job] = site.do(site.app.claim(worker="w", limit=1))
-    site.do(site.app.settle([(job, Done())]))
+    [job] = site.do(site.app.leases.claim(worker="w", limit=1))
+    site.do(site.app.leases.settle([(job, Done())]))
     with a_page(browser, has_touch=True) as page:
         ready(page, f"{site.url}/#/?by=day")
         chart = page.get_by_role("img", name=re.compile("^Jobs enqueued and done"))
@@ -151,8 +148,8 @@ def test_rates_of_queues_have_one_unit(site: Site, page: Page) -> None:
 
 def test_overview_tells_how_long_each_queue_takes(site: Site, page: Page) -> None:
     enqueue(site, new(), new(), new(queue="photos"))
-    for job in site.do(site.app.claim(worker="w", limit=3)):
-        site.do(site.app.settle([(job, Done())]))
+    for job in site.do(site.app.leases.claim(worker="w", limit=3)):
+        site.do(site.app.leases.settle([(job, Done())]))
     ready(page, site.url)
     times = page.get_by_role("region", name="Wait and run time of attempts by queue")
     for queue, runs in {"All": "3", "mail": "2", "photos": "1"}.items():
@@ -201,7 +198,7 @@ def test_filters_of_jobs_live_in_the_address(site: Site, page: Page) -> None:
     expect(page.locator("tbody tr")).to_have_count(1)
     page.locator("#filter-queue").fill("none")
     page.keyboard.press("Enter")
-    expect(page.get_by_text("No job fits")).to_be_visible()
+    expect(page.get_by_text("No matching jobs")).to_be_visible()
     page.get_by_role("button", name="Clear").click()
     expect(page.locator("tbody tr")).to_have_count(2)
 
@@ -218,7 +215,7 @@ def test_text_is_found_anywhere_and_all_that_fits_is_cancelled(site: Site, page:
     page.keyboard.press("Enter")
     page.get_by_role("button", name="Cancel all").click()
     dialog = page.get_by_role("dialog")
-    expect(dialog).to_contain_text("Cancel all pending, running jobs of all queues that fit")
+    expect(dialog).to_contain_text("Cancel all pending and running jobs of all queues that match")
     expect(dialog.locator("dl")).to_contain_text("Textada")
     expect(dialog.locator("dl")).to_contain_text("Since2000-01-01 00:00:00")
     confirm(page, "Cancel 2 jobs")
@@ -228,11 +225,31 @@ def test_text_is_found_anywhere_and_all_that_fits_is_cancelled(site: Site, page:
     expect(page).to_have_title("Job 3 · Penstock")
 
 
+def test_bulk_action_follows_a_filter_that_is_not_shown_yet(site: Site, page: Page) -> None:
+    enqueue(site, new(key="ada"), new(key="bob"))
+    ready(page, f"{site.url}/#/jobs?text=a")
+    slow: list[Route] = []
+
+    def hold(route: Route) -> None:
+        slow.append(route)
+
+    page.route(re.compile("/api/v1/jobs[?].*bob"), hold, times=1)  # the first list waits
+    page.locator("#filter-text").fill("bob")
+    page.get_by_role("button", name="Cancel all").click()  # the field changes as it is left
+    dialog = page.get_by_role("dialog")
+    expect(dialog.locator("dl")).to_contain_text("Textbob")
+    expect(dialog.get_by_role("button", name="Cancel 1 job")).to_be_visible()
+    slow.pop().continue_()
+    confirm(page, "Cancel 1 job")
+    toast(page, "Cancelled 1 job.")
+    expect(row(page, "bob")).to_contain_text("cancelled")
+
+
 def test_search_through_many_jobs_goes_on_by_itself(
     site: Site, page: Page, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(searching, "_STRETCHES", (5,))
-    monkeypatch.setattr(searching, "PATIENCE", 0.0)
+    monkeypatch.setattr(search, "_STRETCHES", (5,))
+    monkeypatch.setattr(search, "TIMEOUT", 0.0)
     [wanted] = enqueue(site, new(key="needle"))
     enqueue(site, *[new()] * 42)
     page.clock.install()  # it stands still: patience does not end
@@ -256,16 +273,16 @@ HASTY = """
 def test_long_search_says_how_far_it_came_and_goes_on_when_asked(
     site: Site, page: Page, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(searching, "_STRETCHES", (5,))
-    monkeypatch.setattr(searching, "PATIENCE", 0.0)
+    monkeypatch.setattr(search, "_STRETCHES", (5,))
+    monkeypatch.setattr(search, "TIMEOUT", 0.0)
     [wanted] = enqueue(site, new(key="needle"))
     enqueue(site, *[new()] * 42)
     page.add_init_script(HASTY)
     ready(page, f"{site.url}/#/jobs?text=needle")
     foot = page.locator(".pages")
     for last in (34, 29, 24, 19, 14, 9, 4):  # two requests at first, then one for each click
-        expect(foot).to_contain_text(f"No job fits so far. Searched back to job {last}.")
-        page.get_by_role("button", name="Search on").click()
+        expect(foot).to_contain_text(f"No matching job so far. Searched back to job {last}.")
+        page.get_by_role("button", name="Continue searching").click()
     expect(row(page, f"#{wanted.id}")).to_have_count(1)
     expect(foot).to_have_text(f"Jobs {wanted.id} to {wanted.id}")
 
@@ -292,7 +309,7 @@ def test_list_keeps_its_place_while_jobs_come_and_change(site: Site, page: Page)
     fresh = page.get_by_role("button", name="12 new jobs")
     expect(fresh).to_be_visible()
     expect(page.locator("tbody tr")).to_have_count(3)
-    site.do(site.app.claim(worker="w", limit=1))
+    site.do(site.app.leases.claim(worker="w", limit=1))
     expect(row(page, "#1").filter(has_text="running")).to_have_count(1)
     assert page.locator("tbody tr").first.inner_text().startswith("mail.send #3")
     fresh.click()
@@ -330,10 +347,11 @@ def test_many_jobs_are_steered_by_filter_with_a_count_first(
     expect(dialog).to_contain_text(f"{n} jobs")
     meant = {"Cancel": "pending, running", "Retry": "failed"}
     touched = meant.get(verb, "done, failed, cancelled, superseded")
-    expect(dialog).to_contain_text(f"{verb} all {touched} jobs of queue mail?")
+    named = touched.replace(", ", " and ")
+    expect(dialog).to_contain_text(f"{verb} all {named} jobs of queue mail?")
     expect(dialog.locator("dl")).to_contain_text(f"States{touched}")
     expect(dialog.locator("dl")).to_contain_text("Queuemail")
-    confirm(page, "Keep as it is")
+    confirm(page, "Keep")
     assert len(site.do(site.app.find())) == 6
     page.get_by_role("button", name=f"{verb} all…").click()
     confirm(page, f"{verb} {n} jobs")
@@ -348,7 +366,7 @@ def test_many_jobs_are_steered_by_filter_with_a_count_first(
 def many(site: Site, n: int) -> None:
     """Jobs that are cancelled, to be deleted or retried in parts."""
     enqueue(site, *[new()] * n)
-    site.do(site.app.cancel_all(JobQuery(queue="mail")))
+    site.do(site.app.bulk(JobQuery(queue="mail")).cancel())
 
 
 def asked_of(route: Route) -> dict[str, Any]:
@@ -383,7 +401,7 @@ def test_bulk_action_counts_as_it_goes_and_stops_when_asked(site: Site, page: Pa
     expect(dialog.get_by_role("status")).to_have_text("500 of 1,200 jobs")
     expect(dialog.get_by_role("progressbar")).to_have_attribute("max", "1200")
     page.keyboard.press("Escape")
-    expect(dialog).to_contain_text("Stopping after this part…")
+    expect(dialog).to_contain_text("Stopping after this portion…")
     page.unroute("**/api/v1/jobs/bulk/*")
     assert asked[0]["limit"] == 500
     assert asked[1]["after"] == 500
@@ -398,7 +416,7 @@ def test_bulk_action_that_was_stopped_says_what_it_did(site: Site, page: Page) -
     confirm(page, "Retry 1,200 jobs")
     dialog = page.get_by_role("dialog", name="Retrying 1,200 jobs")
     expect(dialog).to_contain_text("Retried 500 jobs of 1,200")
-    expect(dialog).to_contain_text("It was stopped. What was done stays done")
+    expect(dialog).to_contain_text("Stopped. What was done stays done")
     dialog.get_by_role("button", name="Close").click()
     expect(dialog).to_have_count(0)
     states = site.do(site.app.count())
@@ -430,7 +448,7 @@ def test_bulk_action_that_fails_says_what_it_did(site: Site, page: Page) -> None
     confirm(page, "Delete 1,200 jobs")
     dialog = page.get_by_role("dialog", name="Deleting 1,200 jobs")
     expect(dialog).to_contain_text("Deleted at least 500 jobs of 1,200")
-    expect(dialog).to_contain_text("It failed: the disk is full.")
+    expect(dialog).to_contain_text("Failed: the disk is full.")
     dialog.get_by_role("button", name="Close").click()
     assert len(site.do(site.app.find(JobQuery(limit=2_000)))) == 700
 
@@ -455,13 +473,13 @@ def test_failed_job_tells_all_and_is_retried(site: Site, page: Page) -> None:
     fail(site, "Traceback (most recent call last):\n  File x\nValueError: no such box")
     ready(page, f"{site.url}/#/jobs/{job.id}")
     main = page.locator("main")
-    expect(main).to_contain_text("What became of it")
+    expect(main).to_contain_text("How it ended")
     expect(main).to_contain_text('"to": "ada"')
     expect(main).to_contain_text('"password": "•••"')
     assert "hunter2" not in page.content()
     page.locator("summary", has_text="ValueError: no such box").click()
     expect(page.locator("details pre")).to_contain_text("File x")
-    expect(page.get_by_role("region", name="Audit trail").locator("tr")).to_have_count(4)
+    expect(page.get_by_role("region", name="Audit log").locator("tr")).to_have_count(4)
     expect(page.get_by_role("img", name=re.compile("^Waited"))).to_be_visible()
     page.get_by_role("button", name="Retry…").click()
     page.get_by_label("Reason").fill("the box is there now")
@@ -473,11 +491,11 @@ def test_failed_job_tells_all_and_is_retried(site: Site, page: Page) -> None:
 
 def test_pending_job_says_why_and_links_to_what_blocks_it(site: Site, page: Page) -> None:
     first, second = enqueue(site, new(key="ada"), new(key="ada"))
-    site.do(site.app.claim(worker="w", limit=1))
+    site.do(site.app.leases.claim(worker="w", limit=1))
     ready(page, f"{site.url}/#/jobs/{second.id}")
     why = page.get_by_role("region", name="Why is it not running?")
     expect(why).to_contain_text("holds its key")
-    why.get_by_role("link", name="The line of its key").click()
+    why.get_by_role("link", name="Jobs with the same key").click()
     expect(page.get_by_role("heading", name="Key ada")).to_be_visible()
     expect(row(page, "holds it")).to_contain_text(f"#{first.id}")
     page.go_back()
@@ -488,7 +506,7 @@ def test_pending_job_says_why_and_links_to_what_blocks_it(site: Site, page: Page
 def test_graph_shows_what_a_job_waits_for_and_its_batch(site: Site, page: Page) -> None:
     batch = site.do(site.app.enqueue_batch([new()] * 3, correlation="b-1", ordered=True))
     ready(page, f"{site.url}/#/jobs/{batch[1].id}")
-    graph = page.get_by_role("group", name="What waits for what")
+    graph = page.get_by_role("group", name="Dependencies")
     expect(graph.get_by_role("link")).to_have_count(3)
     expect(page.locator("main")).to_contain_text("b-1 is running: 3 pending")
     graph.get_by_role("link", name=f"Job {batch[0].id}, mail.send, pending").click()
@@ -497,13 +515,13 @@ def test_graph_shows_what_a_job_waits_for_and_its_batch(site: Site, page: Page) 
 
 def test_running_job_shows_lease_and_progress_and_is_taken_away(site: Site, page: Page) -> None:
     [job] = enqueue(site, new())
-    [held] = site.do(site.app.claim(worker="w:7", limit=1))
+    [held] = site.do(site.app.leases.claim(worker="w:7", limit=1))
     now = held.started_at
     assert now is not None
     far = Progress(
         done=30, total=120, note="page 30", at=now + timedelta(seconds=10), started_at=now
     )
-    site.do(site.app.note([Note(lease=held.lease, progress=far)]))
+    site.do(site.app.leases.report([Report(lease=held.lease, progress=far)]))
     ready(page, f"{site.url}/#/jobs/{job.id}")
     expect(page.locator("main")).to_contain_text("30 of 120 · 25 %")
     expect(page.locator("main")).to_contain_text(f"w:7, token {held.token}")
@@ -539,7 +557,7 @@ def test_job_that_is_not_there(site: Site, page: Page) -> None:
 
 def test_keys_that_are_held_or_waited_for(site: Site, page: Page) -> None:
     enqueue(site, new(key="a/b"), new(key="a/b"), new(key="idle", delay=timedelta(hours=1)))
-    site.do(site.app.claim(worker="w", limit=1))
+    site.do(site.app.leases.claim(worker="w", limit=1))
     ready(page, f"{site.url}/#/keys")
     expect(row(page, "a/b").locator("td[data-name=State]")).to_have_text("running")
     expect(row(page, "a/b").locator("td[data-name='Waiting behind']")).to_have_text("1")
@@ -550,28 +568,28 @@ def test_keys_that_are_held_or_waited_for(site: Site, page: Page) -> None:
     expect(page.locator("tbody tr")).to_have_count(2)
     page.get_by_label("Key", exact=True).fill("nobody")
     page.keyboard.press("Enter")
-    expect(page.get_by_text("Nobody holds this key")).to_be_visible()
+    expect(page.get_by_text("This key is not in use")).to_be_visible()
 
 
 def test_worker_is_shown_with_its_leases_and_drained(site: Site, page: Page) -> None:
     [job] = enqueue(site, new())
-    site.do(site.app.claim(worker="w:1", limit=1))
+    site.do(site.app.leases.claim(worker="w:1", limit=1))
     info = WorkerInfo(name="w:1", host="h", pid=7, concurrency=4, seen_at=job.enqueued_at)
-    site.do(site.app.store.greet([info]))
+    site.do(site.app.store.heartbeat([info]))
     ready(page, f"{site.url}/#/workers")
     card = page.get_by_role("region", name="Worker w:1")
     expect(card).to_contain_text("1 of 4 slots")
-    expect(card).to_contain_text("Heard of")
+    expect(card).to_contain_text("Last heartbeat")
     expect(card.get_by_role("link", name="mail.send")).to_be_visible()
     card.get_by_role("button", name="Drain…").click()
     confirm(page, "Drain")
     toast(page, "w:1 was asked to drain.")
     expect(card).to_contain_text("draining")
-    assert site.do(site.app.store.greet([info])) == ["w:1"]
+    assert site.do(site.app.store.heartbeat([info])) == ["w:1"]
 
 
 def test_schedule_is_run_now_paused_and_resumed(site: Site, page: Page) -> None:
-    site.do(site.app.schedule("nightly", new(), cron="0 2 * * *"))
+    site.do(site.app.schedules.put("nightly", new(), cron="0 2 * * *"))
     ready(page, f"{site.url}/#/schedules")
     line = row(page, "nightly")
     expect(line).to_contain_text("never")
@@ -595,7 +613,7 @@ def test_store_tells_how_it_fares(site: Site, page: Page) -> None:
 
 def test_folder_is_indexed_and_searched(site: Site, page: Page, tmp_path: Path) -> None:
     ready(page, f"{site.url}/#/indexing")
-    expect(page.get_by_text("No folder is indexed")).to_be_visible()
+    expect(page.get_by_text("No indexed folders")).to_be_visible()
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "a.md").write_text("# Bread\n\nFlour, water and salt.")
     page.get_by_role("button", name="Index a folder…").click()
@@ -611,7 +629,7 @@ def test_folder_is_indexed_and_searched(site: Site, page: Page, tmp_path: Path) 
 
 def test_screen_that_is_not_there(site: Site, page: Page) -> None:
     ready(page, f"{site.url}/#/notebooks")
-    expect(page.get_by_text("There is no such screen")).to_be_visible()
+    expect(page.get_by_text("Page not found")).to_be_visible()
     expect(page.get_by_role("link", name="Notebooks")).to_have_count(0)
 
 
@@ -620,13 +638,13 @@ def test_screen_that_is_not_there(site: Site, page: Page) -> None:
 
 def test_signing_in_with_a_token_that_only_reads(site: Site, page: Page) -> None:
     enqueue(site, new())
-    secret = site.do(site.app.create_token("ada", ["read"]))
+    secret = site.do(site.app.tokens.create("ada", ["read"]))
     until(lambda: httpx.get(f"{site.url}/api/v1/jobs").status_code == 401)
     ready(page, f"{site.url}/#/jobs")
     token = page.get_by_label("Token")
     token.fill("pst_wrong")
     page.keyboard.press("Enter")
-    expect(page.get_by_role("alert")).to_contain_text("not known")
+    expect(page.get_by_role("alert")).to_contain_text("the token is unknown")
     token.fill(secret)
     page.keyboard.press("Enter")
     expect(page.locator("tbody tr")).to_have_count(1)
@@ -646,19 +664,19 @@ def test_signing_in_with_a_token_that_only_reads(site: Site, page: Page) -> None
 
 
 def test_token_that_is_revoked_leads_back_to_the_door(site: Site, page: Page) -> None:
-    secret = site.do(site.app.create_token("ada", ["read", "admin"]))
-    site.do(site.app.create_token("other", ["read"]))
+    secret = site.do(site.app.tokens.create("ada", ["read", "admin"]))
+    site.do(site.app.tokens.create("other", ["read"]))
     until(lambda: httpx.get(f"{site.url}/api/v1/jobs").status_code == 401)
     ready(page, site.url)
     page.get_by_label("Token").fill(secret)
     page.keyboard.press("Enter")
     expect(page.get_by_role("heading", name="Overview")).to_be_visible()
-    site.do(site.app.revoke_token("ada"))
+    site.do(site.app.tokens.revoke("ada"))
     expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
 
 
 def test_token_that_may_not_read_is_told_so(site: Site, page: Page) -> None:
-    secret = site.do(site.app.create_token("ci", ["publish"]))
+    secret = site.do(site.app.tokens.create("ci", ["publish"]))
     until(lambda: httpx.get(f"{site.url}/api/v1/jobs").status_code == 401)
     ready(page, site.url)
     page.get_by_label("Token").fill(secret)
@@ -701,7 +719,7 @@ HOSTILE = '<img src=x onerror="window.hit=1"><script>window.hit=1</script>"\'><b
 
 
 def test_hostile_data_stays_text(site: Site, page: Page) -> None:
-    site.do(site.app.schedule(HOSTILE, new(HOSTILE, queue=HOSTILE), cron="0 2 * * *"))
+    site.do(site.app.schedules.put(HOSTILE, new(HOSTILE, queue=HOSTILE), cron="0 2 * * *"))
     args = f'{{"a": "{HOSTILE.replace(chr(34), chr(92) + chr(34))}"}}'
     [job, _] = enqueue(
         site,
@@ -717,13 +735,15 @@ def test_hostile_data_stays_text(site: Site, page: Page) -> None:
         ),
         new(HOSTILE, queue=HOSTILE, key=HOSTILE),
     )
-    site.do(site.app.store.greet([WorkerInfo(name=HOSTILE, host=HOSTILE, seen_at=job.enqueued_at)]))
-    [held] = site.do(site.app.claim(worker=HOSTILE, limit=1))
+    site.do(
+        site.app.store.heartbeat([WorkerInfo(name=HOSTILE, host=HOSTILE, seen_at=job.enqueued_at)])
+    )
+    [held] = site.do(site.app.leases.claim(worker=HOSTILE, limit=1))
     paths = [*SCREENS, "jobs/1", "jobs/2", "keys?key=" + httpx.QueryParams({"k": HOSTILE})["k"]]
     for path in paths:
         ready(page, f"{site.url}/#/{path}")
         assert page.locator("#planted, main img, main script").count() == 0
-    site.do(site.app.settle([(held, Failed(f"{HOSTILE}\n{HOSTILE}"))]))
+    site.do(site.app.leases.settle([(held, Failed(f"{HOSTILE}\n{HOSTILE}"))]))
     for path in ("jobs", "jobs/1", "jobs?state=failed"):
         ready(page, f"{site.url}/#/{path}")
         expect(page.locator("main")).to_contain_text("onerror")
@@ -811,7 +831,7 @@ def furnish(site: Site) -> None:
     once = RetryPolicy(attempts=1)
     enqueue(site, new(retry=once, tags=("eu",)), new(key="ada"), new(key="ada", tenant="acme"))
     fail(site)
-    site.do(site.app.claim(worker="w:1", limit=1))
+    site.do(site.app.leases.claim(worker="w:1", limit=1))
     enqueue(site, new(after=(JobId(2),)), new(delay=timedelta(hours=1)))
-    site.do(site.app.pause("mail"))
-    site.do(site.app.schedule("nightly", new(), cron="0 2 * * *"))
+    site.do(site.app.queues.pause("mail"))
+    site.do(site.app.schedules.put("nightly", new(), cron="0 2 * * *"))

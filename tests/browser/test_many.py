@@ -69,4 +69,4 @@ def test_many_queues_are_shown_in_pages_and_found_by_name(site: Site, page: Page
     expect(listed.first).to_contain_text("q00123")
     page.get_by_label("Name", exact=True).fill("nowhere")
     page.keyboard.press("Enter")
-    expect(page.get_by_text("No queue is called so")).to_be_visible()
+    expect(page.get_by_text("No matching queues")).to_be_visible()

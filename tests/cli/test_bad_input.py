@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from penstock import NewJob, Penstock, run_sync
-from penstock.cli.exits import Exit
+from penstock.cli.errors import Exit
 from penstock.cli.main import cli
 
 WORDS = (

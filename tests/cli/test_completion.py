@@ -17,7 +17,7 @@ def test_script_is_printed(app: Penstock, shell_name: str) -> None:
 
 
 def test_shell_can_ask_for_commands_and_queues(app: Penstock, url: str) -> None:
-    run_sync(app.pause("mail"))
+    run_sync(app.queues.pause("mail"))
     assert "explain" in complete(url, "penstock exp", "1")
     assert "mail" in complete(url, "penstock enqueue greet --queue ma", "4")
 

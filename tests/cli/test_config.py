@@ -59,8 +59,8 @@ def test_passwords_are_not_shown(shell: Shell) -> None:
     ("text", "message"),
     [
         ("port = 'x'", "port (from penstock.toml) is 'x': must be an integer from 0 to 65,535"),
-        ("prot = 1", "penstock.toml: there is no setting 'prot'; known are apps, "),
-        ("[evnts]\nlease = 1", "penstock.toml: there is no section [evnts]; known are events"),
+        ("prot = 1", "penstock.toml: there is no setting 'prot'; choose from apps, "),
+        ("[evnts]\nlease = 1", "penstock.toml: there is no section [evnts]; choose from entries"),
         ("[events]\nlaese = 1", "penstock.toml in [events]: there is no setting 'laese'"),
         (
             "[events]\nlease = 0",
@@ -120,8 +120,8 @@ def test_unknown_variable_is_named_with_the_one_that_was_meant(
     for known in ("PENSTOCK_TOKEN", "PENSTOCK_PROJECT_ROOT", "PENSTOCK_INGEST_WORKERS"):
         monkeypatch.setenv(known, "2")
     assert shell("config", "--apps", "events").stderr.splitlines() == [
-        "penstock: PENSTOCK_PROT is no setting, and is ignored; did you mean PENSTOCK_PORT?",
-        "penstock: PENSTOCK_ZZZ is no setting, and is ignored",
+        "penstock: PENSTOCK_PROT is not a setting and is ignored; did you mean PENSTOCK_PORT?",
+        "penstock: PENSTOCK_ZZZ is not a setting and is ignored",
     ]
 
 

@@ -21,10 +21,10 @@ def app(url: str) -> Iterator[Penstock]:
     def report(region: str) -> None:
         pass
 
-    run_sync(app.register_schedules())
-    run_sync(app.schedule("eu", report.new("eu"), every=timedelta(hours=2), overlap=False))
-    run_sync(app.schedule("us", report.new("us"), cron="*/5 * * * *", missed="all"))
-    run_sync(app.pause_schedule("us"))
+    run_sync(app.schedules.register())
+    run_sync(app.schedules.put("eu", report.new("eu"), every=timedelta(hours=2), overlap=False))
+    run_sync(app.schedules.put("us", report.new("us"), cron="*/5 * * * *", missed="all"))
+    run_sync(app.schedules.pause("us"))
     yield app
     run_sync(app.close())
 
@@ -43,7 +43,9 @@ def test_list_shows_rhythm_and_next_run(shell: Shell, command: list[str]) -> Non
 
 def test_list_as_json_has_every_field(app: Penstock, shell: Shell) -> None:
     eu, nightly, us = shell.json("cron", "list")["schedules"]
-    [stored] = [schedule for schedule in run_sync(app.schedules()) if schedule.name == "nightly"]
+    [stored] = [
+        schedule for schedule in run_sync(app.schedules.list()) if schedule.name == "nightly"
+    ]
     assert stored.next is not None
     assert nightly == {
         "name": "nightly",
@@ -69,40 +71,40 @@ def test_list_of_nothing_says_so(url: str, shell: Shell) -> None:
     empty = Penstock(url)
     _ = empty.store
     run_sync(empty.close())
-    assert "There is no schedule" in shell("cron", "list").stdout
+    assert "There are no schedules" in shell("cron", "list").stdout
     assert shell.json("cron", "list") == {"schedules": []}
 
 
 def test_run_enqueues_at_once_and_leaves_the_rhythm(app: Penstock, shell: Shell) -> None:
-    before = run_sync(app.schedules())
+    before = run_sync(app.schedules.list())
     printed = shell("cron", "run", "eu").stdout
     [job] = run_sync(app.find())
-    assert printed == f"Enqueued job {job.id}; to look at it: penstock jobs {job.id}\n"
+    assert printed == f"Enqueued job {job.id}; to see it: penstock jobs {job.id}\n"
     assert (job.task, job.args, job.queue) == ("report", {"region": "eu"}, "reports")
     assert job.run_at <= datetime.now(UTC)
-    assert run_sync(app.schedules()) == before
+    assert run_sync(app.schedules.list()) == before
     assert shell("cron", "run", "eu").stdout == (
-        f"Job {job.id} of this schedule is pending already.\n"
+        f"Job {job.id} of this schedule is already pending.\n"
     )
     assert shell.json("cron", "run", "us")["args"] == {"region": "us"}
 
 
 def test_pause_and_resume(app: Penstock, shell: Shell) -> None:
     assert shell("cron", "pause", "eu").stdout == (
-        "Schedule eu is paused; to go on: penstock cron resume eu\n"
+        "Schedule eu is paused; to resume it: penstock cron resume eu\n"
     )
     assert shell.json("cron", "pause", "eu")["paused"] is True
     assert shell("cron", "resume", "eu").stdout.startswith(
-        "Schedule eu goes on; its next run is in 120 min, at "
+        "Schedule eu is resumed; its next run is in 120 min, at "
     )
     assert shell.json("cron", "resume", "us")["paused"] is False
-    assert not any(schedule.paused for schedule in run_sync(app.schedules()))
+    assert not any(schedule.paused for schedule in run_sync(app.schedules.list()))
 
 
 def test_remove(app: Penstock, shell: Shell) -> None:
     assert shell("cron", "remove", "eu").stdout == "Removed schedule eu.\n"
     assert shell.json("cron", "remove", "us") == {"name": "us", "removed": True}
-    assert [schedule.name for schedule in run_sync(app.schedules())] == ["nightly"]
+    assert [schedule.name for schedule in run_sync(app.schedules.list())] == ["nightly"]
 
 
 @pytest.mark.usefixtures("app")
@@ -124,4 +126,4 @@ def test_suggestions_name_the_store_that_was_given(shell: Shell) -> None:
 @pytest.mark.parametrize("option", [["--json"], ["--store", "sqlite:///another.db"]])
 def test_option_before_the_command_is_refused(shell: Shell, option: list[str]) -> None:
     result = shell("cron", *option, "pause", "eu", code=2)
-    assert "stand behind the command" in result.stderr
+    assert "go after the command" in result.stderr

@@ -1,9 +1,12 @@
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from penstock import Penstock, run_sync
+from penstock.core.workers import WorkerInfo
+from penstock.engine.task import announcement
 from tests.cli.support import Shell
 
 APP = """
@@ -43,10 +46,22 @@ def test_options_reach_the_job(app: Penstock, shell: Shell) -> None:
     assert (job.run_at - job.enqueued_at).total_seconds() == 60
 
 
+def test_options_are_those_that_a_worker_has_announced(app: Penstock, shell: Shell) -> None:
+    assert "no live worker has announced the task 'send'" in shell("enqueue", "send").stderr
+    task = app.task("send", lambda: None, queue="mail", priority=7, version=3)
+    worker = WorkerInfo(
+        name="w", host="h", seen_at=datetime.now(UTC), tasks=(announcement(task, "send"),)
+    )
+    run_sync(app.store.heartbeat([worker]))
+    assert shell("enqueue", "send", "--priority", "2").stderr == ""
+    job = run_sync(app.get(2))
+    assert (job.queue, job.priority, job.task_version) == ("mail", 2, 3)
+
+
 def test_duplicate_is_told(app: Penstock, shell: Shell) -> None:
     shell("enqueue", "greet", "--dedupe", "d")
     again = shell("enqueue", "greet", "--dedupe", "d").stdout
-    assert again == "Job 1 holds that dedupe key; nothing was enqueued.\n"
+    assert again == "Nothing was enqueued: job 1 has this dedupe key.\n"
 
 
 @pytest.mark.parametrize(
@@ -54,7 +69,7 @@ def test_duplicate_is_told(app: Penstock, shell: Shell) -> None:
     [
         (["name"], "'name' is not NAME=VALUE"),
         (["=3"], "'=3' is not NAME=VALUE"),
-        (['{"n": 3}'], "is not NAME=VALUE; a JSON object stands behind --args"),
+        (['{"n": 3}'], "is not NAME=VALUE; a JSON object goes after --args"),
         (["n=1", "--args", "{}"], "not both"),
         (["--args", "[1]"], "--args is not a JSON object"),
         (["--delay", "soon"], "'soon' is not a number of seconds"),
@@ -78,6 +93,6 @@ def test_app_checks_task_and_arguments(
     shell("enqueue", "send", "to=Ada", "--app", "posts:app")
     job = run_sync(app.get(1))
     assert (job.queue, job.priority, json.loads(job.payload)) == ("mail", 7, {"to": "Ada"})
-    assert "it knows: send" in shell("enqueue", "snd", "--app", "posts:app", code=3).stderr
+    assert "its tasks are: send" in shell("enqueue", "snd", "--app", "posts:app", code=3).stderr
     wrong = shell("enqueue", "send", "copies=many", "to=x", "--app", "posts:app", code=2)
     assert "copies" in wrong.stderr

@@ -4,17 +4,9 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from penstock import (
-    Cancelled,
-    Done,
-    Failed,
-    Penstock,
-    RetryPolicy,
-    Worker,
-    context,
-    run_sync,
-)
-from tests.cli.support import Shell, run_one
+from penstock import Penstock, RetryPolicy, Worker, context, run_sync
+from penstock.leases import Cancelled, Done, Failed
+from tests.cli.support import Shell, on_terminal, run_one
 
 ONCE = RetryPolicy(attempts=1)
 
@@ -47,7 +39,7 @@ def test_list_shows_queue_key_and_error_where_there_are_any(app: Penstock, shell
 
 
 def test_empty_list_says_so(app: Penstock, shell: Shell) -> None:
-    assert shell("jobs").stdout == "There are no such jobs.\n"
+    assert shell("jobs").stdout == "No jobs match.\n"
     assert shell.json("jobs") == {"jobs": [], "after": None}
 
 
@@ -75,7 +67,7 @@ def test_pages_follow_each_other(app: Penstock, shell: Shell) -> None:
     assert (ids(first), first["after"]) == ([3, 2], 2)
     last = shell.json("jobs", "--limit", "2", "--after", "2")
     assert (ids(last), last["after"]) == ([1], None)
-    assert shell("jobs", "--limit", "2").stdout.endswith("There are more: add --after 2\n")
+    assert shell("jobs", "--limit", "2").stdout.endswith("There are more jobs: add --after 2\n")
 
 
 def test_job_in_full(app: Penstock, shell: Shell) -> None:
@@ -102,7 +94,7 @@ def test_job_in_full(app: Penstock, shell: Shell) -> None:
 
 def test_running_job_shows_its_lease(app: Penstock, shell: Shell) -> None:
     enqueue(app)
-    (job,) = run_sync(app.claim(worker="host:1"))
+    (job,) = run_sync(app.leases.claim(worker="host:1"))
     printed = shell("jobs", "1").stdout
     assert "worker    host:1" in printed
     assert f"lease     token {job.token}, 30 s long" in printed
@@ -189,7 +181,7 @@ def test_explain_says_why(app: Penstock, shell: Shell) -> None:
 
 def test_cancel_ends_pending_and_asks_running_jobs(app: Penstock, shell: Shell) -> None:
     enqueue(app)
-    run_sync(app.claim(worker="w"))
+    run_sync(app.leases.claim(worker="w"))
     enqueue(app)
     assert shell("cancel", "1", "2").stdout == (
         "Job 1 is running (asked to stop).\nJob 2 is cancelled.\n"
@@ -274,7 +266,7 @@ def test_job_shows_its_checkpoint_and_last_lines(app: Penstock, shell: Shell) ->
     assert "page 24" in printed
     assert "page 15" in printed
     assert "page 14" not in printed
-    hint = f"It keeps 25 lines; to see all: penstock jobs {job.id} --lines 1000\n"
+    hint = f"The job has 25 lines; to see all of them: penstock jobs {job.id} --lines 1000\n"
     assert hint in printed
     every = shell("jobs", str(job.id), "--lines", "1000").stdout
     assert "page 0\n" in every
@@ -283,3 +275,25 @@ def test_job_shows_its_checkpoint_and_last_lines(app: Penstock, shell: Shell) ->
     assert said["checkpoint"] == {"page": 17}
     assert [line["text"] for line in said["lines"]] == ["page 23", "page 24"]
     assert shell.json("jobs", str(job.id), "--lines", "0")["lines"] == []
+
+
+def test_narrow_terminal_shows_what_a_job_waits_for_in_a_word(app: Penstock, url: str) -> None:
+    enqueue(app, delay=timedelta(hours=1))
+    enqueue(app)
+    run_sync(app.leases.claim(worker="w"))
+    run_sync(app.cancel(2))
+    narrow = on_terminal(["jobs", "--store", url])
+    assert [line.split()[2] for line in narrow.splitlines()[1:]] == ["stopping", "scheduled"]
+    assert "pending (scheduled)" in on_terminal(["jobs", "--store", url], columns=120)
+
+
+def test_long_text_wraps_at_words_and_keeps_its_indentation(app: Penstock, url: str) -> None:
+    enqueue(app, retry=ONCE, key=" ".join(["key"] * 30))
+    run_one(app, Failed("Traceback:\n    " + " ".join(["word"] * 40)))
+    printed = on_terminal(["jobs", "1", "--store", url])
+    page = printed.partition("\nLog\n")[0].splitlines()
+    assert all(len(line) <= 80 for line in page)
+    assert "            key key key" in printed
+    assert "\n      word word" in printed
+    assert "\n        word word" in printed
+    assert "wo\n" not in printed

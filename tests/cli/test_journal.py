@@ -8,8 +8,9 @@ import httpx
 import pytest
 
 from penstock import Penstock, run_sync
-from tests.cli.support import COMMAND, SOON, Shell, started
-from tests.server.commands import SERVE, served
+from tests.cli.support import COMMAND, Shell, started
+from tests.environment import SOON
+from tests.server.support import SERVE, served
 
 
 @pytest.fixture
@@ -45,9 +46,9 @@ def test_move_there_and_back(app: Penstock, url: str, shell: Shell, tmp_path: Pa
     run_sync(app.enqueue("greet", {"name": "Ada"}))
     run_sync(app.close())
     there, back = f"sqlite:///{tmp_path}/there.db", f"journal:///{tmp_path}/back"
-    assert "Would move 1 job;" in shell("migrate", url, there, "--dry-run").stdout
-    assert "Moved 1 job;" in shell("migrate", url, there).stdout
-    assert "Moved 1 job;" in shell("migrate", there, back).stdout
+    assert "Would move 1 job," in shell("migrate", url, there, "--dry-run").stdout
+    assert "Moved 1 job," in shell("migrate", url, there).stdout
+    assert "Moved 1 job," in shell("migrate", there, back).stdout
     assert [one["state"] for one in Shell(back).json("jobs")["jobs"]] == ["pending"]
 
 

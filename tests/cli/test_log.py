@@ -4,7 +4,8 @@ import signal
 import subprocess
 import sys
 
-from penstock import Done, Penstock, run_sync
+from penstock import Penstock, run_sync
+from penstock.leases import Done
 from tests.cli.support import Shell, run_one
 
 

@@ -12,15 +12,21 @@ import pytest
 from click.testing import CliRunner
 
 from penstock import Penstock, run_sync
-from penstock.cli.exits import Exit
-from penstock.cli.main import cli
-from tests.cli.support import COMMAND, SOON, Shell, read_all
+from penstock.cli.errors import Exit
+from penstock.cli.main import GROUPS, cli
+from penstock.engine.queues import Queues
+from tests.cli.support import COMMAND, Shell, read_all
+from tests.environment import SOON
 
 
 def test_help_lists_commands_and_exit_codes(shell: Shell) -> None:
     printed = shell("--help").stdout
     for name in cli.commands:
         assert f"\n  {name} " in printed
+    for heading, commands in GROUPS.items():
+        section = printed.partition(f"\n{heading}:\n")[2].partition("\n\n")[0]
+        assert [line.split()[0] for line in section.splitlines()] == [one.name for one in commands]
+        assert "..." not in section  # every summary fits
     for code in Exit:
         assert f"\n  {code.value:<5}{code.meaning}\n" in printed
 
@@ -59,7 +65,7 @@ def test_unexpected_error_is_code_1(
     async def broken(*_: object) -> None:
         raise ZeroDivisionError("nobody foresaw this")
 
-    monkeypatch.setattr(Penstock, "queue_statuses", broken)
+    monkeypatch.setattr(Queues, "statuses", broken)
     assert "Traceback" in shell("status", code=1).stderr
     error = json.loads(shell.error("status", "--json", code=1))
     assert error == {"error": "nobody foresaw this", "type": "ZeroDivisionError"}
@@ -71,7 +77,7 @@ def test_interrupted_command_is_code_130(
     async def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Penstock, "queue_statuses", interrupted)
+    monkeypatch.setattr(Queues, "statuses", interrupted)
     assert "penstock: interrupted" in shell("status", code=130).stderr
 
 
@@ -130,12 +136,12 @@ def test_drain_ends_on_ctrl_c(app: Penstock, url: str, tmp_path: Path) -> None:
     program = (
         "import os, signal, threading\n"
         "from penstock.cli.main import cli\n"
-        "from penstock.stores.alarm import Alarm\n"
-        "wait = Alarm.wait\n"
+        "from penstock.stores.waiter import Waiter\n"
+        "wait = Waiter.wait\n"
         "def interrupted(self, timeout):\n"
         "    os.kill(os.getpid(), signal.SIGINT)\n"
         "    return wait(self, timeout)\n"
-        "Alarm.wait = interrupted\n"
+        "Waiter.wait = interrupted\n"
         f"cli.main(['drain', '--store', {url!r}])\n"
     )
     ended = subprocess.run(
@@ -184,3 +190,9 @@ def test_every_command_and_option_has_help(name: str) -> None:
     assert command.help
     for parameter in command.params:
         assert not isinstance(parameter, click.Option) or parameter.help
+
+
+def test_python_m_penstock_is_the_command(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "penstock", "--version"]
+    ran = subprocess.run(command, capture_output=True, check=True, timeout=SOON, text=True)
+    assert ran.stdout.startswith("penstock ")

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from penstock import Done, JobQuery, Penstock, run_sync
+from penstock import JobQuery, Penstock, run_sync
 from penstock.cli.migrate import _Meter
-from penstock.migration import Moved
-from tests.cli.support import COMMAND, SOON, Shell, read_all, run_one, started
+from penstock.engine.migration import Moved
+from penstock.leases import Done
+from tests.cli.support import COMMAND, Shell, read_all, run_one, started
+from tests.environment import SOON
 
 
 @pytest.fixture
@@ -39,14 +41,14 @@ def test_it_moves_and_says_so(
 ) -> None:
     enqueue(app, 3)
     run_one(app, Done())
-    run_sync(app.pause("mail"))
-    run_sync(app.store.dismiss(["w"]))
+    run_sync(app.queues.pause("mail"))
+    run_sync(app.store.deregister(["w"]))
     moved = shell("migrate", url, there)
-    assert moved.stdout == "Moved 3 jobs; with them 2 queues, 0 limits, 0 schedules, 0 tokens.\n"
+    assert moved.stdout == "Moved 3 jobs, and 2 queues, 0 limits, 0 schedules, 0 tokens.\n"
     assert moved.stderr == "3 of 3 jobs\n"
     assert jobs(other) == ["done", "pending", "pending"]
     again = shell("migrate", url, there)
-    assert again.stdout.startswith("Moved 0 jobs; 3 jobs had been moved before; with them 2 queues")
+    assert again.stdout.startswith("Moved 0 jobs (3 jobs had been moved before), and 2 queues")
     assert again.stderr == ""
     assert shell("status").stdout.endswith(f"The jobs of this store have moved to {there}.\n")
     assert shell.json("status")["seal"] == {"passage": "left", "place": there}
@@ -80,10 +82,8 @@ def test_dry_run_creates_and_changes_nothing(
 ) -> None:
     enqueue(app, 2)
     result = shell("migrate", url, there, "--dry-run")
-    assert (
-        result.stdout == "Would move 2 jobs; with them 1 queue, 0 limits, 0 schedules, 0 tokens.\n"
-    )
-    assert result.stderr == f"there is no store at {tmp_path}/there.db: it will be created\n"
+    assert result.stdout == "Would move 2 jobs, and 1 queue, 0 limits, 0 schedules, 0 tokens.\n"
+    assert result.stderr == f"there is no store at {tmp_path}/there.db; it will be created\n"
     assert not (tmp_path / "there.db").exists()
     enqueue(app)
     assert jobs(app) == ["pending"] * 3
@@ -93,7 +93,7 @@ def test_active_worker_is_named(
     app: Penstock, shell: Shell, url: str, there: str, other: Penstock
 ) -> None:
     enqueue(app)
-    run_sync(app.claim(worker="busy"))
+    run_sync(app.leases.claim(worker="busy"))
     _ = other.store
     for how in ([], ["--dry-run"]):
         error = shell.error("migrate", url, there, *how, code=4)
@@ -118,11 +118,11 @@ def test_worker_on_the_old_store_ends_with_the_error(
 @pytest.mark.parametrize(
     ("source", "target", "code", "text"),
     [
-        ("memory://", "{there}", 2, "gone with its process"),
-        ("{url}", "memory://", 2, "gone with its process"),
-        ("{url}", "{url}", 2, "are one store"),
-        ("http://localhost:1", "{there}", 2, "needs the store itself"),
-        ("{url}", "http://localhost:1", 2, "needs the store itself"),
+        ("memory://", "{there}", 2, "ends with its process"),
+        ("{url}", "memory://", 2, "ends with its process"),
+        ("{url}", "{url}", 2, "are the same store"),
+        ("http://localhost:1", "{there}", 2, "needs stores"),
+        ("{url}", "http://localhost:1", 2, "needs stores"),
         ("{url}", "nonsense://x", 2, "unknown store URL"),
         ("{there}", "{url}", 5, "there is no store"),
     ],

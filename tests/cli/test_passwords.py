@@ -9,9 +9,10 @@ import pytest
 from click.testing import CliRunner
 
 from penstock.cli.main import cli
-from penstock.client import line
+from penstock.client import connection
 from penstock.config import Server, Setting
-from tests.cli.support import COMMAND, SOON
+from tests.cli.support import COMMAND
+from tests.environment import SOON
 
 MARK = "Qx7"
 ADDRESSES = (
@@ -26,6 +27,14 @@ ADDRESSES = (
     f"sqlite://me:{MARK}@127.0.0.1/jobs",
     f"journal:///none?password={MARK}",
 )
+CROSSED = [
+    address
+    if address.startswith(("http:", "host="))
+    else pytest.param(address, marks=pytest.mark.repeats("a few commands get every address below"))
+    for address in ADDRESSES
+]
+"""Each of them is given to every command: in the first tier, one of each way to be opened."""
+
 ENDLESS = {"serve", "config", "completion", "top", "watch"}
 """Tested apart, or without a store."""
 
@@ -34,7 +43,7 @@ ENDLESS = {"serve", "config", "completion", "top", "watch"}
 def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("file").write_text("{}")
-    monkeypatch.setattr(line, "_LONGEST_PAUSE", 0.0)  # nobody waits for a server that is not there
+    monkeypatch.setattr(connection, "_LONGEST_PAUSE", 0.0)  # for a missing server
 
 
 def _commands(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
@@ -63,7 +72,7 @@ def _filled(path: tuple[str, ...], address: str) -> list[str] | None:
     return words if address in words else None
 
 
-@pytest.mark.parametrize("address", ADDRESSES)
+@pytest.mark.parametrize("address", CROSSED)
 def test_no_command_shows_a_password(address: str) -> None:
     seen = 0
     for path in _commands(cli):

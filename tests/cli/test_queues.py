@@ -3,7 +3,9 @@ from datetime import timedelta
 
 import pytest
 
-from penstock import Done, NewJob, Penstock, TooManyQueues, run_sync
+from penstock import NewJob, Penstock, run_sync
+from penstock.errors import TooManyQueues
+from penstock.leases import Done
 from tests.cli.support import Shell, run_one
 
 MINUTE = timedelta(minutes=1)
@@ -15,7 +17,7 @@ def fill(app: Penstock) -> None:
     for _ in range(2):
         run_sync(greet.enqueue("Ada"))
     run_one(app, Done())
-    run_sync(app.claim(worker="w"))
+    run_sync(app.leases.claim(worker="w"))
     for _ in range(2):
         run_sync(greet.using(key="k").enqueue("Ada"))
     run_sync(greet.using(delay=timedelta(hours=1)).enqueue("Ada"))
@@ -39,9 +41,11 @@ def test_status_counts_by_state_and_reason(app: Penstock, shell: Shell) -> None:
 
 def test_status_as_json_has_every_count(app: Penstock, shell: Shell) -> None:
     fill(app)
-    run_sync(app.limit("mail", 9, rate=(100, timedelta(seconds=1.5)), promote_after=10 * MINUTE))
-    run_sync(app.limit_task("greet", 3))
-    run_sync(app.limit_throttle("customer-", 2))
+    run_sync(
+        app.limits.queue("mail", 9, rate=(100, timedelta(seconds=1.5)), promote_after=10 * MINUTE)
+    )
+    run_sync(app.limits.task("greet", 3))
+    run_sync(app.limits.throttle("customer-", 2))
     assert shell.json("status") == {
         "store": shell.url,
         "queues": [
@@ -74,37 +78,37 @@ def test_status_as_json_has_every_count(app: Penstock, shell: Shell) -> None:
 
 
 def test_status_shows_pauses_and_limits(app: Penstock, shell: Shell) -> None:
-    run_sync(app.pause("mail"))
-    run_sync(app.limit("mail", 1000))
+    run_sync(app.queues.pause("mail"))
+    run_sync(app.limits.queue("mail", 1000))
     _, row, _ = shell("status").stdout.splitlines()
     assert row.split()[:3] == ["mail", "paused", "1,000"]
 
 
 def test_status_shows_limits_of_what_runs(app: Penstock, shell: Shell) -> None:
     limits = {"concurrency": 5, "rate": (100, MINUTE), "promote_after": 10 * MINUTE}
-    run_sync(app.limit("mail", **limits))  # type: ignore[arg-type] # options as data
-    run_sync(app.limit_task("greet", 3))
-    run_sync(app.limit_throttle("customer-", 2))
+    run_sync(app.limits.queue("mail", **limits))  # type: ignore[arg-type] # options as data
+    run_sync(app.limits.task("greet", 3))
+    run_sync(app.limits.throttle("customer-", 2))
     titles, row, *limits_of_others, _ = shell("status").stdout.splitlines()
     assert "at once" in titles
     assert "limit" not in titles
     assert row.startswith("mail         5  100 in 60 s          10 min")
     assert limits_of_others == [
-        "Of task greet, at most 3 run at a time.",
-        "Of throttle customer-…, at most 2 run at a time.",
+        "At most 3 jobs of task greet run at a time.",
+        "At most 2 jobs of throttle customer-… run at a time.",
     ]
 
 
 def test_status_of_an_unused_store(app: Penstock, shell: Shell) -> None:
-    assert shell("status").stdout == "No queue has held a job yet.\nNo worker is alive.\n"
+    assert shell("status").stdout == "There are no queues yet.\nNo worker is alive.\n"
 
 
 def test_pause_and_resume(app: Penstock, shell: Shell) -> None:
     fill(app)
     assert shell("pause", "mail").stdout == (
-        "Queue mail is paused; to go on: penstock resume mail\n"
+        "Queue mail is paused; to resume it: penstock resume mail\n"
     )
-    assert run_sync(app.claim(worker="w")) == []
+    assert run_sync(app.leases.claim(worker="w")) == []
     assert shell.json("resume", "mail") == {
         "name": "mail",
         "paused": False,
@@ -114,20 +118,20 @@ def test_pause_and_resume(app: Penstock, shell: Shell) -> None:
         "rate": None,
         "promote_after": None,
     }
-    assert len(run_sync(app.claim(worker="w"))) == 1
+    assert len(run_sync(app.leases.claim(worker="w"))) == 1
 
 
 def test_pause_for_a_time(app: Penstock, shell: Shell) -> None:
     fill(app)
     assert shell("pause", "mail", "--for", "10m").stdout == (
-        "Queue mail is paused for 10 min; to go on: penstock resume mail\n"
+        "Queue mail is paused for 10 min; to resume it: penstock resume mail\n"
     )
-    [queue] = run_sync(app.queues())
+    [queue] = run_sync(app.queues.list())
     assert queue.paused_until is not None
     _, row, _ = shell("status").stdout.splitlines()
     assert row.startswith("mail   paused for 10 min")
     assert shell.json("status")["queues"][0]["paused_until"] is not None
-    assert "not a time" in shell.error("pause", "mail", "--for", "soon", code=2)
+    assert "not a duration" in shell.error("pause", "mail", "--for", "soon", code=2)
 
 
 def test_pause_of_a_queue_without_jobs_is_doubted(app: Penstock, shell: Shell) -> None:
@@ -137,7 +141,7 @@ def test_pause_of_a_queue_without_jobs_is_doubted(app: Penstock, shell: Shell) -
             f"penstock: warning: no queue {command[1]!r} exists yet; did you mean 'mail'?\n"
         )
         assert shell(*command).stderr == ""
-    assert run_sync(app.queues())[0].paused
+    assert run_sync(app.queues.list())[0].paused
 
 
 @pytest.mark.parametrize("command", [["pause", "nope"], ["limit", "nope", "3"]])
@@ -165,7 +169,7 @@ def test_unknown_queue_is_not_found(command: str, app: Penstock, shell: Shell) -
     assert shell.error(command, "mial", code=3) == (
         "penstock: there is no queue 'mial'; try: penstock status"
     )
-    assert run_sync(app.queues()) == []
+    assert run_sync(app.queues.list()) == []
     fill(app)
     assert shell.error(command, "mial", code=3) == (
         "penstock: there is no queue 'mial'; did you mean 'mail'? try: penstock status"
@@ -174,38 +178,40 @@ def test_unknown_queue_is_not_found(command: str, app: Penstock, shell: Shell) -
 
 def test_limit_is_set_and_lifted(app: Penstock, shell: Shell) -> None:
     fill(app)
-    assert shell("limit", "mail", "1000").stdout == "Queue mail takes at most 1,000 pending jobs.\n"
-    assert run_sync(app.queues())[0].max_pending == 1000
-    assert shell("limit", "mail", "none").stdout == "Queue mail has no limit.\n"
-    assert run_sync(app.queues())[0].max_pending is None
+    assert (
+        shell("limit", "mail", "1000").stdout == "Queue mail accepts at most 1,000 pending jobs.\n"
+    )
+    assert run_sync(app.queues.list())[0].max_pending == 1000
+    assert shell("limit", "mail", "none").stdout == "Queue mail has no limits.\n"
+    assert run_sync(app.queues.list())[0].max_pending is None
 
 
 def test_limits_of_what_runs_are_set_and_lifted(app: Penstock, shell: Shell) -> None:
     fill(app)
     given = shell("limit", "mail", "--concurrency", "5", "--rate", "100/1", "--promote-after", "60")
     assert given.stdout == (
-        "Queue mail runs at most 5 at a time, starts at most 100 in 1 s, "
+        "Queue mail runs at most 5 jobs at a time, starts at most 100 jobs in 1 s, "
         "promotes jobs after 60 s.\n"
     )
     shell("limit", "mail", "9", "--concurrency", "none")
-    [queue] = run_sync(app.queues())
+    [queue] = run_sync(app.queues.list())
     assert (queue.max_pending, queue.concurrency) == (9, None)
     assert (queue.rate, queue.promote_after) == ((100, timedelta(seconds=1)), MINUTE)
     shell("limit", "mail", "none", "--rate", "none", "--promote-after", "none")
-    [queue] = run_sync(app.queues())
+    [queue] = run_sync(app.queues.list())
     assert (queue.max_pending, queue.rate, queue.promote_after) == (None, None, None)
 
 
 def test_several_ages_are_set_and_shown(app: Penstock, shell: Shell) -> None:
     given = shell("limit", "mail", "--promote-after", "60,180")
     assert given.stdout.endswith("Queue mail promotes jobs after 60 s and 3 min.\n")
-    assert run_sync(app.queues())[0].promote_after == (MINUTE, 3 * MINUTE)
+    assert run_sync(app.queues.list())[0].promote_after == (MINUTE, 3 * MINUTE)
     assert shell.json("status")["queues"][0]["promote_after"] == [60, 180]
     assert "60 s and 3 min" in shell("status").stdout
 
 
 def test_limit_without_any_is_refused(app: Penstock, shell: Shell) -> None:
-    assert "Name a limit" in shell.error("limit", "mail", code=2)
+    assert "no limit is given" in shell.error("limit", "mail", code=2)
 
 
 @pytest.mark.parametrize("rate", ["100", "1/", "/1", "x/1", "1/x", "-1/1", "1/-1"])
@@ -215,7 +221,7 @@ def test_rate_that_is_none_is_refused(rate: str, app: Penstock, shell: Shell) ->
 
 @pytest.mark.parametrize("limit", ["many", "1.5", "9" * 40])
 def test_limit_that_is_no_number_is_refused(limit: str, app: Penstock, shell: Shell) -> None:
-    assert "neither a whole number nor 'none'" in shell.error("limit", "mail", limit, code=2)
+    assert "neither an integer nor 'none'" in shell.error("limit", "mail", limit, code=2)
 
 
 def test_queue_name_is_checked(app: Penstock, shell: Shell) -> None:
@@ -238,10 +244,10 @@ def test_drain_that_runs_out_of_time_has_its_own_code(app: Penstock, shell: Shel
 
 def test_drain_of_a_paused_queue_ends_at_once(app: Penstock, shell: Shell) -> None:
     run_sync(app.tasks["greet"].enqueue("Ada"))
-    run_sync(app.pause("default"))
+    run_sync(app.queues.pause("default"))
     result = shell("drain", code=6)
     assert "1 job left" in result.stdout
-    assert "in paused queues; to see which: penstock status" in result.stdout
+    assert "in paused queues; to list them: penstock status" in result.stdout
 
 
 def test_status_shows_a_page_and_says_how_to_see_the_next(app: Penstock, shell: Shell) -> None:
@@ -250,25 +256,25 @@ def test_status_shows_a_page_and_says_how_to_see_the_next(app: Penstock, shell: 
     first = shell("status").stdout
     assert "q099" in first
     assert "q100" not in first
-    assert "100 queues of 104" in first
+    assert "100 of 104 queues" in first
     assert "--after q099" in first
     assert "q100" in shell("status", "--after", "q099").stdout
     found = shell.json("status", "--name", "10")
     assert [queue["name"] for queue in found["queues"]] == ["q010", *names[100:]]
     assert len(shell.json("status")["queues"]) == 104
     assert len(shell.json("status", "--limit", "3")["queues"]) == 3
-    assert "No queue is called so." in shell("status", "--name", "nowhere").stdout
+    assert "No queue has such a name." in shell("status", "--name", "nowhere").stdout
 
 
 def test_queue_is_removed_when_asked(app: Penstock, shell: Shell) -> None:
-    run_sync(app.limit("mail", 5))
+    run_sync(app.limits.queue("mail", 5))
     assert shell("remove", "mail").stdout == "Queue mail is removed.\n"
-    assert run_sync(app.queues()) == []
+    assert run_sync(app.queues.list()) == []
     assert "there is no queue" in shell.error("remove", "mail", code=3)
 
 
 def test_number_of_queues_is_limited(app: Penstock, shell: Shell) -> None:
-    assert shell("limit-queues", "1").stdout == "The store takes at most 1 queues.\n"
+    assert shell("limit-queues", "1").stdout == "The store accepts at most 1 queues.\n"
     run_sync(app.tasks["greet"].enqueue("Ada"))
     with pytest.raises(TooManyQueues, match="limit of 1"):
         run_sync(app.tasks["greet"].using(queue="other").enqueue("Ada"))

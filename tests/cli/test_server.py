@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock import Done, Failed, NewJob, Penstock, run_sync
+from penstock import NewJob, Penstock, run_sync
 from penstock.client.remote import RemotePenstock
+from penstock.leases import Done, Failed
 from tests.cli.support import COMMAND, Shell, run_one, started
 from tests.client.support import Server, answering, free_port, serving
 
@@ -33,9 +34,9 @@ def shells(server: Server) -> tuple[Shell, Shell]:
 def test_looking_shows_the_same(shells: tuple[Shell, Shell]) -> None:
     near, far = shells
     first = far.json("enqueue", "resize", "n=3", "name=Ada", "--queue", "look", "--tag", "a")["job"]
-    far("enqueue", "resize", "--queue", "look", "--delay", "60")
+    far("enqueue", "resize", "--queue", "look", "--delay", "3600")
     app = Penstock(near.url)
-    run_one(app, Failed("no luck"))
+    run_one(app, Failed("no luck", permanent=True))
     run_sync(app.close())
     job_id = str(first["id"])
     for command in (
@@ -56,8 +57,8 @@ def test_stats_show_the_same(shells: tuple[Shell, Shell]) -> None:
     near, far = shells
     app = Penstock(near.url)
     run_sync(app.enqueue_many([NewJob(task="t", payload="{}", queue="stats")] * 2))
-    good, bad = run_sync(app.claim(worker="w", queues=["stats"], limit=2))
-    run_sync(app.settle([(good, Done()), (bad, Failed("no luck", permanent=True))]))
+    good, bad = run_sync(app.leases.claim(worker="w", queues=["stats"], limit=2))
+    run_sync(app.leases.settle([(good, Done()), (bad, Failed("no luck", permanent=True))]))
     run_sync(app.close())
     wanted = ("stats", "--queue", "stats", "--since")
     for time in ("1h", "8d"):  # in one call, and in several
@@ -78,7 +79,7 @@ def test_history_in_several_calls_counts_nothing_twice(shells: tuple[Shell, Shel
     remote = RemotePenstock(far.url, blocking=True)
     for seconds in (0, 1, 30, 59):  # calls meet in the minute of the job, or beside it
         begin = at.replace(second=seconds) - timedelta(days=1)
-        found = run_sync(remote.history(begin, at + timedelta(minutes=1), "twice"))
+        found = run_sync(remote.statistics.intervals(begin, at + timedelta(minutes=1), "twice"))
         assert [one.counts for one in found] == [{"enqueued": 1}]
     run_sync(remote.close())
 
@@ -137,28 +138,30 @@ def test_unknown_jobs_and_queues_are_not_found(shells: tuple[Shell, Shell]) -> N
     "command",
     [
         ("token", "list"),
+        ("token", "revoke", "ci"),
         ("export", "x.jsonl"),
         ("prune", "--dry-run"),
-        ("cron", "list"),
+        ("cron", "remove", "nightly"),
+        ("limit-queues", "9"),
     ],
 )
 def test_commands_that_need_the_store_say_so(
     shells: tuple[Shell, Shell], command: list[str]
 ) -> None:
     said = shells[1].error(*command, code=2)
-    assert "needs the store itself" in said
-    assert "try: it where the store is" in said
+    assert "penstock: a server does not offer " in said
+    assert f"use the store itself: penstock {command[0]}" in said
 
 
 def test_watching_needs_a_terminal_here_too(shells: tuple[Shell, Shell]) -> None:
-    assert "--watch draws on a terminal" in shells[1].error("jobs", "--watch", code=2)
+    assert "--watch needs a terminal" in shells[1].error("jobs", "--watch", code=2)
 
 
 def test_a_server_that_is_not_there_is_said_to_be() -> None:
     url = f"http://127.0.0.1:{free_port()}"
     said = Shell(url).error("status", code=5)
     assert f"the server at {url} cannot be reached" in said
-    assert "another --store URL" in said
+    assert "another URL with --store" in said
 
 
 def test_what_is_no_penstock_server_is_said_to_be() -> None:
@@ -172,15 +175,15 @@ def test_the_token_comes_from_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app = Penstock(f"sqlite:///{tmp_path / 'jobs.db'}")
-    reader = run_sync(app.create_token("reader", ["read"]))
+    reader = run_sync(app.tokens.create("reader", ["read"]))
     run_sync(app.close())
     with serving(tmp_path, reader) as server:
         shell = Shell(server.url)
         said = shell.error("status", code=4)
-        assert "needs a token" in said
+        assert "a token is required" in said
         assert "PENSTOCK_TOKEN" in said
         monkeypatch.setenv("PENSTOCK_TOKEN", "pst_wrong")
-        assert "not known" in shell.error("status", code=4)
+        assert "the token is unknown" in shell.error("status", code=4)
         monkeypatch.setenv("PENSTOCK_TOKEN", reader)
         assert shell.json("status")["queues"] == []
         assert "scope admin" in shell.error("pause", "q", code=4)

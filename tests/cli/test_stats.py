@@ -3,8 +3,9 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from penstock import Done, Failed, Penstock, run_sync
+from penstock import Penstock, run_sync
 from penstock.cli.stats import sparkline
+from penstock.leases import Done, Failed
 from tests.cli.support import Shell, run_one
 
 
@@ -50,7 +51,7 @@ def test_time_before_is_not_counted(shell: Shell, url: str) -> None:
     ago.task("greet", lambda name: None)
     fill(ago)
     run_sync(ago.close())
-    assert shell("stats").stdout == "Nothing has happened in the last 60 min.\n"
+    assert shell("stats").stdout == "Nothing happened in the last 60 min.\n"
     assert shell.json("stats", "--since", "4h")["queues"][0]["counts"]["enqueued"] == 3
 
 

@@ -3,18 +3,20 @@ from datetime import timedelta
 
 import pytest
 
-from penstock import Access, Penstock, run_sync
-from penstock.core.token import digest_of
+from penstock import Penstock, run_sync
+from penstock.core.tokens import digest_of
+from penstock.tokens import Access
 from tests.cli.support import Shell
 
 
 def test_create_prints_the_secret_alone_on_stdout(app: Penstock, shell: Shell) -> None:
     made = shell("token", "create", "ci", "--scope", "publish", "--scope", "read")
-    [token] = run_sync(app.tokens())
+    [token] = run_sync(app.tokens.list())
     assert made.stdout.endswith("\n")
     assert digest_of(made.stdout.removesuffix("\n")) == token.digest
     assert made.stderr == (
-        "This is shown once: keep it now. To take it back: penstock token revoke ci\n"
+        "The secret is shown only once: keep it now. "
+        "To revoke the token: penstock token revoke ci\n"
     )
     assert (token.name, sorted(token.scopes)) == ("ci", [Access.PUBLISH, Access.READ])
     assert token.expires_at is None
@@ -22,13 +24,13 @@ def test_create_prints_the_secret_alone_on_stdout(app: Penstock, shell: Shell) -
 
 def test_create_can_give_it_an_end(app: Penstock, shell: Shell) -> None:
     shell("token", "create", "ci", "--scope", "work", "--expires", "30d")
-    [token] = run_sync(app.tokens())
+    [token] = run_sync(app.tokens.list())
     assert token.expires_at == token.created_at + timedelta(days=30)
 
 
 def test_create_as_json(app: Penstock, shell: Shell) -> None:
     made = shell.json("token", "create", "ci", "--scope", "admin")
-    [token] = run_sync(app.tokens())
+    [token] = run_sync(app.tokens.list())
     assert made.keys() == {"name", "secret"}
     assert (made["name"], digest_of(made["secret"])) == ("ci", token.digest)
 
@@ -54,7 +56,7 @@ def test_taken_name_is_code_4(shell: Shell) -> None:
     shell("token", "create", "ci", "--scope", "read")
     line = shell.error("token", "create", "ci", "--scope", "read", code=4)
     assert line == (
-        "penstock: there is a token 'ci' already; revoke it or choose a name; "
+        "penstock: there is already a token 'ci'; revoke it or choose another name; "
         "try: penstock token list"
     )
 
@@ -71,12 +73,12 @@ def test_list_shows_scopes_and_times_but_no_digest(
     assert (brief[:2], brief[-3:]) == (["brief", "work"], ["in", "30", "d"])
     assert (ci[:3], ci[-1]) == (["ci", "publish,", "read"], "never")
     everything = printed + json.dumps(shell.json(*command))
-    assert not [token for token in run_sync(app.tokens()) if token.digest in everything]
+    assert not [token for token in run_sync(app.tokens.list()) if token.digest in everything]
 
 
 def test_list_marks_what_has_expired(url: str, shell: Shell) -> None:
     past = Penstock(url, clock=lambda: 1_000_000)
-    run_sync(past.create_token("old", ["read"], timedelta(days=1)))
+    run_sync(past.tokens.create("old", ["read"], timedelta(days=1)))
     run_sync(past.close())
     _, row = shell("token", "list").stdout.splitlines()
     assert row.split()[:3] == ["old", "expired", "read"]
@@ -84,7 +86,7 @@ def test_list_marks_what_has_expired(url: str, shell: Shell) -> None:
 
 def test_list_as_json(app: Penstock, shell: Shell) -> None:
     shell("token", "create", "ci", "--scope", "read", "--scope", "publish", "--expires", "1h")
-    [token] = run_sync(app.tokens())
+    [token] = run_sync(app.tokens.list())
     assert token.expires_at is not None
     assert shell.json("token", "list") == {
         "tokens": [
@@ -102,7 +104,7 @@ def test_list_as_json(app: Penstock, shell: Shell) -> None:
 @pytest.mark.usefixtures("app")
 def test_list_of_nothing_says_how_to_make_one(shell: Shell) -> None:
     assert shell("token", "list").stdout == (
-        "There is no access token; to make one: penstock token create NAME --scope publish\n"
+        "There are no access tokens; to create one: penstock token create NAME --scope publish\n"
     )
 
 
@@ -111,7 +113,7 @@ def test_revoke(app: Penstock, shell: Shell) -> None:
         shell("token", "create", name, "--scope", "read")
     assert shell("token", "revoke", "one").stdout == "Revoked token one.\n"
     assert shell.json("token", "revoke", "two") == {"name": "two", "revoked": True}
-    assert run_sync(app.tokens()) == []
+    assert run_sync(app.tokens.list()) == []
 
 
 @pytest.mark.usefixtures("app")
@@ -130,4 +132,4 @@ def test_missing_store_is_not_made_for_a_token(shell: Shell) -> None:
 @pytest.mark.parametrize("option", [["--json"], ["--store", "sqlite:///another.db"]])
 def test_option_before_the_command_is_refused(shell: Shell, option: list[str]) -> None:
     result = shell("token", *option, "revoke", "ci", code=2)
-    assert "stand behind the command: token revoke" in result.stderr
+    assert "go after the command: token revoke" in result.stderr

@@ -1,6 +1,7 @@
 import json
 import logging
 import os
+import re
 import signal
 import sys
 import time
@@ -9,15 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from penstock import Event, Penstock, State, run_sync
-from penstock.cli.worker import load_app
-from penstock.core.errors import ConfigurationError
+from penstock import Penstock, RetryPolicy, State, run_sync
+from penstock.jobs import Event
 from penstock.logs import JsonFormatter
-from tests.cli.support import COMMAND, SOON, Shell, started
+from tests.cli.support import COMMAND, Shell, started
+from tests.environment import SOON
 
 TASKS = '''
 import asyncio, os, threading, time
-from penstock import Penstock, context
+from datetime import timedelta
+from penstock import Penstock, RetryPolicy, Snooze, context
 
 app = Penstock("sqlite:///jobs.db")
 empty = Penstock("sqlite:///jobs.db")
@@ -29,6 +31,21 @@ async def greet(name: str) -> str:
 @app.task
 def note() -> None:
     context().logger.info("noted")
+
+@app.task
+async def later() -> None:
+    raise Snooze(timedelta(hours=1), reason="the shop is closed")
+
+@app.task(retry=RetryPolicy(attempts=1))
+def broken() -> None:
+    1 / 0
+
+@app.task
+def chatty() -> None:
+    logger = context().logger
+    logger.debug("a detail")
+    logger.info("some information")
+    logger.error("an error")
 
 @app.task
 def held() -> str:
@@ -57,7 +74,7 @@ WORKER = (*COMMAND, "worker", "tasks:app")
 HASTY_WORKER = (
     sys.executable,
     "-c",
-    "from penstock.cli import main, stopping; stopping._WIND_DOWN = 0.2; main.main()",
+    "from penstock.cli import main, signals; signals._WIND_DOWN = 0.2; main.main()",
     "worker",
     "tasks:app",
 )
@@ -74,7 +91,9 @@ def producer(folder: Path) -> Iterator[Penstock]:
     """Enqueues for the worker under test."""
     app = Penstock(f"sqlite:///{folder}/jobs.db")
     app.task("greet", lambda name: None)
-    for name in ("note", "held", "endless", "endless_thread", "blocking"):
+    for name in ("note", "later", "broken", "chatty"):
+        app.task(name, lambda: None, retry=RetryPolicy(attempts=1))
+    for name in ("held", "endless", "endless_thread", "blocking"):
         app.task(name, lambda: None)
     yield app
     run_sync(app.close())
@@ -91,7 +110,7 @@ def test_worker_works_and_stops_gracefully(folder: Path, producer: Penstock) -> 
     job = run_sync(producer.enqueue("greet", {"name": "Ada"}))
     with started(WORKER, folder) as worker:
         line = worker.wait_for("Worker ")
-        assert "on sqlite:///jobs.db: all queues, 20 at a time; tasks: blocking, endless, " in line
+        assert "on sqlite:///jobs.db: all queues, 20 at a time; tasks: blocking, broken, " in line
         assert wait_until_done(folder, job.id) == "Hello, Ada!"
         worker.send(signal.SIGTERM)
         assert worker.wait() == 0
@@ -151,7 +170,7 @@ def test_job_that_cannot_be_stopped_does_not_keep_the_worker(
         worker.wait_for("runs")
         worker.send(signal.SIGTERM)
         assert worker.wait() == 7
-        assert "leaving jobs behind that did not stop" in "\n".join(worker.printed)
+        assert "exiting while jobs are still running" in "\n".join(worker.printed)
 
 
 @pytest.mark.parametrize("task", ["endless", "endless_thread"])
@@ -163,7 +182,7 @@ def test_second_signal_stops_at_once(task: str, folder: Path, producer: Penstock
         worker.wait_for("stopping")
         worker.send(signal.SIGINT)
         assert worker.wait() == 128 + signal.SIGINT
-        assert worker.printed[-1] == "penstock: stopped at once; unfinished jobs run again"
+        assert worker.printed[-1] == "penstock: stopped immediately; unfinished jobs run again"
 
 
 def test_queues_and_tags_narrow(folder: Path, producer: Penstock) -> None:
@@ -198,13 +217,90 @@ def test_json_has_a_start_document_and_log_lines(folder: Path, producer: Penstoc
             "tags": [],
             "concurrency": 20,
             "grace": 1.5,
-            "tasks": ["blocking", "endless", "endless_thread", "greet", "held", "note"],
+            "tasks": [
+                *("blocking", "broken", "chatty", "endless", "endless_thread"),
+                *("greet", "held", "later", "note"),
+            ],
         }
         noted = json.loads(worker.wait_for("noted"))
         assert (noted["logger"], noted["level"]) == ("penstock.task", "info")
         assert (noted["job_id"], noted["task"], noted["attempt"]) == (job.id, "note", 1)
         worker.send(signal.SIGTERM)
         assert worker.wait() == 0
+
+
+# The log
+
+
+def test_one_line_for_each_job_that_ends(folder: Path, producer: Penstock) -> None:
+    greet = run_sync(producer.tasks["greet"].using(queue="mail").enqueue("Ada"))
+    with started(WORKER, folder) as worker:
+        line = worker.wait_for(f"job {greet.id} (greet)")
+        pattern = r"INFO .* is done; queue mail, attempt 1 of \d+, \d+\.\d{3} s$"
+        assert re.search(pattern, line), line
+        snoozed = run_sync(producer.enqueue("later"))
+        line = worker.wait_for(f"job {snoozed.id} (later)")
+        assert "INFO" in line
+        assert "is snoozed: the shop is closed; queue default, attempt 1 of " in line
+
+
+def test_jobs_that_end_need_not_be_logged(folder: Path, producer: Penstock) -> None:
+    for task in ("note", "broken"):
+        run_sync(producer.enqueue(task))
+    with started((*WORKER, "--no-log-jobs", "--concurrency", "1"), folder) as worker:
+        worker.wait_for("(broken) is failed")
+        worker.send(signal.SIGTERM)
+        assert worker.wait() == 0
+        assert not [line for line in worker.printed if "(note)" in line]
+
+
+def test_failure_is_logged_with_its_traceback(folder: Path, producer: Penstock) -> None:
+    job = run_sync(producer.enqueue("broken"))
+    with started(WORKER, folder) as worker:
+        line = worker.wait_for(f"job {job.id} (broken)")
+        assert "ERROR" in line
+        assert (
+            " is failed: ZeroDivisionError: division by zero; queue default, attempt 1 of 1" in line
+        )
+        worker.wait_for("Traceback (most recent call last):")
+        worker.wait_for(", in broken")
+        assert worker.wait_for("ZeroDivisionError") == "ZeroDivisionError: division by zero"
+
+
+def test_log_in_json_has_fields_for_each_job(folder: Path, producer: Penstock) -> None:
+    job = run_sync(producer.enqueue("broken"))
+    with started((*WORKER, "--json"), folder) as worker:
+        line = json.loads(worker.wait_for('"outcome"'))
+    assert (line["level"], line["job_id"], line["task"]) == ("error", job.id, "broken")
+    assert (line["queue"], line["attempt"], line["outcome"]) == ("default", 1, "failed")
+    assert line["seconds"] >= 0
+    assert line["error"].startswith("Traceback")
+    assert line["error"].endswith("ZeroDivisionError: division by zero")
+
+
+@pytest.mark.parametrize(("level", "logged"), [("debug", 3), ("info", 2), ("ERROR", 1)])
+def test_log_level_is_the_lowest_that_is_logged(
+    level: str, logged: int, folder: Path, producer: Penstock
+) -> None:
+    run_sync(producer.enqueue("chatty"))
+    with started((*WORKER, "--log-level", level), folder) as worker:
+        worker.wait_for("an error")
+        worker.send(signal.SIGTERM)
+        worker.wait()
+        said = [line for line in worker.printed if "penstock.task: " in line]
+        assert len(said) == logged
+
+
+def test_program_may_set_up_its_own_logging(folder: Path, producer: Penstock) -> None:
+    setup = "import logging\nlogging.basicConfig(level='INFO', format='mine: %(message)s')\n"
+    (folder / "own.py").write_text(setup + "from tasks import app\n")
+    run_sync(producer.enqueue("note"))
+    for options in ((), ("--processes", "2")):
+        with started((*COMMAND, "worker", "own:app", *options), folder) as worker:
+            worker.wait_for("Worker ")
+            worker.send(signal.SIGTERM)
+            assert worker.wait() == 0
+            assert any(line.startswith("mine: SIGTERM: stopping") for line in worker.printed)
 
 
 def test_json_log_line_has_the_traceback() -> None:
@@ -238,47 +334,6 @@ def inside(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
             del sys.modules[name]
 
 
-def test_app_is_found_in_the_current_folder(inside: Path) -> None:
-    assert "greet" in load_app("tasks:app").tasks
-
-
-def test_app_may_be_an_attribute(inside: Path) -> None:
-    (inside / "program.py").write_text("import tasks\nclass settings:\n    app = tasks.app\n")
-    assert "greet" in load_app("program:settings.app").tasks
-
-
-@pytest.mark.parametrize(
-    ("target", "message", "step"),
-    [
-        ("tasks", "'tasks' does not name an app", "penstock worker tasks:app"),
-        ("tasks:", "'tasks:' does not name an app", "penstock worker tasks:app"),
-        ("pkg.tasks", "does not name an app", "penstock worker pkg.tasks:app"),
-        ("./sub/tasks.py", "does not name an app", "penstock worker sub.tasks:app"),
-        (":", "':' does not name an app", "penstock worker tasks:app"),
-        ("tasks:nope", "module 'tasks' has no 'nope'", "penstock worker tasks:app"),
-        ("tasks:greet", "tasks:greet is a Task, not a Penstock", "penstock worker tasks:app"),
-        ("tasks:empty", "tasks:empty has no tasks", "import the modules with its tasks from tasks"),
-        ("nope:app", "no module 'nope' in this folder", "it in the folder that holds nope.py"),
-        ("a.b:app", "no module 'a' in this folder", "it in the folder that holds a/b.py"),
-        ("bare:app", "module 'bare' has no 'app'", 'app = Penstock("sqlite:///penstock.db")'),
-        ("needy:app", "importing 'needy' failed: ModuleNotFoundError", 'python -c "import needy"'),
-        ("crash:app", "ZeroDivisionError: division by zero", 'python -c "import crash"'),
-        ("quits:app", "importing 'quits' failed: SystemExit: 3", 'python -c "import quits"'),
-    ],
-)
-def test_app_that_cannot_be_had_is_explained(
-    target: str, message: str, step: str, inside: Path
-) -> None:
-    (inside / "bare.py").write_text("")
-    (inside / "needy.py").write_text("import nowhere_to_be_found")
-    (inside / "crash.py").write_text("\n1 / 0")
-    (inside / "quits.py").write_text("raise SystemExit(3)")
-    with pytest.raises(ConfigurationError) as caught:
-        load_app(target)
-    assert message in str(caught.value)
-    assert caught.value.__notes__[0].startswith(step)
-
-
 def test_wrong_app_is_one_line_and_code_2(inside: Path, shell: Shell) -> None:
     assert shell.error("worker", "nope:app", code=2).startswith("penstock: there is no module")
     error = json.loads(shell.error("worker", "nope:app", "--json", code=2))
@@ -298,6 +353,8 @@ def test_failed_import_names_its_line(inside: Path, shell: Shell) -> None:
         ["--queues", "a,,b"],
         ["--tags", ""],
         ["--store", "x"],
+        ["--processes", "0"],
+        ["--log-level", "loud"],
     ],
     ids=" ".join,
 )

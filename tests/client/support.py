@@ -12,9 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from penstock.client import Client
-
-SOON = 60
-"""Seconds after which a test gives up; nothing comes near unless it is broken."""
+from tests.environment import SOON
 
 
 def free_port() -> int:

@@ -10,16 +10,14 @@ from penstock import (
     InvalidJob,
     JobNotFound,
     LeaseLost,
-    NotAuthorised,
-    PayloadTooLarge,
     Penstock,
     QueueFull,
-    ServerUnreachable,
     StoreError,
     StoreUnavailable,
     run_sync,
 )
 from penstock.client import AsyncClient, Client, Event, NewEvent
+from penstock.errors import NotAuthorised, PayloadTooLarge, ServerUnreachable
 from tests.client.support import Server, answering, free_port, serving, swallowing
 
 SECOND = timedelta(seconds=1)
@@ -104,7 +102,7 @@ def test_what_is_wrong_is_an_error_of_the_package(client: Client) -> None:
         client.get(999_999)
     with pytest.raises(InvalidJob, match="title"):
         client.publish("", "wrong")
-    with pytest.raises(InvalidJob, match="delay is a timedelta"):
+    with pytest.raises(InvalidJob, match="delay must be a timedelta"):
         client.publish("x", "wrong", delay=3)  # type: ignore[arg-type] # that is the point
     with pytest.raises(InvalidJob, match="JSON"):
         client.publish("x", "wrong", object())
@@ -181,13 +179,13 @@ def test_a_gateway_without_a_server_behind_it_counts_as_unreachable() -> None:
 def test_a_full_queue_says_when_to_try_again(tmp_path: Path) -> None:
     with serving(tmp_path) as server, server.client(retries=1) as client:
         app = Penstock(server.store)
-        run_sync(app.limit("events", 1))
+        run_sync(app.limits.queue("events", 1))
         client.publish("first", "full")
         with pytest.raises(QueueFull) as full:
             client.publish("second", "full")
         error = full.value
         assert (error.queue, error.limit, error.retry_after) == ("events", 1, SECOND)
-        run_sync(app.limit("events", None))
+        run_sync(app.limits.queue("events", None))
         assert client.publish("second", "full").id
         run_sync(app.close())
 
@@ -258,8 +256,8 @@ def test_a_call_goes_on_when_the_server_comes_back(tmp_path: Path) -> None:
 
 def test_tokens_decide_who_may_do_what(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     app = Penstock(f"sqlite:///{tmp_path / 'jobs.db'}")
-    publisher = run_sync(app.create_token("publisher", ["publish"]))
-    reader = run_sync(app.create_token("reader", ["read"]))
+    publisher = run_sync(app.tokens.create("publisher", ["publish"]))
+    reader = run_sync(app.tokens.create("reader", ["read"]))
     run_sync(app.close())
     monkeypatch.setenv("PENSTOCK_TOKEN", reader)
     with serving(tmp_path) as server:
@@ -274,10 +272,13 @@ def test_tokens_decide_who_may_do_what(tmp_path: Path, monkeypatch: pytest.Monke
         monkeypatch.delenv("PENSTOCK_TOKEN")
         with (
             Client(server.url, token="pst_wrong") as client,
-            pytest.raises(NotAuthorised, match="not known"),
+            pytest.raises(NotAuthorised, match="token is unknown"),
         ):
             client.get(event.id)
-        with Client(server.url) as client, pytest.raises(NotAuthorised, match="needs a token"):
+        with (
+            Client(server.url) as client,
+            pytest.raises(NotAuthorised, match="a token is required"),
+        ):
             client.get(event.id)
     with pytest.raises(ConfigurationError, match="token"):
         Client("http://127.0.0.1", token="two\nlines")

@@ -5,23 +5,21 @@ import pytest
 
 from penstock import (
     ConfigurationError,
-    Done,
-    Failed,
     InvalidJob,
     Job,
     JobNotFound,
     JobQuery,
     NewJob,
-    OnFailure,
     Penstock,
     RetryPolicy,
-    Scope,
-    ServerUnreachable,
     State,
     TransitionRefused,
     run_sync,
 )
 from penstock.client import AsyncClient, Client, RemotePenstock
+from penstock.errors import ServerUnreachable
+from penstock.jobs import OnFailure, Scope
+from penstock.leases import Done, Failed
 from tests.client.support import Server, swallowing
 
 pytest.importorskip("penstock.server.jobs", reason="the server has no routes for jobs yet")
@@ -45,9 +43,30 @@ def remote(server: Server) -> Iterator[RemotePenstock]:
 
 
 def settle(app: Penstock, queue: str, outcome: Done | Failed) -> Job:
-    (job,) = run_sync(app.claim(worker="w", queues=[queue]))
-    (settled,) = run_sync(app.settle([(job, outcome)]))
+    (job,) = run_sync(app.leases.claim(worker="w", queues=[queue]))
+    (settled,) = run_sync(app.leases.settle([(job, outcome)]))
     return settled
+
+
+def test_synchronous_form_needs_no_event_loop(app: Penstock, remote: RemotePenstock) -> None:
+    job = remote.sync.enqueue("t", {"n": 1}, queue="synchronous")
+    assert remote.sync.get(job.id) == app.sync.get(job.id)
+    assert remote.queues.sync.pause("synchronous").paused
+    assert [one.id for one in remote.sync.find(JobQuery(queue="synchronous"))] == [job.id]
+    assert remote.bulk(JobQuery(queue="synchronous")).sync.cancel().changed == 1
+    tail = remote.sync.tail(after=0, job_id=job.id)
+    assert [next(tail).state, next(tail).state] == [State.PENDING, State.CANCELLED]
+
+
+async def test_synchronous_form_is_for_a_blocking_client(server: Server) -> None:
+    remote = RemotePenstock(server.url)
+    for part in (remote, remote.queues, remote.bulk(JobQuery())):
+        with pytest.raises(ConfigurationError, match="create it with blocking=True"):
+            _ = part.sync
+    blocking = RemotePenstock(server.url, blocking=True)
+    with pytest.raises(ConfigurationError, match="an event loop runs in this thread"):
+        blocking.sync.find()
+    await blocking.close()
 
 
 def test_a_job_reads_the_same_through_the_server_in_all_its_fields(
@@ -119,43 +138,43 @@ def test_a_query_is_asked_for_as_it_is(app: Penstock, remote: RemotePenstock) ->
 def test_many_jobs_are_steered_by_a_query(app: Penstock, remote: RemotePenstock) -> None:
     run_sync(app.enqueue_many([NewJob(task="t", payload="{}", queue="many") for _ in range(5)]))
     query = JobQuery(queue="many")
-    assert run_sync(remote.reprioritise(query, 9, dry_run=True)).matched == 5
-    assert run_sync(remote.reprioritise(query, 9)).changed == 5
+    assert run_sync(remote.bulk(query).reprioritise(9, dry_run=True)).matched == 5
+    assert run_sync(remote.bulk(query).reprioritise(9)).changed == 5
     told: list[object] = []
-    cancelled = run_sync(remote.cancel_all(query, reason="enough", progress=told.append))
+    cancelled = run_sync(remote.bulk(query).cancel(reason="enough", progress=told.append))
     assert (cancelled.changed, told) == (5, [cancelled])
     states = frozenset({State.CANCELLED})
-    assert run_sync(remote.retry_all(JobQuery(queue="many", states=states))).changed == 5
-    run_sync(remote.cancel_all(query))
-    assert run_sync(remote.delete_all(query)).changed == 5
+    assert run_sync(remote.bulk(JobQuery(queue="many", states=states)).retry()).changed == 5
+    run_sync(remote.bulk(query).cancel())
+    assert run_sync(remote.bulk(query).delete()).changed == 5
     assert run_sync(app.find(query)) == []
     with pytest.raises(ConfigurationError, match="archive"):
-        run_sync(remote.delete_all(query, archive="x.jsonl"))
+        run_sync(remote.bulk(query).delete(archive="x.jsonl"))
 
 
 def test_queues_are_looked_at_and_steered(app: Penstock, remote: RemotePenstock) -> None:
     run_sync(remote.enqueue("t", {"n": 1}, queue="steer/ed"))
-    assert run_sync(remote.pause("steer/ed")).paused
-    drained = run_sync(remote.drain("steer/ed", timeout=SECOND))
+    assert run_sync(remote.queues.pause("steer/ed")).paused
+    drained = run_sync(remote.queues.drain("steer/ed", timeout=SECOND))
     assert (drained.status, drained.remaining) == ("paused", 1)
-    still = run_sync(remote.pause("steer/ed", duration=60 * SECOND))
+    still = run_sync(remote.queues.pause("steer/ed", duration=60 * SECOND))
     assert (still.paused, still.paused_until) == (True, None)  # it does not end earlier for that
-    run_sync(remote.resume("steer/ed"))
-    held = run_sync(remote.pause("steer/ed", duration=60 * SECOND))
+    run_sync(remote.queues.resume("steer/ed"))
+    held = run_sync(remote.queues.pause("steer/ed", duration=60 * SECOND))
     assert held.paused_until is not None
-    assert held in run_sync(app.queues())
-    assert not run_sync(remote.resume("steer/ed")).paused
+    assert held in run_sync(app.queues.list())
+    assert not run_sync(remote.queues.resume("steer/ed")).paused
     limited = run_sync(
-        remote.limit("steer/ed", 5, concurrency=2, rate=(3, SECOND), promote_after=SECOND)
+        remote.limits.queue("steer/ed", 5, concurrency=2, rate=(3, SECOND), promote_after=SECOND)
     )
-    assert limited in run_sync(app.queues())
-    aged = run_sync(remote.limit("steer/ed", promote_after=(SECOND, 2 * SECOND)))
+    assert limited in run_sync(app.queues.list())
+    aged = run_sync(remote.limits.queue("steer/ed", promote_after=(SECOND, 2 * SECOND)))
     assert aged.promote_after == (SECOND, 2 * SECOND)
-    assert run_sync(remote.limit("steer/ed", None)).max_pending is None
-    assert run_sync(remote.queues()) == run_sync(app.queues())
+    assert run_sync(remote.limits.queue("steer/ed", None)).max_pending is None
+    assert run_sync(remote.queues.list()) == run_sync(app.queues.list())
     assert run_sync(remote.count()) == run_sync(app.count())
     with pytest.raises(ConfigurationError, match="name it"):
-        run_sync(remote.drain(timeout=SECOND))
+        run_sync(remote.queues.drain(timeout=SECOND))
 
 
 def test_what_is_wrong_is_an_error_of_the_package(remote: RemotePenstock) -> None:

@@ -12,9 +12,11 @@ from typing import Any
 
 import pytest
 
-from penstock import ConfigurationError, InvalidJob, NotAuthorised, Penstock
-from penstock.client import AsyncClient, Event, EventWorker, NewEvent, line, wire
-from tests.client.support import SOON, Server, serving
+from penstock import ConfigurationError, InvalidJob, Penstock
+from penstock.client import AsyncClient, Event, EventWorker, NewEvent, connection, wire
+from penstock.errors import NotAuthorised
+from tests.client.support import Server, serving
+from tests.environment import SOON
 
 BRIEF = timedelta(seconds=0.2)
 QUICK: dict[str, Any] = {"heartbeat": BRIEF}
@@ -170,7 +172,7 @@ async def test_a_lost_event_is_dropped_and_its_handler_is_interrupted(
         "PICKED",
         "COMPLETED",
     ]
-    assert "lost to others" in caplog.text
+    assert "was lost; its result is discarded" in caplog.text
 
 
 async def test_the_result_of_a_lost_event_is_dropped(client: AsyncClient) -> None:
@@ -285,7 +287,7 @@ class Said(logging.Handler):
 
 async def test_a_worker_goes_on_when_the_server_was_killed_and_came_back(tmp_path: Path) -> None:
     """It is away for as long as it takes to fail at picking and at reporting."""
-    with serving(tmp_path) as server, saying("cannot be picked", "reported later") as said:
+    with serving(tmp_path) as server, saying("cannot be claimed", "reported later") as said:
         seen: list[int] = []
         some_seen, all_seen, go_on = Reached(3), Reached(23), asyncio.Event()
 
@@ -356,13 +358,13 @@ async def test_what_a_killed_worker_held_comes_to_another(tmp_path: Path) -> Non
 
             async with working(EventWorker(client, "killed", handle, heartbeat=BRIEF)):
                 while not done.is_set():
-                    await app.reclaim()  # as a server does every second
+                    await app.leases.reclaim()  # as a server does every second
             assert (await client.get(event.id)).status == "COMPLETED"
 
 
 async def test_a_token_that_is_refused_ends_the_work(tmp_path: Path) -> None:
     async with Penstock(f"sqlite:///{tmp_path / 'jobs.db'}") as app:
-        secret = await app.create_token("reader", ["read"])
+        secret = await app.tokens.create("reader", ["read"])
     with serving(tmp_path, secret) as server:
         async with AsyncClient(server.url, token=secret) as client:
             with pytest.raises(NotAuthorised, match="work"):
@@ -388,7 +390,7 @@ def test_numbers_that_make_no_sense_are_refused(server: Server) -> None:
 
 
 def test_handler_that_is_no_function_is_refused(server: Server) -> None:
-    with pytest.raises(ConfigurationError, match="a handler is a function of an event, not 3"):
+    with pytest.raises(ConfigurationError, match="a handler must be a function of an event, not 3"):
         EventWorker(AsyncClient(server.url), "x", 3)  # type: ignore[arg-type] # that is the point
 
 
@@ -408,7 +410,7 @@ async def test_event_that_cannot_be_read_fails_alone(
     )
     sent = BlockedNumber(b'"payload":271828', b'"payload":1e999')
     monkeypatch.setattr(wire, "answer", sent)
-    monkeypatch.setattr(line, "answer", sent)
+    monkeypatch.setattr(connection, "answer", sent)
     async with working(EventWorker(client, "unread", handle, concurrency=1, batch=3)):
         await reached.wait()
     assert sorted(seen) == [1, 3]
@@ -416,7 +418,7 @@ async def test_event_that_cannot_be_read_fails_alone(
     assert states == ["COMPLETED", "COMPLETED"]
     failed = await client.get(bad.id, logs=True)
     assert failed.status == "FAILED"
-    assert "cannot be read" in str([action.error_message for action in failed.logs])
+    assert "cannot be decoded" in str([action.error_message for action in failed.logs])
 
 
 class BlockedNumber:

@@ -1,4 +1,4 @@
-"""What every contract test stands on: the stores, a clock to move, and short ways to say things."""
+"""What contract tests share: the stores, a clock to move, and short helpers."""
 
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
@@ -6,11 +6,14 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
-from penstock.core.job import Change, Claim, Job, JobQuery, LogEntry, NewJob
+from penstock.core.job import Claim, Job, LogEntry, NewJob
 from penstock.core.lifecycle import Move, Outcome, State, Waiting, advance, reset
+from penstock.core.query import JobQuery
 from penstock.core.retry import RetryPolicy
-from penstock.core.store import Store
+from penstock.core.store import Store, TableStore
 from penstock.core.tables import Within
+from penstock.core.transition import Change
+from penstock.runtime import Runtime
 from penstock.stores import open_store
 from tests.schemas import schemas
 
@@ -37,15 +40,12 @@ SHARED = [name for name in LASTING if name != "journal"]
 
 SECOND = timedelta(seconds=1)
 HOUR = timedelta(hours=1)
-SOON = 30
-"""Seconds after which a test gives up; nothing comes near unless it is broken."""
-
 STEADY = RetryPolicy(attempts=2, delay=10 * SECOND, factor=1, jitter=0)
 """Two attempts, ten seconds apart."""
 
 
 class ManualClock:
-    """A store's clock that stands still until it is moved."""
+    """A store's clock that advances only when it is moved."""
 
     def __init__(self) -> None:
         self.now = datetime(2030, 1, 1, tzinfo=UTC)
@@ -80,10 +80,17 @@ def drive(verb: Coroutine[Any, Any, T]) -> T:
 
 def open_named(name: str, folder: Path, clock: ManualClock) -> Store:
     """An empty store of `STORES` or of `MERGED`; or one that is there already, opened again."""
-    store = open_store(STORES[name.removesuffix(" merged")](folder), clock=clock)
+    store = open_store(STORES[name.removesuffix(" merged")](folder), runtime=Runtime(clock))
     if name in MERGED:
-        drive(store.transact(give_no_lines))
+        drive(tables_of(store).transact(give_no_lines))
     return store
+
+
+def tables_of(store: Store) -> TableStore:
+    """The part for tables of a store that has a database."""
+    tables = store.tables
+    assert tables is not None
+    return tables
 
 
 def give_no_lines(within: Within) -> None:

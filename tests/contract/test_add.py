@@ -3,8 +3,9 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 
 from penstock.core.errors import QueueFull
-from penstock.core.job import JobId, QueueSettings, Scope
+from penstock.core.job import JobId, Scope
 from penstock.core.lifecycle import Done, Event, Failed, State, Waiting
+from penstock.core.queue import QueueSettings
 from penstock.core.retry import RetryPolicy
 from penstock.core.store import Store
 from tests.contract.support import (
@@ -25,7 +26,7 @@ from tests.contract.support import (
 )
 
 
-async def test_added_job_has_all_it_was_asked_for(store: Store, clock: ManualClock) -> None:
+async def test_added_job_has_every_option(store: Store, clock: ManualClock) -> None:
     policy = RetryPolicy(attempts=7, delay=HOUR, factor=3, max_delay=9 * HOUR, jitter=0.5)
     asked = new(
         task="mail.send",

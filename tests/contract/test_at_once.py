@@ -12,9 +12,12 @@ import pytest
 
 from penstock.core import lifecycle
 from penstock.core.errors import Overtaken, QueueFull, TransitionRefused
-from penstock.core.job import Change, Claim, Job, JobId, NewJob, OnFailure, QueueSettings, Tail
+from penstock.core.job import Claim, Job, JobId, NewJob, OnFailure
 from penstock.core.lifecycle import TRANSITIONS, Event, State, Waiting
+from penstock.core.queue import QueueSettings
 from penstock.core.store import Store
+from penstock.core.superseding import Tail
+from penstock.core.transition import Change
 from tests.contract.support import SECOND, ManualClock, everything, new, totals
 
 ROUNDS = 25

@@ -2,8 +2,8 @@ from datetime import timedelta
 
 import pytest
 
-from penstock.core.job import Queue, QueueSettings
 from penstock.core.lifecycle import Done, Failed, Snoozed, State, Waiting
+from penstock.core.queue import Queue, QueueSettings
 from penstock.core.store import Store
 from tests.contract.support import (
     HOUR,

@@ -8,9 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from penstock.core.errors import QueueFull
-from penstock.core.job import Change, Claim, Job, JobQuery, QueueSettings, Scope
+from penstock.core.job import Claim, Job, Scope
 from penstock.core.lifecycle import Done, State, Waiting, advance
+from penstock.core.query import JobQuery
+from penstock.core.queue import QueueSettings
 from penstock.core.store import Store
+from penstock.core.transition import Change
 from tests.contract.support import add, drive, everything, ids, new, take, totals
 
 CALLERS = 8

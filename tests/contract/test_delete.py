@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from penstock.core.job import Change, JobId, JobQuery, LogId, OnFailure, Origin, Record
+from penstock.core.job import JobId, LogId, OnFailure
 from penstock.core.lifecycle import (
     Cancelled,
     Done,
@@ -15,7 +15,11 @@ from penstock.core.lifecycle import (
     reprioritise,
     reset,
 )
+from penstock.core.query import JobQuery
+from penstock.core.restoration import Origin, Record
 from penstock.core.store import Store
+from penstock.core.transition import Change
+from penstock.runtime import Runtime
 from penstock.stores import open_store
 from tests.contract.support import (
     HOUR,
@@ -40,7 +44,7 @@ ELSEWHERE = Origin(source=77)
 
 
 async def records(store: Store) -> list[Record]:
-    return await store.histories([job.id for job in await everything(store)])
+    return await store.records([job.id for job in await everything(store)])
 
 
 # delete
@@ -212,12 +216,12 @@ async def test_new_priority_is_refused_when_the_job_changed(store: Store) -> Non
 async def test_histories_are_jobs_with_their_logs(store: Store) -> None:
     await add(store, new(), new())
     await settle(store, await take_one(store), Done())
-    found = await store.histories([JobId(2), JobId(9), JobId(1)])
+    found = await store.records([JobId(2), JobId(9), JobId(1)])
     assert ids([record.job for record in found]) == [2, 1]
     for record in found:
         assert record.job == await look(store, record.job)
         assert list(record.log) == await history(store, record.job)
-    assert await store.histories([]) == []
+    assert await store.records([]) == []
 
 
 # restore
@@ -226,7 +230,7 @@ async def test_histories_are_jobs_with_their_logs(store: Store) -> None:
 async def test_empty_store_keeps_the_ids_and_continues_behind_them(
     store: Store, clock: ManualClock
 ) -> None:
-    other = open_store("memory://", clock=clock)
+    other = open_store("memory://", runtime=Runtime(clock))
     options = {"tags": ("x",), "dedupe": "d", "correlation": "c", "tenant": "t", "priority": 7}
     await add(other, new(), new(delay=HOUR, timeout=SECOND), new(key="k"), new(key="k"))
     await add(other, new(**options, parent=JobId(2)), new())
@@ -272,7 +276,7 @@ async def test_new_ids_are_higher_than_those_of_the_source(store: Store) -> None
 async def test_second_time_changes_nothing_even_after_retention(
     store: Store, clock: ManualClock
 ) -> None:
-    other = open_store("memory://", clock=clock)
+    other = open_store("memory://", runtime=Runtime(clock))
     await add(other, new(), new(key="k"))
     copied, origin = await records(other), await other.origin()
     await add_one(store)
@@ -291,7 +295,7 @@ async def test_second_time_changes_nothing_even_after_retention(
 
 async def test_same_id_of_another_source_is_another_job(store: Store, clock: ManualClock) -> None:
     for source in (5, 6):
-        other = open_store("memory://", clock=clock)
+        other = open_store("memory://", runtime=Runtime(clock))
         await add_one(other)
         copied = await records(other)
         assert None not in await store.restore(copied, origin=Origin(source=source), actor="a")
@@ -311,11 +315,11 @@ async def test_own_jobs_come_back_only_when_they_are_gone(store: Store) -> None:
 
 
 async def test_job_whose_dedupe_key_is_held_is_left_out(store: Store, clock: ManualClock) -> None:
-    other = open_store("memory://", clock=clock)
+    other = open_store("memory://", runtime=Runtime(clock))
     await add(other, new(dedupe="d"), new(dedupe="e"), new(dedupe="f"))
     ended = await settle(other, (await take(other, limit=2))[1], Done())
     pending = next(job for job in await everything(other) if job.state is State.PENDING)
-    [ended_record, record] = await other.histories([ended.id, pending.id])
+    [ended_record, record] = await other.records([ended.id, pending.id])
     holder = await add_one(store, dedupe="f")
     await add_one(store, dedupe="e")
     first, second = await store.restore([ended_record, record], origin=ELSEWHERE, actor="a")
@@ -330,7 +334,7 @@ async def test_job_whose_dedupe_key_is_held_is_left_out(store: Store, clock: Man
 async def test_jobs_of_a_key_line_up_behind_those_that_are_there(
     store: Store, clock: ManualClock
 ) -> None:
-    other = open_store("memory://", clock=clock)
+    other = open_store("memory://", runtime=Runtime(clock))
     await add(other, new(key="k"), new(key="k"), new(key="l"), new(key="l"))
     await add_one(store, key="k")
     stored = await store.restore(await records(other), origin=ELSEWHERE, actor="a")
@@ -350,7 +354,7 @@ async def test_jobs_of_a_key_line_up_behind_those_that_are_there(
 
 
 async def test_parent_is_kept_if_it_came_along(store: Store, clock: ManualClock) -> None:
-    other = open_store("memory://", clock=clock)
+    other = open_store("memory://", runtime=Runtime(clock))
     await add(other, new(), new(parent=JobId(1)), new(parent=JobId(99)))
     await add(store, new(), new())
     stored = await store.restore(await records(other), origin=ELSEWHERE, actor="a")
@@ -358,7 +362,7 @@ async def test_parent_is_kept_if_it_came_along(store: Store, clock: ManualClock)
 
 
 async def test_restored_job_waits_for_those_it_waited_for(store: Store, clock: ManualClock) -> None:
-    other = open_store("memory://", clock=clock)
+    other = open_store("memory://", runtime=Runtime(clock))
     await add(other, new(), new(follows=(0,), key="k"), new(follows=(0, 1)), new(key="k"))
     await add(store, *[new(delay=HOUR)] * 5)
     stored = await store.restore(await records(other), origin=ELSEWHERE, actor="a")
@@ -385,7 +389,7 @@ async def test_restored_job_waits_for_those_it_waited_for(store: Store, clock: M
 
 
 async def test_what_did_not_come_along_is_not_waited_for(store: Store, clock: ManualClock) -> None:
-    other = open_store("memory://", clock=clock)
+    other = open_store("memory://", runtime=Runtime(clock))
     await add(other, new(), new(), new(follows=(0, 1)))
     first, second, third = await records(other)
     [half] = await store.restore([third], origin=replace(ELSEWHERE, source=8), actor="a")
@@ -402,7 +406,7 @@ async def test_what_did_not_come_along_is_not_waited_for(store: Store, clock: Ma
 async def test_restored_job_hears_of_what_failed_between_two_calls(
     store: Store, clock: ManualClock, on_failure: OnFailure
 ) -> None:
-    other = open_store("memory://", clock=clock)
+    other = open_store("memory://", runtime=Runtime(clock))
     await add(other, new(), new(follows=(0,), on_failure=on_failure), new(follows=(1,), key="k"))
     first, *rest = await records(other)
     await store.restore([first], origin=ELSEWHERE, actor="a")
@@ -423,7 +427,7 @@ async def test_restored_job_hears_of_what_failed_between_two_calls(
 async def test_restored_job_that_was_cancelled_waits_when_it_is_reset(
     store: Store, clock: ManualClock
 ) -> None:
-    other = open_store("memory://", clock=clock)
+    other = open_store("memory://", runtime=Runtime(clock))
     _, second = await add(other, new(), new(follows=(0,)))
     await move(other, second, cancel(second))
     _, job = await store.restore(await records(other), origin=ELSEWHERE, actor="a")
@@ -434,7 +438,7 @@ async def test_restored_job_that_was_cancelled_waits_when_it_is_reset(
 
 
 async def test_restored_job_runs_and_can_be_found(store: Store, clock: ManualClock) -> None:
-    other = open_store("memory://", clock=clock)
+    other = open_store("memory://", runtime=Runtime(clock))
     await add(other, new(tags=("x",), queue="q"), new(delay=HOUR, queue="q"))
     await store.restore(await records(other), origin=ELSEWHERE, actor="a")
     assert [queue.name for queue in await store.queues()] == ["q"]

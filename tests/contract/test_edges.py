@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from penstock.core.errors import JobNotFound
-from penstock.core.job import Change, JobId, JobQuery, OnFailure, QueueSettings, Retention
+from penstock.core.job import JobId, OnFailure, Retention
 from penstock.core.lifecycle import (
     Done,
     Event,
@@ -17,7 +17,10 @@ from penstock.core.lifecycle import (
     reprioritise,
     reset,
 )
+from penstock.core.query import JobQuery
+from penstock.core.queue import QueueSettings
 from penstock.core.store import Store
+from penstock.core.transition import Change
 from tests.contract.support import (
     HOUR,
     SECOND,
@@ -188,7 +191,7 @@ async def test_needed_job_that_runs_again_frees_once(store: Store) -> None:
     assert (await look(store, last)).needs == 1
 
 
-async def test_edges_tell_who_waits_for_whom(store: Store) -> None:
+async def test_edges_show_which_job_waits_for_which(store: Store) -> None:
     first, second, third = await add(store, new(), new(follows=(0,)), new(follows=(0, 1)))
     await settle(store, await take_one(store), Done())
     found = [(edge.needed, edge.job_id, edge.resolved) for edge in await store.edges([second.id])]

@@ -2,7 +2,7 @@ from datetime import timedelta
 
 import pytest
 
-from penstock.core.job import LONGEST_LINE, Change, QueueSettings
+from penstock.core.key_line import LONGEST_LINE
 from penstock.core.lifecycle import (
     Cancelled,
     Done,
@@ -16,7 +16,9 @@ from penstock.core.lifecycle import (
     cancel,
     reset,
 )
+from penstock.core.queue import QueueSettings
 from penstock.core.store import Store
+from penstock.core.transition import Change
 from tests.contract.support import (
     HOUR,
     SECOND,

@@ -1,4 +1,4 @@
-from penstock.core.job import Change, Lease
+from penstock.core.job import Lease
 from penstock.core.lifecycle import (
     Done,
     Event,
@@ -14,6 +14,7 @@ from penstock.core.lifecycle import (
     start,
 )
 from penstock.core.store import Store
+from penstock.core.transition import Change
 from tests.contract.support import (
     HOUR,
     SECOND,

@@ -26,24 +26,16 @@ from msgspec.structs import replace
 
 from penstock.core import lifecycle
 from penstock.core.errors import Overtaken, QueueFull, TransitionRefused
-from penstock.core.job import (
-    Change,
-    Claim,
-    Job,
-    JobId,
-    LogId,
-    NewJob,
-    OnFailure,
-    QueueSettings,
-    Retention,
-    Scope,
-    Tail,
-)
+from penstock.core.job import Claim, Job, JobId, LogId, NewJob, OnFailure, Retention, Scope
 from penstock.core.lifecycle import Event, Move, State, Waiting
 from penstock.core.limits import Limit
+from penstock.core.queue import QueueSettings
 from penstock.core.retry import RetryPolicy
 from penstock.core.schedule import Firing, Missed, Rhythm, Schedule, plan, redefined, resumed
+from penstock.core.superseding import Tail
+from penstock.core.transition import Change
 from penstock.stores.journal import compaction
+from tests import tiers
 from tests.contract.support import (
     MERGED,
     SECOND,
@@ -184,7 +176,7 @@ class Model:
         return self.paused.get(queue, now) > now
 
     def claimable(self, wanted: Claim, now: datetime) -> list[Known]:
-        """What a claim comes to where tenants do not take turns."""
+        """What a claim returns where tenants do not take turns."""
         taken: list[Known] = []
         for job in self.fitting(wanted, now):
             if len(taken) < wanted.limit and self.has_room(job, taken, now):
@@ -192,7 +184,7 @@ class Model:
         return taken
 
     def has_room(self, job: Known, taken: Iterable[Known], now: datetime) -> bool:
-        """Whether no limit keeps a ready job from starting, beside what runs and was taken."""
+        """Whether no limit keeps a ready job from starting, given what runs and was taken."""
         if (rate := self.rates.get(job.asked.queue)) is not None:
             starts = self.counted(job.asked.queue, rate[1], now)
             if len(starts) + [one.asked.queue for one in taken].count(job.asked.queue) >= rate[0]:
@@ -299,7 +291,7 @@ class Model:
             raise TransitionRefused
 
     def settle(self, job: Known, outcome: str, now: datetime) -> None:
-        """What a run came to, and so where the job goes."""
+        """How a run ended, and so what becomes of the job."""
         left = job.attempt < job.asked.retry.attempts
         if outcome in {"failed", "broken", "expired"}:
             job.error = (
@@ -945,7 +937,6 @@ def by_job(entry: tuple[int, Event, State, str]) -> int:
 
 
 # Ample, because a failure takes minutes to shrink to its shortest story.
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", [*STORES, *MERGED])
 def test_random_lives_end_as_the_model_says(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compaction, "SMALLEST", 3_000)  # a snapshot every few transactions
@@ -953,9 +944,10 @@ def test_random_lives_end_as_the_model_says(name: str, monkeypatch: pytest.Monke
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=40
+            # A step takes three times as long on PostgreSQL.
+            max_examples=tiers.amount(8, 40)
             if name.startswith("postgres")
-            else 120,  # where each step takes three times as long
+            else tiers.amount(25, 120),
             stateful_step_count=60,
             deadline=None,
             suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],

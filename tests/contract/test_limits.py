@@ -5,15 +5,16 @@ from datetime import timedelta
 
 import pytest
 
-from penstock.core.job import Job, QueueSettings
+from penstock.core.job import Job
 from penstock.core.lifecycle import Done, Expired, Failed, Waiting, cancel
 from penstock.core.limits import Limit
+from penstock.core.queue import QueueSettings
 from penstock.core.store import Store
+from penstock.runtime import Runtime
 from penstock.stores import open_store
 from tests.contract.support import (
     HOUR,
     SECOND,
-    SOON,
     ManualClock,
     add,
     add_one,
@@ -25,6 +26,7 @@ from tests.contract.support import (
     take,
     take_one,
 )
+from tests.environment import SOON
 
 LONG = 60.0
 
@@ -252,7 +254,7 @@ async def test_looking_at_held_jobs_wakes_nobody(store: Store) -> None:
 # Throttles
 
 
-async def test_throttle_lets_one_run_unless_told_otherwise(store: Store) -> None:
+async def test_throttle_allows_one_job_by_default(store: Store) -> None:
     jobs = await add(store, *[new(throttle="a")] * 2, *[new(throttle="b")] * 2, new())
     assert jobs[0].throttle == "a"
     taken = await take(store)
@@ -283,7 +285,9 @@ async def test_limits_are_listed_and_removed(store: Store) -> None:
     await limit_task(store, 1, "other")
     await limit_task(store, None, "other")
     await limit_task(store, None, "never set")
+    await store.limit(Limit(kind="reserved", name="events", concurrency=0))
     assert [(one.kind, one.name, one.concurrency) for one in await store.limits()] == [
+        ("reserved", "events", 0),
         ("task", "t", 3),
         ("throttle", "x:", 4),
     ]
@@ -467,13 +471,13 @@ async def test_settings_are_kept_apart(store: Store) -> None:
 
 
 async def test_limits_and_starts_outlive_the_process(shared_url: str, clock: ManualClock) -> None:
-    one = open_store(shared_url, clock=clock)
+    one = open_store(shared_url, runtime=Runtime(clock))
     await limit_queue(one, "rated", rate=(2, HOUR))
     await limit_task(one, 1, "slow")
     await add(one, *[new(queue="rated")] * 5, *[new(task="slow")] * 2, *[new(throttle="a")] * 2)
     assert len(await take(one)) == 4
     await one.close()
-    other = open_store(shared_url, clock=clock)
+    other = open_store(shared_url, runtime=Runtime(clock))
     assert await take(other) == []
     assert len(await other.limits()) == 1
     clock.advance(HOUR)
@@ -482,7 +486,10 @@ async def test_limits_and_starts_outlive_the_process(shared_url: str, clock: Man
 
 
 async def test_stores_on_one_file_share_the_places(shared_url: str, clock: ManualClock) -> None:
-    one, other = open_store(shared_url, clock=clock), open_store(shared_url, clock=clock)
+    one, other = (
+        open_store(shared_url, runtime=Runtime(clock)),
+        open_store(shared_url, runtime=Runtime(clock)),
+    )
     await limit_task(one, 3)
     await add(one, *[new()] * 9)
     first = await take(one, 2)

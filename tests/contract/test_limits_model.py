@@ -12,10 +12,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock.core.job import Ages, Claim, Job, NewJob, QueueSettings
+from penstock.core.job import Claim, Job, NewJob
 from penstock.core.lifecycle import Done, Expired, Failed, Outcome, State, Waiting, advance
 from penstock.core.limits import Limit, throttle_limit
+from penstock.core.queue import Ages, QueueSettings
 from penstock.core.store import Store
+from tests import tiers
 from tests.contract.support import (
     MERGED,
     STORES,
@@ -30,6 +32,7 @@ from tests.contract.support import (
 MINUTE = timedelta(minutes=1)
 WINDOW = 5 * MINUTE
 LEASE = timedelta(seconds=90)
+EXAMPLES = tiers.amount(20, 120)
 
 jobs = st.builds(
     new,
@@ -65,7 +68,7 @@ steps = st.lists(
 
 
 class Life:
-    """A store, and beside it the limits as they were set and the starts as they were seen."""
+    """A store, with the limits as they were set and the starts as they were seen."""
 
     def __init__(self, store: Store, clock: ManualClock) -> None:
         self.store = store
@@ -224,18 +227,16 @@ fair_steps = st.lists(
 )
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", [*STORES, *MERGED])
 @given(life=fair_steps)
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_turns_are_those_of_the_model(name: str, life: list[tuple[Any, ...]]) -> None:
     play(name, FairLife, life)
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", [*STORES, *MERGED])
 @given(life=steps)
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_claims_give_what_the_model_says(name: str, life: list[tuple[Any, ...]]) -> None:
     play(name, Life, life)
 

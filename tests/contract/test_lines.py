@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from penstock.core.job import Job, QueueSettings
+from penstock.core.job import Job
 from penstock.core.lifecycle import Done, Failed, reset
 from penstock.core.limits import Limit
+from penstock.core.queue import QueueSettings
 from penstock.core.store import Store
 from tests.contract.support import (
     HOUR,
@@ -88,7 +89,7 @@ async def test_held_jobs_of_a_queue_that_is_configured_run(
     assert await run_all(store, worker) == held
 
 
-async def test_held_jobs_of_a_configured_queue_run_beside_another_queue(
+async def test_held_jobs_of_a_configured_queue_run_along_with_another_queue(
     store: Store, worker: dict[str, Any]
 ) -> None:
     await add_one(store, queue="other", task="u", delay=HOUR)
@@ -118,7 +119,7 @@ async def test_held_jobs_of_a_queue_that_gets_a_tenant_run(
     assert await run_all(store, worker) == [*held, other.id]
 
 
-async def test_jobs_that_a_throttle_holds_run_beside_a_tenant(
+async def test_jobs_that_a_throttle_holds_run_along_with_a_tenant(
     store: Store, worker: dict[str, Any]
 ) -> None:
     jobs = await add(store, *(new(queue="q", throttle="host") for _ in range(4)))

@@ -1,6 +1,6 @@
 import pytest
 
-from penstock.core.job import Change, Job, JobId, LogId, Scope
+from penstock.core.job import Job, JobId, LogId, Scope
 from penstock.core.lifecycle import (
     Cancelled,
     Done,
@@ -17,6 +17,7 @@ from penstock.core.lifecycle import (
 )
 from penstock.core.retry import RetryPolicy
 from penstock.core.store import Store
+from penstock.core.transition import Change
 from tests.contract.support import (
     HOUR,
     SECOND,
@@ -183,7 +184,7 @@ async def test_job_ended_by_success_logs_its_end_last(store: Store) -> None:
         Failed("no", permanent=True, detail='{"a":1}'),
     ],
 )
-async def test_detail_stands_in_the_entry_and_nowhere_else(store: Store, outcome: Outcome) -> None:
+async def test_detail_is_in_the_entry_and_nowhere_else(store: Store, outcome: Outcome) -> None:
     await add_one(store)
     job = await take_one(store)
     ended = await settle(store, job, outcome)
@@ -191,7 +192,7 @@ async def test_detail_stands_in_the_entry_and_nowhere_else(store: Store, outcome
     assert (entry.id, entry.token, entry.detail) == (ended.version, job.token, '{"a":1}')
     assert [one.detail for one in before] == [None, None]
     assert await store.log() == [*before, entry]
-    [record] = await store.histories([job.id])
+    [record] = await store.records([job.id])
     assert record.log == (*before, entry)
 
 

@@ -9,8 +9,9 @@ from typing import Any
 import psycopg
 import pytest
 
+from penstock import Penstock
 from penstock.core.errors import ConfigurationError
-from penstock.core.job import Job, Retention, Tail
+from penstock.core.job import Job, Retention
 from penstock.core.lifecycle import (
     Cancelled,
     Done,
@@ -22,9 +23,11 @@ from penstock.core.lifecycle import (
     start,
 )
 from penstock.core.lifecycle import Expired as LeaseOver
-from penstock.core.mirror import Mirror
 from penstock.core.store import Store
+from penstock.core.superseding import Tail
+from penstock.core.tables import Mirror
 from penstock.core.times import to_micros
+from penstock.runtime import Runtime
 from penstock.stores import open_store
 from penstock.stores.postgres.connection import address
 from tests.contract.support import (
@@ -40,6 +43,7 @@ from tests.contract.support import (
     move,
     new,
     settle,
+    tables_of,
     take,
     take_one,
 )
@@ -72,13 +76,13 @@ class Shadow:
 
     def __init__(self, kind: str, url: str, clock: ManualClock) -> None:
         self.url = url
-        self.store = open_store(self.url, clock=clock)
+        self.store = open_store(self.url, runtime=Runtime(clock))
         self._kind = kind
         self._table = "shadow"
         if kind == "postgres":
             self._table = f"{address(self.url).schema}.shadow"
         self.run(f"CREATE TABLE {self._table} {TABLE}")
-        drive(self.store.mirror(MIRROR))
+        drive(tables_of(self.store).add_mirror(MIRROR))
 
     def run(self, sql: str) -> list[Any]:
         if self._kind == "sqlite":
@@ -249,7 +253,7 @@ async def test_a_mirror_takes_the_place_of_one_with_its_name(shadow: Shadow) -> 
         postgres="INSERT INTO shadow (job_id, stage) VALUES (-NEW.id, 99)",
     )
     for _ in range(2):
-        await shadow.store.mirror(changed)
+        await tables_of(shadow.store).add_mirror(changed)
     await one(shadow.store)
     job = await add_one(shadow.store, queue="other")
     assert {place: row[0] for place, row in shadow.rows().items()} == {-job.id: 99}
@@ -257,7 +261,7 @@ async def test_a_mirror_takes_the_place_of_one_with_its_name(shadow: Shadow) -> 
 
 async def test_a_change_fails_with_its_mirror(shadow: Shadow) -> None:
     broken = "UPDATE nowhere SET x = NEW.id"
-    await shadow.store.mirror(
+    await tables_of(shadow.store).add_mirror(
         Mirror(name="broken", queue="watched", sqlite=broken, postgres=broken)
     )
     with pytest.raises(Exception, match="nowhere"):
@@ -268,7 +272,7 @@ async def test_a_change_fails_with_its_mirror(shadow: Shadow) -> None:
 
 @pytest.mark.parametrize("kind", ["memory", "journal"])
 async def test_without_a_database_there_is_none(kind: str, tmp_path: Path) -> None:
-    store = open_store(STORES[kind](tmp_path))
-    with pytest.raises(ConfigurationError, match="shadow needs a SQLite or PostgreSQL store"):
-        await store.mirror(MIRROR)
-    await store.close()
+    async with Penstock(STORES[kind](tmp_path)) as app:
+        assert app.store.tables is None
+        with pytest.raises(ConfigurationError, match="use a store that has one: sqlite:///FILE"):
+            await app.tables.mirror(MIRROR)

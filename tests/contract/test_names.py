@@ -6,9 +6,10 @@ from datetime import timedelta
 import pytest
 
 from penstock.core.errors import QueueInUse, TooManyQueues
-from penstock.core.job import QueueSettings, Retention
+from penstock.core.job import Retention
 from penstock.core.lifecycle import Done, Failed, cancel, reset
 from penstock.core.limits import Limit
+from penstock.core.queue import QueueSettings
 from penstock.core.store import Store
 from penstock.stores import open_store
 from tests.contract.support import (
@@ -116,6 +117,22 @@ async def test_tenants_take_turns_in_one_of_many_queues(store: Store) -> None:
     turns = [job.tenant for job in await take(store)]
     assert {*turns[:3]} == {"a", "b", None}
     assert {*turns[3:]} == {"a", "b"}
+
+
+async def test_tenants_of_hundreds_of_queues_start_by_priority_and_take_turns_where_named(
+    store: Store,
+) -> None:
+    queues = [name_of(n) for n in range(3 * MANY)]
+    for tenant, priority in (("a", 1), ("a", 1), ("b", 1), ("a", 7)):
+        await add(store, *(new(queue=q, tenant=tenant, priority=priority) for q in queues))
+    last = await take(store, queues=queues[-1:])
+    assert [job.tenant for job in last[:3]] == ["a", "a", "b"]  # the first has a higher priority
+    assert [job.tenant for job in last[3:]] == ["a"]
+    found = []
+    while jobs := await take(store, limit=100):
+        found += jobs
+    assert [job.priority for job in found] == [7] * (len(queues) - 1) + [1] * 3 * (len(queues) - 1)
+    assert len({job.id for job in found}) == len(found)
 
 
 async def test_throttle_holds_jobs_of_many_queues(store: Store) -> None:
@@ -291,7 +308,7 @@ def test_limit_of_names_holds_under_concurrent_producers(shared_url: str) -> Non
 
 
 def test_jobs_that_come_while_queues_go_are_kept(shared_url: str) -> None:
-    """Of few names, again and again: what is enqueued is found, whoever removes its queue."""
+    """With few names, again and again: enqueued jobs are found, whatever removes their queue."""
     stores = [open_store(shared_url) for _ in range(2)]
 
     def produce() -> list[int]:

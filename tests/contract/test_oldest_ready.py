@@ -2,9 +2,9 @@
 
 from datetime import datetime
 
-from penstock.core.job import QueueSettings
 from penstock.core.lifecycle import Done, Failed, reprioritise
 from penstock.core.limits import Limit
+from penstock.core.queue import QueueSettings
 from penstock.core.store import Store
 from tests.contract.support import (
     HOUR,

@@ -4,8 +4,10 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from penstock.core.job import Job, JobId, JobQuery, QueueSettings
+from penstock.core.job import Job, JobId
 from penstock.core.lifecycle import Cancelled, Done, Failed, State, Waiting, cancel
+from penstock.core.query import JobQuery
+from penstock.core.queue import QueueSettings
 from penstock.core.store import Store
 from tests.contract.support import (
     HOUR,
@@ -47,7 +49,7 @@ async def mixture(store: Store) -> dict[str, Job]:
 # get
 
 
-async def test_get_answers_in_the_order_asked_without_the_unknown(store: Store) -> None:
+async def test_get_keeps_the_order_of_ids_and_skips_unknown_ones(store: Store) -> None:
     one, two, three = await add(store, new(), new(), new())
     assert await store.get([three.id, JobId(999), one.id, two.id]) == [three, one, two]
     assert await store.get([]) == []
@@ -63,7 +65,7 @@ async def test_jobs_of_an_answer_are_the_callers_own(store: Store, clock: Manual
     for _ in range(2):
         answers += [*await store.get([added.id]), *await store.find(JobQuery())]
         answers += [*await store.watch([added.id])]
-        answers += [record.job for record in await store.histories([added.id])]
+        answers += [record.job for record in await store.records([added.id])]
     assert len(answers) == 13
     assert len({id(job) for job in answers}) == 13
 

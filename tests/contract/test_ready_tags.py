@@ -4,14 +4,13 @@ from typing import Any
 
 import pytest
 
-from penstock.core.job import QueueSettings
 from penstock.core.lifecycle import Done, Failed, Snoozed, reprioritise
 from penstock.core.limits import Limit
+from penstock.core.queue import QueueSettings
 from penstock.core.store import Store
 from tests.contract.support import (
     HOUR,
     SECOND,
-    SOON,
     ManualClock,
     add,
     add_one,
@@ -22,6 +21,7 @@ from tests.contract.support import (
     take,
     take_one,
 )
+from tests.environment import SOON
 
 DAY = 24 * HOUR
 
@@ -111,7 +111,7 @@ async def test_job_that_has_fallen_due_counts(
     assert len(await take(store, tags=("a",))) == 1
 
 
-async def test_who_waits_for_a_due_job_is_woken_and_finds_its_tag(
+async def test_waiter_for_a_due_job_is_woken_and_finds_its_tag(
     store: Store, clock: ManualClock
 ) -> None:
     await add_one(store, tags=("a",), delay=HOUR)

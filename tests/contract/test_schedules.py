@@ -1,4 +1,4 @@
-"""Schedules: each run is enqueued once, with its audit, whoever else tries."""
+"""Schedules: each run is enqueued once, with its audit, however many processes try."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
@@ -8,15 +8,16 @@ import pytest
 from msgspec.structs import replace
 
 from penstock.core.errors import QueueFull
-from penstock.core.job import NewJob, QueueSettings, Scope
+from penstock.core.job import NewJob, Scope
 from penstock.core.lifecycle import Done, Event, Waiting
+from penstock.core.queue import QueueSettings
 from penstock.core.schedule import Due, Missed, Rhythm, Schedule, plan
 from penstock.core.store import Store
+from penstock.runtime import Runtime
 from penstock.stores import open_store
 from tests.contract.support import (
     HOUR,
     SECOND,
-    SOON,
     STEADY,
     ManualClock,
     add,
@@ -30,6 +31,7 @@ from tests.contract.support import (
     take_one,
     totals,
 )
+from tests.environment import SOON
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
 HOURLY = Rhythm(every=HOUR)
@@ -230,7 +232,7 @@ async def test_run_without_jobs_only_moves_the_schedule_on(
     assert (stored.next, stored.last, stored.last_job) == (START + 2 * HOUR, None, None)
 
 
-async def test_run_beside_an_unfinished_one_is_left_out_without_overlap(
+async def test_run_is_skipped_without_overlap_while_another_is_unfinished(
     store: Store, clock: ManualClock
 ) -> None:
     schedule = await put(store, hourly(overlap=False))
@@ -282,13 +284,13 @@ def test_verbs_work_without_event_loop(store: Store, clock: ManualClock) -> None
 async def test_schedules_are_there_when_the_store_is_opened_again(
     lasting_url: str, clock: ManualClock
 ) -> None:
-    store = open_store(lasting_url, clock=clock)
+    store = open_store(lasting_url, runtime=Runtime(clock))
     await put(store, hourly())
     clock.advance(HOUR)
     [schedule] = await store.schedules()
     await fire(store, schedule, clock.now)
     before = await store.schedules()
     await store.close()
-    store = open_store(lasting_url, clock=clock)
+    store = open_store(lasting_url, runtime=Runtime(clock))
     assert await store.schedules() == before
     await store.close()

@@ -5,9 +5,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from penstock.core.history import NAMED_QUEUES, OTHER_QUEUES, TOGETHER, Interval
-from penstock.core.job import QueueQuery, QueueSettings
 from penstock.core.lifecycle import Done, Event, State, Waiting
+from penstock.core.queue import QueueQuery, QueueSettings
+from penstock.core.statistics import NAMED_QUEUES, OTHER_QUEUES, TOGETHER, Interval
 from penstock.core.store import Store
 from penstock.stores import open_store
 from tests.contract.support import (
@@ -26,7 +26,7 @@ MINUTE = timedelta(minutes=1)
 
 
 async def digest(store: Store) -> None:
-    while await store.digest(1000):
+    while await store.roll_up(1000):
         pass
 
 
@@ -95,7 +95,7 @@ async def test_history_of_all_queues_together_and_of_some(store: Store, clock: M
     await digest(store)
 
     async def asked(queue: str | tuple[str, ...] | None, step: timedelta) -> list[Interval]:
-        return await store.history(LONG_AGO, None, queue, step)
+        return await store.intervals(LONG_AGO, None, queue, step)
 
     assert [one.queue for one in await asked(None, HOUR * 24 * 365)] == ["a", "b", "c"]
     assert [one.queue for one in await asked(("a", "c", "none"), MINUTE)] == ["a", "c"]
@@ -112,8 +112,8 @@ async def test_sum_of_all_queues_is_that_of_each(store: Store, clock: ManualCloc
         clock.advance(SECOND)
         await settle(store, job, Done())
     await digest(store)
-    (together,) = await store.history(LONG_AGO, None, TOGETHER, HOUR)
-    each = await store.history(LONG_AGO, None, None, HOUR)
+    (together,) = await store.intervals(LONG_AGO, None, TOGETHER, HOUR)
+    each = await store.intervals(LONG_AGO, None, None, HOUR)
     counts: Counter[Event] = Counter()
     for one in each:
         counts.update(one.counts)
@@ -157,18 +157,18 @@ async def test_counts_and_ages_of_some_queues(
 
 async def test_all_queues_together_but_some(store: Store, clock: ManualClock) -> None:
     start = clock.now
-    empty = await store.overall()
+    empty = await store.summary()
     assert (empty.queues, empty.counts, empty.oldest_ready) == (0, {}, None)
     await add_one(store, queue="a")
     clock.advance(SECOND)
     await add(store, new(queue="b"), new(queue="c", delay=HOUR))
     await store.configure(QueueSettings(name="c", paused=True))
-    whole = await store.overall()
+    whole = await store.summary()
     assert (whole.queues, whole.paused, whole.oldest_ready) == (3, 1, start)
     assert whole.counts == {
         (State.PENDING, Waiting.READY): 2,
         (State.PENDING, Waiting.SCHEDULED): 1,
     }
-    others = await store.overall(["a", "c", "none"])
+    others = await store.summary(["a", "c", "none"])
     assert (others.queues, others.paused, others.oldest_ready) == (1, 0, start + SECOND)
     assert others.counts == {(State.PENDING, Waiting.READY): 1}

@@ -6,13 +6,14 @@ from collections.abc import Iterator
 import pytest
 
 from penstock.core.errors import QueueFull
-from penstock.core.job import QueueSettings, Retention
+from penstock.core.job import Retention
 from penstock.core.lifecycle import Done
+from penstock.core.queue import QueueSettings
 from penstock.core.store import Store
+from penstock.runtime import Runtime
 from penstock.stores import open_store
 from tests.contract.support import (
     HOUR,
-    SOON,
     ManualClock,
     add,
     add_one,
@@ -25,11 +26,15 @@ from tests.contract.support import (
     take_one,
     totals,
 )
+from tests.environment import SOON
 
 
 @pytest.fixture
 def pair(shared_url: str, clock: ManualClock) -> Iterator[tuple[Store, Store]]:
-    stores = open_store(shared_url, clock=clock), open_store(shared_url, clock=clock)
+    stores = (
+        open_store(shared_url, runtime=Runtime(clock)),
+        open_store(shared_url, runtime=Runtime(clock)),
+    )
     yield stores
     for store in stores:
         drive(store.close())
@@ -38,13 +43,13 @@ def pair(shared_url: str, clock: ManualClock) -> Iterator[tuple[Store, Store]]:
 async def test_acknowledged_jobs_are_there_when_the_store_is_opened_again(
     lasting_url: str, clock: ManualClock
 ) -> None:
-    store = open_store(lasting_url, clock=clock)
+    store = open_store(lasting_url, runtime=Runtime(clock))
     await add(store, new(key="k"), new(key="k"), new(delay=HOUR), new(tags=("x",)))
     await take(store, limit=2)
     await store.configure(QueueSettings(name="default", max_pending=9))
     before = await everything(store), await store.log(), await totals(store), await store.queues()
     await store.close()
-    store = open_store(lasting_url, clock=clock)
+    store = open_store(lasting_url, runtime=Runtime(clock))
     assert before == (
         await everything(store),
         await store.log(),
@@ -57,13 +62,13 @@ async def test_acknowledged_jobs_are_there_when_the_store_is_opened_again(
 async def test_ids_and_tokens_grow_on_after_everything_was_removed(
     lasting_url: str, clock: ManualClock
 ) -> None:
-    store = open_store(lasting_url, clock=clock)
+    store = open_store(lasting_url, runtime=Runtime(clock))
     await add_one(store)
     ended = await settle(store, await take_one(store), Done())
     clock.advance(48 * HOUR)
     assert await store.prune(Retention(), 10) == 1
     await store.close()
-    store = open_store(lasting_url, clock=clock)
+    store = open_store(lasting_url, runtime=Runtime(clock))
     fresh = await add_one(store)
     assert fresh.id > ended.id
     assert (await take_one(store)).token > fresh.version > ended.version

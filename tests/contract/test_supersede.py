@@ -6,17 +6,7 @@ from typing import Any
 import pytest
 
 from penstock.core.errors import Overtaken, QueueFull, TransitionRefused
-from penstock.core.job import (
-    Change,
-    Job,
-    JobId,
-    LogId,
-    OnFailure,
-    Origin,
-    QueueSettings,
-    Scope,
-    Tail,
-)
+from penstock.core.job import Job, JobId, LogId, OnFailure, Scope
 from penstock.core.lifecycle import (
     Done,
     Event,
@@ -28,7 +18,11 @@ from penstock.core.lifecycle import (
     reset,
     supersede,
 )
+from penstock.core.queue import QueueSettings
+from penstock.core.restoration import Origin
 from penstock.core.store import Store
+from penstock.core.superseding import Tail
+from penstock.core.transition import Change
 from tests.contract.support import (
     add,
     add_one,
@@ -119,7 +113,7 @@ async def test_a_full_queue_takes_one_in_the_place_of_another(store: Store) -> N
     assert ids(await take(store)) == [newer.id]
 
 
-async def test_who_waits_for_a_replaced_job_takes_no_more_room_than_before(store: Store) -> None:
+async def test_dependent_of_a_replaced_job_takes_no_more_room_than_before(store: Store) -> None:
     old = await add_one(store, key="k")
     await add_one(store, after=(old.id,))
     await store.configure(QueueSettings(name="default", max_pending=2))
@@ -130,11 +124,12 @@ async def test_who_waits_for_a_replaced_job_takes_no_more_room_than_before(store
 
 async def test_a_job_that_is_stored_at_the_same_time_is_the_newest(store: Store) -> None:
     old = await add_one(store, key="k")
-    plain, superseding = await asyncio.gather(
+    calls = (
         store.add([new(key="k")], actor="p"),
         store.add([new(key="k")], actor="p", tail=Tail(job=old, replaces=True)),
-        return_exceptions=True,
     )
+    both: list[object] = await asyncio.gather(*calls, return_exceptions=True)
+    plain, superseding = both
     assert not isinstance(plain, BaseException)
     assert isinstance(superseding, Overtaken)
     assert await look(store, old) == old
@@ -153,7 +148,7 @@ async def needed_by(store: Store, job: Job) -> list[int]:
     return [one.needed for one in edges if one.job_id == job.id and not one.resolved]
 
 
-async def test_who_waits_for_a_replaced_job_waits_for_its_successor(store: Store) -> None:
+async def test_dependent_of_a_replaced_job_waits_for_its_successor(store: Store) -> None:
     old = await add_one(store, key="k")
     waiting = await add_one(store, after=(old.id,))
     newest = await replace_by(store, await replace_by(store, old))
@@ -164,7 +159,7 @@ async def test_who_waits_for_a_replaced_job_waits_for_its_successor(store: Store
 
 
 @pytest.mark.parametrize("rule", OnFailure)
-async def test_failing_successor_counts_for_who_waited(store: Store, rule: OnFailure) -> None:
+async def test_failing_successor_counts_for_dependents(store: Store, rule: OnFailure) -> None:
     old = await add_one(store, key="k")
     waiting = await add_one(store, after=(old.id,), on_failure=rule)
     newer = await replace_by(store, old)
@@ -212,7 +207,7 @@ async def test_none_waits_for_a_successor_that_waits_for_it(store: Store, betwee
         await settle(store, taken, Done())
 
 
-async def test_successor_that_cannot_run_takes_along_who_waits(store: Store) -> None:
+async def test_successor_that_cannot_run_ends_its_dependents(store: Store) -> None:
     broken = await add_one(store)
     await settle(store, await take_one(store), Failed("boom", permanent=True))
     old = await add_one(store, key="k")
@@ -229,7 +224,7 @@ async def test_undone_job_lets_those_go_on_that_wait_for_it(store: Store) -> Non
     assert (await look(store, waiting)).waiting is Waiting.READY
 
 
-async def test_who_waits_for_a_run_that_gave_way_waits_for_the_other(store: Store) -> None:
+async def test_dependent_of_a_superseded_run_waits_for_its_successor(store: Store) -> None:
     old = await add_one(store, dedupe="d", scope=Scope.PENDING)
     running = await take_one(store)
     waiting = await add_one(store, after=(old.id,))
@@ -251,7 +246,7 @@ async def test_run_that_gives_way_frees_the_one_that_it_gives_way_to(store: Stor
     assert (await look(store, newer)).waiting is Waiting.READY
 
 
-async def test_both_end_in_one_call_and_who_waits_hears_of_it(store: Store) -> None:
+async def test_both_end_in_one_call_and_dependents_are_released(store: Store) -> None:
     old = await add_one(store, dedupe="d", scope=Scope.PENDING)
     running = await take_one(store)
     waiting = await add_one(store, after=(old.id,))
@@ -277,7 +272,7 @@ async def test_successor_keeps_waiting_jobs_waiting_in_another_store(store: Stor
     old = await add_one(store, key="k")
     waiting = await add_one(store, after=(old.id,))
     newer = await replace_by(store, old)
-    records = await store.histories([waiting.id, newer.id])
+    records = await store.records([waiting.id, newer.id])
     origin = Origin(source=7, last_job=JobId(100), last_log=LogId(100))
     [first, second] = await store.restore(records, origin=origin, actor="me")
     assert first is not None
@@ -293,9 +288,9 @@ async def test_one_that_has_ended_meanwhile_is_not_waited_for(
     old = await add_one(store, key="k")
     waiting = await add_one(store, after=(old.id,), on_failure=rule)
     newer = await replace_by(store, old)
-    [early] = await store.histories([waiting.id])
+    [early] = await store.records([waiting.id])
     await move(store, newer, cancel(newer))
-    [late] = await store.histories([newer.id])
+    [late] = await store.records([newer.id])
     origin = Origin(source=7, last_job=JobId(100), last_log=LogId(100))
     [first, _] = await store.restore([early, late], origin=origin, actor="me")
     assert first is not None
@@ -309,7 +304,7 @@ async def test_one_that_is_not_taken_over_is_not_waited_for(store: Store) -> Non
     old = await add_one(store, key="k")
     waiting = await add_one(store, after=(old.id,))
     newer = await replace_by(store, old, dedupe="d")
-    records = await store.histories([waiting.id, newer.id])
+    records = await store.records([waiting.id, newer.id])
     origin = Origin(source=7, last_job=JobId(100), last_log=LogId(100))
     [first, second] = await store.restore(records, origin=origin, actor="me")
     assert second is None  # its dedupe key is held here

@@ -3,9 +3,11 @@ import asyncio
 from msgspec.structs import replace
 
 from penstock.core.store import Store
-from penstock.core.token import Access, Token, digest_of
+from penstock.core.tokens import Access, Token, digest_of
+from penstock.runtime import Runtime
 from penstock.stores import open_store
-from tests.contract.support import HOUR, SOON, ManualClock
+from tests.contract.support import HOUR, ManualClock
+from tests.environment import SOON
 
 LONG = 60.0
 
@@ -35,11 +37,11 @@ async def test_name_is_given_once(store: Store, clock: ManualClock) -> None:
     assert await store.tokens() == [token(clock)]
 
 
-async def test_many_who_want_one_name_are_told_apart(store: Store, clock: ManualClock) -> None:
+async def test_one_of_many_tokens_gets_the_name(store: Store, clock: ManualClock) -> None:
     wanted = [replace(token(clock), digest=str(n)) for n in range(5)]
-    told = await asyncio.gather(*map(store.add_token, wanted))
-    assert told.count(True) == 1
-    assert await store.tokens() == [wanted[told.index(True)]]
+    added = await asyncio.gather(*map(store.add_token, wanted))
+    assert added.count(True) == 1
+    assert await store.tokens() == [wanted[added.index(True)]]
 
 
 async def test_dropped_token_is_gone_and_its_name_free(store: Store, clock: ManualClock) -> None:
@@ -71,7 +73,10 @@ async def test_what_changes_no_token_wakes_nobody(store: Store, clock: ManualClo
 async def test_other_openers_see_tokens_and_hear_of_them(
     shared_url: str, clock: ManualClock
 ) -> None:
-    one, other = open_store(shared_url, clock=clock), open_store(shared_url, clock=clock)
+    one, other = (
+        open_store(shared_url, runtime=Runtime(clock)),
+        open_store(shared_url, runtime=Runtime(clock)),
+    )
     seen = await one.wait(-1, 0)
     for change in (other.add_token(token(clock)), other.drop_token("ci")):
         waiting = asyncio.create_task(one.wait(seen, LONG))

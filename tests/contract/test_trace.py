@@ -1,6 +1,7 @@
 """Every store keeps the trace of who enqueued a job."""
 
-from penstock.core.job import Claim, JobQuery
+from penstock.core.job import Claim
+from penstock.core.query import JobQuery
 from penstock.core.store import Store
 from tests.contract.support import new
 
@@ -15,6 +16,6 @@ async def test_trace_is_kept_with_the_job(store: Store) -> None:
     assert [job.trace for job in await store.find(JobQuery(newest_first=False))] == wanted
     claimed = await store.claim(Claim(worker="w", limit=4))
     assert [job.trace for job in claimed] == wanted
-    assert [record.job.trace for record in await store.histories([job.id for job in added])] == (
+    assert [record.job.trace for record in await store.records([job.id for job in added])] == (
         wanted
     )

@@ -3,7 +3,7 @@ from datetime import timedelta
 import pytest
 
 from penstock.core.errors import TransitionRefused
-from penstock.core.job import Change, Job, JobId, QueueSettings, Scope
+from penstock.core.job import Job, JobId, Scope
 from penstock.core.lifecycle import (
     Cancelled,
     Done,
@@ -19,7 +19,9 @@ from penstock.core.lifecycle import (
     refuse,
     reset,
 )
+from penstock.core.queue import QueueSettings
 from penstock.core.store import Store
+from penstock.core.transition import Change
 from tests.contract.support import (
     HOUR,
     SECOND,
@@ -188,7 +190,7 @@ async def test_no_moves_change_nothing(store: Store) -> None:
     assert await store.log() == []
 
 
-async def test_transition_answers_in_the_order_asked(store: Store) -> None:
+async def test_transition_answers_in_the_order_of_the_call(store: Store) -> None:
     jobs = await add(store, *[new()] * 5)
     asked = jobs[::-1]
     answers = await write(store, *((job, cancel(job)) for job in asked))
@@ -345,7 +347,7 @@ async def test_job_does_not_give_way_to_itself(store: Store, scope: Scope) -> No
     assert (await move(store, back, reset(back))).waiting is Waiting.READY
 
 
-async def test_retry_beside_a_running_job_of_scope_pending_is_allowed(store: Store) -> None:
+async def test_retry_is_allowed_while_a_job_of_scope_pending_runs(store: Store) -> None:
     job, newer = await run_again(store)
     assert (await take_one(store)).id == newer.id
     assert (await settle(store, job, Failed("no"))).state is State.PENDING

@@ -5,12 +5,12 @@ from datetime import timedelta
 
 import pytest
 
-from penstock.core.job import QueueSettings, Retention
+from penstock.core.job import Retention
 from penstock.core.lifecycle import Done, cancel
+from penstock.core.queue import QueueSettings
 from penstock.core.store import Store
 from tests.contract.support import (
     HOUR,
-    SOON,
     ManualClock,
     add_one,
     drive,
@@ -20,6 +20,7 @@ from tests.contract.support import (
     take,
     take_one,
 )
+from tests.environment import SOON
 
 LONG = 60.0
 BRIEF = timedelta(milliseconds=20)

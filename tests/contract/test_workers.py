@@ -5,7 +5,8 @@ from msgspec.structs import replace
 
 from penstock.core.lifecycle import Done
 from penstock.core.store import Store
-from penstock.core.worker import WorkerInfo
+from penstock.core.workers import WorkerInfo
+from penstock.runtime import Runtime
 from penstock.stores import open_store
 from tests.contract.support import (
     HOUR,
@@ -30,7 +31,7 @@ def worker(clock: ManualClock, name: str = "w") -> WorkerInfo:
 async def test_idle_worker_is_listed_as_it_greeted(store: Store, clock: ManualClock) -> None:
     picky = replace(worker(clock, "b ö"), queues=("q", "r"), tags=("x",))
     assert await store.workers() == []
-    await store.greet([picky, worker(clock, "a")])
+    await store.heartbeat([picky, worker(clock, "a")])
     assert await store.workers() == [worker(clock, "a"), picky]
 
 
@@ -38,36 +39,36 @@ async def test_clock_of_the_store_says_when_a_worker_was_seen(
     store: Store, clock: ManualClock
 ) -> None:
     first = worker(clock)
-    await store.greet([replace(first, seen_at=clock.now - HOUR)])
+    await store.heartbeat([replace(first, seen_at=clock.now - HOUR)])
     assert await store.workers() == [first]
     clock.advance(SECOND)
     assert await store.workers() == [first]
-    await store.greet([first])
+    await store.heartbeat([first])
     assert await store.workers() == [replace(first, seen_at=clock.now)]
 
 
 async def test_last_greeting_of_a_name_counts(store: Store, clock: ManualClock) -> None:
     """As of a worker with a fixed name that was restarted, perhaps elsewhere."""
-    await store.greet([replace(worker(clock), queues=("q",), tags=("x",))])
+    await store.heartbeat([replace(worker(clock), queues=("q",), tags=("x",))])
     clock.advance(HOUR)
     again = replace(worker(clock), host="other", pid=8)
-    await store.greet([again])
+    await store.heartbeat([again])
     assert await store.workers() == [again]
 
 
-async def test_dismissed_worker_is_gone(store: Store, clock: ManualClock) -> None:
-    await store.greet([worker(clock, name) for name in ("a", "b", "c")])
-    await store.dismiss(["a", "c", "unknown"])
+async def test_deregistered_worker_is_gone(store: Store, clock: ManualClock) -> None:
+    await store.heartbeat([worker(clock, name) for name in ("a", "b", "c")])
+    await store.deregister(["a", "c", "unknown"])
     assert await store.workers() == [worker(clock, "b")]
-    await store.dismiss([])
-    await store.greet([])
+    await store.deregister([])
+    await store.heartbeat([])
     assert await store.workers() == [worker(clock, "b")]
-    await store.greet([worker(clock, "a")])
+    await store.heartbeat([worker(clock, "a")])
     assert len(await store.workers()) == 2
 
 
 async def test_leases_of_a_worker_are_counted(store: Store, clock: ManualClock) -> None:
-    await store.greet([worker(clock), worker(clock, "idle")])
+    await store.heartbeat([worker(clock), worker(clock, "idle")])
     await add(store, new(lease=60 * SECOND), new(lease=20 * SECOND), new(), new())
     started = clock.now
     [one, _] = await take(store, limit=2)
@@ -118,7 +119,7 @@ async def test_newest_of_several_leases_says_when_a_worker_was_seen(
 async def test_renewal_counts_as_being_seen(store: Store, clock: ManualClock) -> None:
     """A handler that blocks the event loop keeps a worker from greeting, not from renewing."""
     greeted = worker(clock)
-    await store.greet([greeted])
+    await store.heartbeat([greeted])
     await add_one(store)
     running = await take_one(store)
     clock.advance(10 * SECOND)
@@ -126,13 +127,13 @@ async def test_renewal_counts_as_being_seen(store: Store, clock: ManualClock) ->
     [seen] = await store.workers()
     assert seen.seen_at == clock.now
     clock.advance(10 * SECOND)
-    await store.greet([greeted])
+    await store.heartbeat([greeted])
     [seen] = await store.workers()
     assert seen.seen_at == clock.now
 
 
 async def test_killed_worker_stays_listed_and_grows_old(store: Store, clock: ManualClock) -> None:
-    await store.greet([worker(clock)])
+    await store.heartbeat([worker(clock)])
     await add_one(store)
     await take_one(store)
     died = clock.now
@@ -143,20 +144,23 @@ async def test_killed_worker_stays_listed_and_grows_old(store: Store, clock: Man
     assert killed.expires_at < clock.now
 
 
-@pytest.mark.parametrize("verb", ["greet", "dismiss"])
-async def test_greeting_wakes_nobody(store: Store, clock: ManualClock, verb: str) -> None:
-    await store.greet([worker(clock)])
+@pytest.mark.parametrize("verb", ["heartbeat", "deregister"])
+async def test_registry_wakes_nobody(store: Store, clock: ManualClock, verb: str) -> None:
+    await store.heartbeat([worker(clock)])
     seen = await store.wait(-1, 0)
     clock.advance(SECOND)
-    await (store.greet([worker(clock)]) if verb == "greet" else store.dismiss(["w"]))
+    await (store.heartbeat([worker(clock)]) if verb == "heartbeat" else store.deregister(["w"]))
     assert await store.wait(seen, 0) == seen
 
 
-async def test_greetings_are_there_for_other_openers(shared_url: str, clock: ManualClock) -> None:
-    one, other = open_store(shared_url, clock=clock), open_store(shared_url, clock=clock)
-    await one.greet([worker(clock)])
+async def test_registry_is_shared_with_other_openers(shared_url: str, clock: ManualClock) -> None:
+    one, other = (
+        open_store(shared_url, runtime=Runtime(clock)),
+        open_store(shared_url, runtime=Runtime(clock)),
+    )
+    await one.heartbeat([worker(clock)])
     assert await other.workers() == [worker(clock)]
-    await other.dismiss(["w"])
+    await other.deregister(["w"])
     assert await one.workers() == []
     await one.close()
     await other.close()
@@ -181,19 +185,19 @@ def test_worker_that_never_greeted_is_silent_when_its_lease_is_over(clock: Manua
 async def test_worker_that_should_drain_hears_of_it_when_it_greets(
     store: Store, clock: ManualClock
 ) -> None:
-    assert await store.greet([worker(clock, "a"), worker(clock, "b")]) == []
-    assert await store.drain("a")
-    assert not await store.drain("unknown")
+    assert await store.heartbeat([worker(clock, "a"), worker(clock, "b")]) == []
+    assert await store.drain_worker("a")
+    assert not await store.drain_worker("unknown")
     assert [one.draining for one in await store.workers()] == [True, False]
-    assert await store.greet([worker(clock, "a"), worker(clock, "b")]) == ["a"]
-    assert await store.greet([worker(clock, "a")]) == ["a"]
+    assert await store.heartbeat([worker(clock, "a"), worker(clock, "b")]) == ["a"]
+    assert await store.heartbeat([worker(clock, "a")]) == ["a"]
 
 
 async def test_next_worker_of_a_name_is_not_asked_to_drain(
     store: Store, clock: ManualClock
 ) -> None:
-    await store.greet([worker(clock)])
-    await store.drain("w")
-    await store.dismiss(["w"])
-    assert await store.greet([worker(clock)]) == []
+    await store.heartbeat([worker(clock)])
+    await store.drain_worker("w")
+    await store.deregister(["w"])
+    assert await store.heartbeat([worker(clock)]) == []
     assert [one.draining for one in await store.workers()] == [False]

@@ -13,7 +13,8 @@ from penstock.core.errors import ConfigurationError
 from penstock.core.job import Job, JobId, Lease, LogId, NewJob, Retention, Scope, bind, headline
 from penstock.core.lifecycle import FINAL, State, Waiting
 from penstock.core.times import from_micros, span_from_micros, span_to_micros, to_micros
-from penstock.engine import run_sync
+from penstock.engine.penstock import run_sync
+from penstock.engine.sync import Sync
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 JOB = Job(
@@ -60,14 +61,19 @@ class Answering:
     async def result(self, job: Job, *, timeout: timedelta | None = None) -> object:
         return job.id, timeout
 
+    @property
+    def sync(self) -> Sync:
+        return Sync(self)
 
-def test_job_asks_who_handed_it_out_for_its_result() -> None:
+
+def test_job_asks_its_source_for_its_result() -> None:
     (job,) = bind([msgspec.structs.replace(JOB)], Answering())
     assert run_sync(job.result(timeout=timedelta(1))) == (1, timedelta(1))
     assert run_sync(job.result()) == (1, None)
+    assert job.sync.result(timeout=timedelta(1)) == (1, timedelta(1))
 
 
-def test_who_handed_out_a_job_is_no_part_of_its_value() -> None:
+def test_source_of_a_job_is_not_part_of_its_value() -> None:
     (job,) = bind([msgspec.structs.replace(JOB)], Answering())
     assert job == JOB
     assert hash(job) == hash(JOB)
@@ -88,13 +94,13 @@ def test_who_handed_out_a_job_is_no_part_of_its_value() -> None:
         lambda job: msgspec.json.decode(msgspec.json.encode(job), type=Job),
     ],
 )
-def test_job_from_elsewhere_names_who_can_wait_for_it(elsewhere: Callable[[Job], Job]) -> None:
+def test_job_from_elsewhere_says_how_to_wait_for_it(elsewhere: Callable[[Job], Job]) -> None:
     (job,) = bind([msgspec.structs.replace(JOB)], Answering())
-    with pytest.raises(ConfigurationError, match=r"job 1 was not handed out.*app\.result\(job\)"):
+    with pytest.raises(ConfigurationError, match=r"job 1 was not returned.*app\.result\(job\)"):
         run_sync(elsewhere(job).result())
 
 
-def test_job_keeps_who_handed_it_out_alive_and_no_longer() -> None:
+def test_job_keeps_its_source_alive_and_no_longer() -> None:
     answering = Answering()
     seen = weakref.ref(answering)
     (job,) = bind([msgspec.structs.replace(JOB)], answering)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from penstock.core.errors import InvalidJob, TransitionRefused
-from penstock.core.job import Job, JobId, LogId, moved, restored
+from penstock.core.job import Job, JobId, LogId
 from penstock.core.lifecycle import (
     FINAL,
     TRANSITIONS,
@@ -23,6 +23,7 @@ from penstock.core.lifecycle import (
     State,
     Waiting,
     advance,
+    allowed_moves,
     cancel,
     give_way,
     refuse,
@@ -31,7 +32,9 @@ from penstock.core.lifecycle import (
     restore,
     start,
 )
+from penstock.core.restoration import apply_restore
 from penstock.core.retry import RetryPolicy
+from penstock.core.transition import apply_move
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
@@ -51,7 +54,7 @@ ALLOWED: dict[Event, dict[State, set[State]]] = {
     Event.SUPERSEDED: {P: {SUPERSEDED}},
     Event.RESET: {P: {P}, R: {P, SUPERSEDED}, FAILED: {P}, CANCELLED: {P}},
     Event.REPRIORITISED: {P: {P}},
-    Event.RESTORED: {**{state: {state} for state in State}, R: {P, CANCELLED}},
+    Event.RESTORED: {**{state: {state} for state in State}, R: {P, CANCELLED, SUPERSEDED}},
     Event.REFUSED: {state: {state} for state in State},
 }
 
@@ -110,6 +113,13 @@ def test_states_are_unfinished_or_final() -> None:
 def test_no_event_but_a_reset_or_a_note_leaves_a_final_state() -> None:
     leaving = {event for state, event in TRANSITIONS if state.final}
     assert leaving == {Event.RESET, Event.RESTORED, Event.REFUSED}
+
+
+def test_every_run_that_may_be_repeated_may_give_way_instead() -> None:
+    """To a job that holds its dedupe key meanwhile."""
+    for (state, event), after in TRANSITIONS.items():
+        if state is R and P in after:
+            assert SUPERSEDED in after, event
 
 
 # Outcomes of a run
@@ -253,7 +263,7 @@ def test_running_job_is_reset_by_force_alone() -> None:
 
 @pytest.mark.parametrize("stopping", [False, True])
 @pytest.mark.parametrize("state", State)
-def test_refusal_notes_who_came_late_and_changes_nothing(state: State, stopping: bool) -> None:
+def test_refusal_records_the_late_worker_and_changes_nothing(state: State, stopping: bool) -> None:
     move = refuse(job(state, attempt=2, stopping=stopping), 11, "w9")
     assert (move.event, move.state, move.attempt) == (Event.REFUSED, state, 2)
     assert (move.cancel_requested, move.reason) == (stopping, "stale token 11 from w9")
@@ -272,7 +282,7 @@ def test_start_is_noted_and_renews_the_lease(stopping: bool, detail: str | None)
     assert (move.cancel_requested, move.reason, move.detail) == (stopping, None, detail)
     assert move.stays
     assert move.renews
-    after = moved(running, move, at=NOW, version=LogId(9), waiting=None)
+    after = apply_move(running, move, at=NOW, version=LogId(9), waiting=None)
     assert after == replace(running, version=LogId(9), expires_at=NOW + running.lease_time)
 
 
@@ -294,9 +304,9 @@ def test_detail_changes_nothing_else_about_a_move(outcome: Done | Failed) -> Non
 
 @pytest.mark.parametrize("detail", ["", "half", '{"n": 1', "[1] 2", "NaN", '"\udc80"', 1])
 def test_detail_that_is_no_json_is_refused_where_it_is_given(detail: Any) -> None:
-    with pytest.raises(InvalidJob, match="the detail of an outcome is JSON text, not"):
+    with pytest.raises(InvalidJob, match="the detail of an outcome must be JSON text, not"):
         Done(detail=detail)
-    with pytest.raises(InvalidJob, match="the detail of an outcome is JSON text, not"):
+    with pytest.raises(InvalidJob, match="the detail of an outcome must be JSON text, not"):
         Failed("no", detail=detail)
 
 
@@ -323,7 +333,7 @@ def test_run_that_would_be_tried_again_gives_way(outcome: Outcome) -> None:
 
 
 @pytest.mark.parametrize("state", [P, FAILED, CANCELLED])
-def test_reset_does_not_push_itself_beside_another(state: State) -> None:
+def test_reset_is_refused_while_another_holds_the_dedupe_key(state: State) -> None:
     with pytest.raises(TransitionRefused, match="job 9 holds its dedupe key 'd'"):
         give_way(job(state), reset(job(state)), rival=9)
 
@@ -333,7 +343,7 @@ def test_reset_does_not_push_itself_beside_another(state: State) -> None:
 
 def after(held: Job, move: Move) -> Job:
     waiting = Waiting.READY if move.state is P else None
-    return moved(held, move, at=NOW, version=LogId(30), waiting=waiting)
+    return apply_move(held, move, at=NOW, version=LogId(30), waiting=waiting)
 
 
 @pytest.mark.parametrize(("outcome", "event"), OUTCOMES)
@@ -372,7 +382,7 @@ def test_reset_forgets_how_it_ended() -> None:
 @pytest.mark.parametrize("state", State)
 def test_note_leaves_all_but_the_version(state: State) -> None:
     held = job(state)
-    now = moved(held, refuse(held, 1, "late"), at=NOW, version=LogId(30), waiting=held.waiting)
+    now = apply_move(held, refuse(held, 1, "late"), at=NOW, version=LogId(30), waiting=held.waiting)
     assert fields(now) == {**fields(held), "version": 30}
 
 
@@ -389,7 +399,7 @@ def test_another_priority_leaves_all_else_as_it_is() -> None:
     move = reprioritise(pending, 9)
     assert move.stays
     assert move.reason == "priority 5 became 9"
-    after = moved(pending, move, at=NOW, version=LogId(21), waiting=None)
+    after = apply_move(pending, move, at=NOW, version=LogId(21), waiting=None)
     assert after == replace(pending, version=LogId(21), priority=9)
 
 
@@ -400,21 +410,29 @@ def test_only_a_pending_job_has_a_priority_to_change(state: State) -> None:
 
 
 @pytest.mark.parametrize("state", [P, *sorted(FINAL)])
-def test_restored_job_stands_where_it_stood(state: State) -> None:
+def test_restored_job_keeps_its_state(state: State) -> None:
     before = job(state)
     move = restore(before)
     assert (move.event, move.state) == (Event.RESTORED, state)
-    assert restored(before, move, at=NOW) == before
+    assert apply_restore(before, move, at=NOW) == before
 
 
 def test_restored_running_job_waits_again_and_keeps_its_attempt_and_place() -> None:
     before = job(R, attempt=3)
-    after = restored(before, restore(before), at=NOW)
+    after = apply_restore(before, restore(before), at=NOW)
     assert (after.state, after.attempt, after.worker) == (P, 2, None)
     assert (after.run_at, after.started_at, after.expires_at) == (before.run_at, None, None)
 
 
 def test_restored_running_job_that_should_stop_is_cancelled() -> None:
     before = job(R, stopping=True)
-    after = restored(before, restore(before), at=NOW)
+    after = apply_restore(before, restore(before), at=NOW)
     assert (after.state, after.finished_at, after.cancel_requested) == (CANCELLED, NOW, False)
+
+
+def test_allowed_moves_are_the_transition_table_as_rows() -> None:
+    rows = allowed_moves()
+    assert len(rows) == len(set(rows)) == sum(map(len, TRANSITIONS.values()))
+    for before, event, after in rows:
+        assert after in TRANSITIONS[before, event]
+    assert rows == allowed_moves()

@@ -128,6 +128,12 @@ def test_no_error_of_a_store_shows_a_password(address: str) -> None:
         ("postgresql://me:a?b@db/jobs", "postgresql://***"),
         ("postgresql://me:forgotten/jobs", "postgresql://***/jobs"),
         ("postgresql://a:1,[::1]:2/jobs", "postgresql://a:1,[::1]:2/jobs"),
+        (
+            "postgresql://me:se,cret@a:1,b:2/jobs?target_session_attrs=read-write",
+            "postgresql://me:***@a:1,b:2/jobs?target_session_attrs=read-write",
+        ),
+        ("postgresql://me:se@cret@a,b/jobs", "postgresql://me:***@a,b/jobs"),
+        ("postgresql://me:secret,a:1,b:2/jobs", "postgresql://***/jobs"),
         ("postgresql:///jobs?host=/run/db&user=me", "postgresql:///jobs?host=/run/db&user=me"),
         ("http://token@server:8000", "http://***@server:8000"),
         ("http://server:8000/", "http://server:8000/"),

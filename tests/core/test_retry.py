@@ -122,5 +122,7 @@ def test_policy_that_cannot_be_followed_is_refused(wrong: dict[str, Any]) -> Non
      {"jitter": None}, {"attempts": True}],
 )  # fmt: skip
 def test_policy_of_the_wrong_kind_is_refused_with_its_field(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ConfigurationError, match=f"a retry's {next(iter(wrong))} is a"):
+    with pytest.raises(
+        ConfigurationError, match=f"the {next(iter(wrong))} of a retry policy must be a"
+    ):
         RetryPolicy(**wrong)

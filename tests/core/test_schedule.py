@@ -145,7 +145,7 @@ def test_clock_put_back() -> None:
     ]
 
 
-def test_named_time_is_not_repeated_for_one_who_asks_in_the_second_hour() -> None:
+def test_named_time_is_not_repeated_when_planned_in_the_second_hour() -> None:
     berlin = "Europe/Berlin"
     asked = local(berlin, "2030-10-27T02:15", fold=1)
     [following] = runs("30 2 * * *", berlin, asked, asked + DAY + HOUR)
@@ -211,7 +211,7 @@ RHYTHMS = st.one_of(
     start=st.datetimes(datetime(2029, 1, 1), datetime(2031, 1, 1), timezones=st.just(UTC)),  # noqa: DTZ001 - without a zone on purpose
     late=st.integers(0, 40 * 24 * 3600),
 )
-def test_plan_follows_its_policy_and_goes_on_behind_now(
+def test_plan_follows_its_policy_and_continues_after_now(
     rhythm: Rhythm, missed: Missed, start: datetime, late: int
 ) -> None:
     first = rhythm.after(start, start)

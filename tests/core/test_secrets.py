@@ -23,13 +23,15 @@ secrets = Secrets(DEFAULT_FIELDS)
         *("private_key", "Authorization", "credentials", "pwd", "passphrase"),
         *("stripe_apikey", "x-apikey", "my_authtoken", "userPassWord", "pass_word", "pass phrase"),
         *("PASSWORDs", "DBPASSWORDs", "userAPIKEYs", "SECRETs"),
+        *("paßword", "PAẞWORD", "pa\u017fsword"),
     ],
 )
 def test_names_are_found_word_by_word(name: str) -> None:
     assert secrets.is_secret(name)
-    assert secrets.hide(json.dumps({"a": [{name: {"deep": "hunter2"}}]})) == json.dumps(
-        {"a": [{name: HIDDEN}]}, ensure_ascii=False, separators=(",", ":")
-    )
+    for is_ascii in (True, False):
+        text = json.dumps({"a": [{name: {"deep": "hunter2"}}]}, ensure_ascii=is_ascii)
+        hidden = json.dumps({"a": [{name: HIDDEN}]}, ensure_ascii=False, separators=(",", ":"))
+        assert secrets.hide(text) == secrets.hide_readable(text) == hidden
 
 
 @pytest.mark.parametrize(

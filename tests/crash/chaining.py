@@ -9,12 +9,13 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from penstock.core.job import Edge, Job, JobId, LogEntry, NewJob, OnFailure
+from penstock.core.dependencies import Edge
+from penstock.core.job import Job, JobId, LogEntry, NewJob, OnFailure
 from penstock.core.lifecycle import Done, Failed, State
 from penstock.core.lifecycle import Event as Happened
-from penstock.engine import Penstock, run_sync
-from penstock.stores.sql.adding import Adding
-from penstock.stores.sql.moving import Moving
+from penstock.engine.penstock import Penstock, run_sync
+from penstock.stores.sql.additions import Additions
+from penstock.stores.sql.transitions import Transitions
 from tests.crash.client import Client
 from tests.crash.history import Stored, Violation
 from tests.crash.recording import Event, Started, store_url
@@ -71,9 +72,9 @@ def unravel(app: Client, options: dict[str, Any]) -> None:
     for _ in range(3):
         run_sync(app.enqueue_many([app.new(key="s", supersede=True)]))
     for _ in range(5):
-        for job in run_sync(app.claim(worker=app.actor, limit=9)):
+        for job in run_sync(app.leases.claim(worker=app.connection.actor, limit=9)):
             outcome = Failed("no", permanent=True) if job.id == bad.id else Done()
-            run_sync(app.settle_held([(app.handle(job), outcome)]))
+            run_sync(app.leases.settle_held([(app.handle(job), outcome)]))
     run_sync(app.close())
 
 
@@ -84,19 +85,19 @@ ROLES = (weaver, unravel)
 
 
 def starts_what_waits() -> None:
-    real = Adding._take
+    real = Additions._take
 
-    def take(self: Adding, new: NewJob, needs: int = 0) -> Job:
+    def take(self: Additions, new: NewJob, needs: int = 0) -> Job:
         return real(self, new, 0)
 
-    Adding._take = take  # type: ignore[method-assign] # breaks it on purpose
+    Additions._take = take  # type: ignore[method-assign] # breaks it on purpose
 
 
-def heeds_no_failure() -> None:
-    def abandon(self: Moving, orphans: dict[int, tuple[int, State, str]]) -> None:
+def ignores_failures() -> None:
+    def abandon(self: Transitions, lost: Mapping[int, tuple[int, State, str]]) -> None:
         pass
 
-    Moving._abandon = abandon  # type: ignore[method-assign] # breaks it on purpose
+    Transitions.abandon = abandon  # type: ignore[method-assign] # breaks it on purpose
 
 
 def runs_the_superseded() -> None:
@@ -109,7 +110,7 @@ def forgets_who_waits() -> None:
 
 BROKEN: Mapping[str, Callable[[], None]] = {
     "starts what waits": starts_what_waits,
-    "heeds no failure": heeds_no_failure,
+    "ignores failures": ignores_failures,
     "runs the superseded": runs_the_superseded,
     "forgets who waits": forgets_who_waits,
 }

@@ -14,14 +14,15 @@ from penstock.core.errors import Cancel, QueueFull, Snooze
 from penstock.core.job import Job, Lease, NewJob, Scope
 from penstock.core.lifecycle import Outcome
 from penstock.core.retry import RetryPolicy
-from penstock.engine import run_sync
-from penstock.stores import system_clock
+from penstock.engine.penstock import run_sync
+from penstock.runtime import system_clock
 from penstock.stores.postgres.connection import address
 from penstock.worker.context import context
 from tests.crash.points import Point, die
 from tests.crash.recording import (
     Fence,
     Recorded,
+    RecordedLeases,
     Recorder,
     is_postgres,
     mark_of,
@@ -63,28 +64,12 @@ class Hopeless(Exception):
     """An error that no further attempt can mend."""
 
 
-class Client(Recorded):
-    """A recorded Penstock with the tasks of these tests, that can die between two steps."""
+class ClientLeases(RecordedLeases):
+    """The leases of a `Client`, which can die between two steps."""
 
-    def __init__(self, role: str, folder: Path, options: dict[str, Any]) -> None:
-        self.offset = options.get("offset", 0)
-        self.stands_at: int | None = None
-        clock = system_clock if options.get("clock") == "server" else self._shifted_clock
-        super().__init__(folder, Recorder(folder, role), clock)
-        self.folder = folder
-        self.fence = Fence(folder)
-        self.rng = random.Random(options.get("seed", 0))
-        self.point = Point(options.get("point", "at never 1"), self.url)
-        self._marks = 0
-        self.task("work", self.work, permanent=(Hopeless,))
-        self.task("plain", self.plain, permanent=(Hopeless,))
-
-    def _shifted_clock(self) -> int:
-        return (self.stands_at or system_clock()) + int(self.offset * 1e6)
-
-    def mark(self) -> str:
-        self._marks += 1
-        return f"{self.actor}/{self._marks}"
+    def __init__(self, app: Recorded, recorder: Recorder, point: Point) -> None:
+        super().__init__(app, recorder)
+        self.point = point
 
     async def claim(self, **wanted: Any) -> list[Job]:
         jobs = await super().claim(**wanted)
@@ -99,6 +84,33 @@ class Client(Recorded):
         answers = await super().settle_held(results, refuse=refuse)
         self.point.step("settled")
         return answers
+
+
+class Client(Recorded):
+    """A recorded Penstock with the tasks of these tests, that can die between two steps."""
+
+    def __init__(self, role: str, folder: Path, options: dict[str, Any]) -> None:
+        self.offset = options.get("offset", 0)
+        self.stands_at: int | None = None
+        clock = system_clock if options.get("clock") == "server" else self._shifted_clock
+        super().__init__(folder, Recorder(folder, role), clock)
+        self.folder = folder
+        self.fence = Fence(folder)
+        self.rng = random.Random(options.get("seed", 0))
+        self.point = Point(options.get("point", "at never 1"), self.url)
+        self.leases = ClientLeases(self, self.recorder, self.point)
+        self._marks = 0
+        self.task("work", self.work, permanent=(Hopeless,))
+        self.task("plain", self.plain, permanent=(Hopeless,))
+        if options.get("novel"):  # a task of a newer version of the program
+            self.task("novel", self.work, permanent=(Hopeless,))
+
+    def _shifted_clock(self) -> int:
+        return (self.stands_at or system_clock()) + int(self.offset * 1e6)
+
+    def mark(self) -> str:
+        self._marks += 1
+        return f"{self.connection.actor}/{self._marks}"
 
     async def work(self, mark: str, does: list[str]) -> str:
         job = context().job
@@ -121,7 +133,7 @@ class Client(Recorded):
                 while not (self.folder / "go").exists():
                     time.sleep(0.005)
             act(deed, job)
-        return self.actor
+        return self.connection.actor
 
     def handle(self, job: Job) -> Job:
         """Do a job by hand, without a worker."""
@@ -165,7 +177,11 @@ class Client(Recorded):
         connection.execute("BEGIN" if postgres else "BEGIN IMMEDIATE")
         call = self.note_asked([job])
         try:
-            stored = run_sync(self.store.add([job], actor=self.actor, connection=connection))
+            stored = run_sync(
+                self.connection.tables.add_within(
+                    [job], actor=self.connection.actor, connection=connection
+                )
+            )
             if not stored[0].duplicate:
                 insert = f"INSERT INTO {orders(self.folder)} VALUES ({'%s' if postgres else '?'})"  # noqa: S608 - names of our own
                 connection.execute(insert, (mark_of(job.payload),))

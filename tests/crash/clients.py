@@ -17,12 +17,13 @@ from typing import Any
 import psycopg
 
 from penstock.core.errors import LeaseLost, PenstockError, QueueFull, StoreUnavailable
-from penstock.core.job import JobQuery, NewJob, Retention
+from penstock.core.job import NewJob, Retention
 from penstock.core.lifecycle import Done, Failed, Snoozed
-from penstock.core.note import Note
-from penstock.engine import run_sync
+from penstock.core.progress import Report
+from penstock.core.query import JobQuery
+from penstock.engine.penstock import run_sync
 from penstock.stores.postgres.connection import address
-from penstock.stores.sqlite import checkpoint
+from penstock.stores.sqlite import checkpoints
 from penstock.worker.worker import Worker
 from tests.crash import (
     chaining,
@@ -46,6 +47,7 @@ from tests.crash.recording import (
 )
 from tests.crash.scenes import SCENES
 from tests.crash.steps import some_line, walker
+from tests.environment import SOON
 
 
 def producer(app: Client, options: dict[str, Any]) -> None:
@@ -87,6 +89,13 @@ def plain_producer(app: Client, options: dict[str, Any]) -> None:
         time.sleep(app.rng.uniform(0, 0.004))
 
 
+def novel_producer(app: Client, options: dict[str, Any]) -> None:
+    """Enqueues jobs of a task that only newer versions of the program know."""
+    while True:
+        run_sync(app.enqueue_many([app.new(task="novel", key=app.rng.choice(["n1", None]))]))
+        time.sleep(app.rng.uniform(0, 0.1))
+
+
 def own_connection(folder: Path) -> Any:
     """An application's own connection to the database of the store, with a table of its own."""
     made = f"CREATE TABLE IF NOT EXISTS {orders(folder)} (mark TEXT PRIMARY KEY)"
@@ -113,7 +122,7 @@ def worker(app: Client, options: dict[str, Any]) -> None:
 async def _work(app: Client, options: dict[str, Any]) -> None:
     working = Worker(
         app,
-        name=app.actor,
+        name=app.connection.actor,
         concurrency=options.get("concurrency", 6),
         sweep=timedelta(seconds=options.get("sweep", 0.1)),
         retention=Retention(),
@@ -124,7 +133,7 @@ async def _work(app: Client, options: dict[str, Any]) -> None:
 
 
 class _Troubles(logging.Handler):
-    """A worker goes on whatever the store says; here it is noted all the same."""
+    """A worker continues whatever the store answers; here it is recorded all the same."""
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__(logging.WARNING)
@@ -134,7 +143,7 @@ class _Troubles(logging.Handler):
         if hasattr(record, "job_id"):  # a handler that failed as it was told
             return
         text = record.getMessage()
-        if "took back" not in text and "was lost before it ended" not in text:
+        if "reclaimed" not in text and "was lost before its run ended" not in text:
             self._recorder.note(Trouble, error=text)
 
 
@@ -159,38 +168,40 @@ def reader(app: Client, options: dict[str, Any]) -> None:
 
 def script(app: Client, options: dict[str, Any]) -> None:
     """Every verb of the store in a fixed order, so that each statement can be died at."""
-    run_sync(app.limit("limited", 2))
+    run_sync(app.limits.queue("limited", 2))
     run_sync(app.enqueue_many([app.new(key="k", priority=n) for n in (3, 9)]))
     run_sync(app.enqueue_many([app.new(tags=("red",), dedupe="d")]))
     later = app.new(queue="limited", delay=timedelta(seconds=15))  # not before it is told to
     _, waiting = run_sync(app.enqueue_many([app.new(dedupe="d"), later]))
     if is_postgres(app.folder) or is_journal(app.folder):
         run_sync(app.enqueue_many([app.new(key="k")]))
-        run_sync(app.enqueue_many([app.new(priority=0)]))  # the only one that meets nobody
     else:
         with contextlib.closing(own_connection(app.folder)) as connection:
             app.enqueue_within(connection, app.new(key="k"))
-    run_sync(app.pause("default"))
-    run_sync(app.claim(worker=app.actor, limit=5))
-    run_sync(app.resume("default"))
-    one, other = run_sync(app.claim(worker=app.actor, limit=2))
-    run_sync(app.renew([one.lease, other.lease]))
-    run_sync(app.start([one, other.lease]))
-    run_sync(app.note([Note(lease=one.lease, state="1", lines=(some_line(),))]))
+    run_sync(app.enqueue_many([app.new(priority=0)]))  # the only one that meets nobody
+    run_sync(app.queues.pause("default"))
+    run_sync(app.leases.claim(worker=app.connection.actor, limit=5))
+    run_sync(app.queues.resume("default"))
+    one, other = run_sync(app.leases.claim(worker=app.connection.actor, limit=2))
+    run_sync(app.leases.renew([one.lease, other.lease]))
+    run_sync(app.leases.start([one, other.lease]))
+    run_sync(app.leases.report([Report(lease=one.lease, state="1", lines=(some_line(),))]))
     run_sync(
-        app.settle([(app.handle(one), Done(detail="[1]")), (app.handle(other), Failed("so it is"))])
+        app.leases.settle(
+            [(app.handle(one), Done(detail="[1]")), (app.handle(other), Failed("so it is"))]
+        )
     )
     run_sync(app.cancel(waiting.id))
     run_sync(app.retry(waiting.id))
     app.offset += 1
-    (late,) = run_sync(app.claim(worker=app.actor, limit=1))
+    (late,) = run_sync(app.leases.claim(worker=app.connection.actor, limit=1))
     app.offset += 1
-    run_sync(app.reclaim())
+    run_sync(app.leases.reclaim())
     with contextlib.suppress(LeaseLost):
-        run_sync(app.settle([(app.handle(late), Done())]))
-    for job in run_sync(app.claim(worker=app.actor, limit=9)):
-        run_sync(app.settle([(app.handle(job), Snoozed(MOMENT))]))
-    run_sync(app.digest())
+        run_sync(app.leases.settle([(app.handle(late), Done())]))
+    for job in run_sync(app.leases.claim(worker=app.connection.actor, limit=9)):
+        run_sync(app.leases.settle([(app.handle(job), Snoozed(MOMENT))]))
+    run_sync(app.statistics.roll_up())
     run_sync(app.close())
     (app.folder / "passed").write_text(f"{app.point.statements} {app.point.commits}")
 
@@ -204,30 +215,30 @@ def pruner(app: Client, options: dict[str, Any]) -> None:
 
 def digester(app: Client, options: dict[str, Any]) -> None:
     """Counts the log, in small portions."""
-    while run_sync(app.store.digest(5)):
+    while run_sync(app.store.roll_up(5)):
         pass
     run_sync(app.close())
 
 
 def checkpointed(app: Client, options: dict[str, Any]) -> None:
     """Enqueues and works with a checkpoint after nearly every commit, until it dies."""
-    checkpoint._PAUSE = 0
-    checkpoint._RESTART_FRAMES = 10
+    checkpoints._PAUSE = 0
+    checkpoints._RESTART_FRAMES = 10
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         run_sync(app.enqueue_many([app.new(key="k"), *(app.new() for _ in range(20))]))
-        for job in run_sync(app.claim(worker=app.actor, limit=20)):
-            run_sync(app.settle([(app.handle(job), Done())]))
+        for job in run_sync(app.leases.claim(worker=app.connection.actor, limit=20)):
+            run_sync(app.leases.settle([(app.handle(job), Done())]))
 
 
 def hand(app: Client, options: dict[str, Any]) -> None:
     """Claims one job by hand, is slow about it, and settles it."""
-    (job,) = run_sync(app.claim(worker=app.actor, limit=1))
+    (job,) = run_sync(app.leases.claim(worker=app.connection.actor, limit=1))
     with recorded_run(job, app.recorder, app.fence):
         while not (app.folder / "go").exists():
             time.sleep(0.005)
     try:
-        run_sync(app.settle([(job, Done('"hand"'))]))
+        run_sync(app.leases.settle([(job, Done('"hand"'))]))
     except LeaseLost as lost:
         (app.folder / "lost").write_text(str(lost.token))
     run_sync(app.close())
@@ -241,7 +252,7 @@ def parent(app: Client, options: dict[str, Any]) -> None:
         while not (app.folder / "go").exists() and time.monotonic() < deadline:
             time.sleep(0.01)
         os._exit(0)
-    run_sync(app.enqueue_many([app.new()]))
+    run_sync(app.enqueue_many([app.new(key="k")]))
 
 
 def crowd_producer(app: Client, options: dict[str, Any]) -> None:
@@ -292,15 +303,15 @@ def limited_worker(app: Client, options: dict[str, Any]) -> None:
 
 
 async def _work_off(app: Client) -> None:
-    working = Worker(app, name=app.actor, concurrency=5, sweep=timedelta(seconds=0.1))
+    working = Worker(app, name=app.connection.actor, concurrency=5, sweep=timedelta(seconds=0.1))
     refusals = _Refusals()
     logging.getLogger("penstock").addHandler(refusals)
     async with asyncio.TaskGroup() as group:
         group.create_task(working.run())
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(SOON):
             await refusals.seen.wait()
         limit_files(resource.RLIM_INFINITY)
-        assert (await app.drain(timeout=timedelta(seconds=60))).status == "drained"
+        assert (await app.queues.drain(timeout=timedelta(seconds=60))).status == "drained"
         working.stop()
     await app.close()
 
@@ -334,6 +345,7 @@ ROLES: dict[str, Callable[[Client, dict[str, Any]], None]] = {
         pruner,
         digester,
         checkpointed,
+        novel_producer,
         hand,
         parent,
         crowd_producer,

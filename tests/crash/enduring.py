@@ -9,7 +9,7 @@ from typing import Any
 from penstock.core.errors import QueueFull, StoreUnavailable
 from penstock.core.job import NewJob, Scope
 from penstock.core.lifecycle import Done
-from penstock.engine import run_sync
+from penstock.engine.penstock import run_sync
 from tests.crash.client import LONG_LEASE, Client
 
 
@@ -56,7 +56,7 @@ def follower(app: Client, options: dict[str, Any]) -> None:
         last = stopped.is_set()
         entries = run_sync(app.log(after=seen[-1] if seen else None, limit=100))
         seen += [entry.id for entry in entries]
-        run_sync(app.store.digest(500))
+        run_sync(app.store.roll_up(500))
         if last and not entries:
             break
         if not entries:
@@ -68,15 +68,15 @@ def follower(app: Client, options: dict[str, Any]) -> None:
 def skewed_worker(app: Client, options: dict[str, Any]) -> None:
     """Looks at a queue with a wrong clock, and does a job of its own, which is due at once."""
     skew(options["skew"])
-    taken_back = sum(run_sync(app.reclaim()) for _ in range(3))
-    assert run_sync(app.claim(worker=app.actor, limit=9)) == []
+    taken_back = sum(run_sync(app.leases.reclaim()) for _ in range(3))
+    assert run_sync(app.leases.claim(worker=app.connection.actor, limit=9)) == []
     assert taken_back == 0
     later = app.new(delay=timedelta(minutes=30))
     job, waiting = run_sync(app.enqueue_many([app.new(lease=LONG_LEASE), later]))
-    (claimed,) = run_sync(app.claim(worker=app.actor, limit=9))
+    (claimed,) = run_sync(app.leases.claim(worker=app.connection.actor, limit=9))
     assert claimed.id == job.id
-    run_sync(app.renew([claimed.lease]))
-    run_sync(app.settle([(app.handle(claimed), Done())]))
+    run_sync(app.leases.renew([claimed.lease]))
+    run_sync(app.leases.settle([(app.handle(claimed), Done())]))
     run_sync(app.cancel(waiting.id))
     run_sync(app.close())
 
@@ -91,13 +91,13 @@ def skew(seconds: float) -> None:
 def skewed(app: Client, options: dict[str, Any]) -> None:
     """Claims a job with a wrong clock, is slow about it, keeps its lease, and settles it."""
     skew(options["skew"])
-    (job,) = run_sync(app.claim(worker=app.actor, limit=1))
+    (job,) = run_sync(app.leases.claim(worker=app.connection.actor, limit=1))
     app.handle(job)
     deadline = time.monotonic() + 300
     while not (app.folder / "go").exists() and time.monotonic() < deadline:
-        run_sync(app.renew([job.lease]))
+        run_sync(app.leases.renew([job.lease]))
         time.sleep(0.01)
-    run_sync(app.settle([(job, Done())]))
+    run_sync(app.leases.settle([(job, Done())]))
     run_sync(app.close())
 
 

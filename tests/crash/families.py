@@ -14,7 +14,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from penstock.core.retry import RetryPolicy
-from penstock.engine import Penstock
+from penstock.engine.penstock import Penstock
 from penstock.worker.context import context
 from penstock.worker.worker import Worker
 
@@ -39,7 +39,7 @@ def work(folder: str) -> int:
 
 
 @app.task(retry=RetryPolicy(attempts=1))
-async def beside(folder: str) -> None:
+async def companion(folder: str) -> None:
     """Work in the worker itself."""
     await asyncio.sleep(random.uniform(0, 0.03))
     note(folder, "ended")
@@ -47,7 +47,7 @@ async def beside(folder: str) -> None:
 
 @app.task(isolation="process", retry=RetryPolicy(attempts=1))
 def father(folder: str) -> None:
-    """Start processes, tell their numbers, and heed no signal."""
+    """Start processes, report their numbers, and ignore signals."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     sleeper = [sys.executable, "-c", "import time; time.sleep(600)"]
     family = [os.getpid(), *(subprocess.Popen(sleeper).pid for _ in range(2))]
@@ -68,5 +68,5 @@ def note(folder: str, what: str) -> None:
 if __name__ == "__main__":
     from tests.crash import families  # this one, as its children import it
 
-    families.app.url = f"sqlite:///{sys.argv[1]}/jobs.db"
+    families.app.connection.url = f"sqlite:///{sys.argv[1]}/jobs.db"
     asyncio.run(Worker(families.app, concurrency=2).run())

@@ -11,11 +11,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from penstock.core.job import Counts, Job, JobQuery, LogEntry, Queue, Scope
-from penstock.core.lifecycle import TRANSITIONS, State, Waiting
+from penstock.core.job import Job, LogEntry, Scope
 from penstock.core.lifecycle import Event as Happened
+from penstock.core.lifecycle import State, Waiting
+from penstock.core.query import JobQuery
+from penstock.core.queue import Counts, Queue
 from penstock.core.times import to_micros
-from penstock.engine import Penstock, run_sync
+from penstock.core.verification import check_life, check_tokens, check_totals
+from penstock.engine.penstock import Penstock, run_sync
 from tests.crash.recording import (
     Asked,
     AskedJob,
@@ -33,6 +36,7 @@ from tests.crash.recording import (
     mark_of,
     store_url,
 )
+from tests.crash.serialisability import INFINITE, Duplicate, Operation, misplaced, stale
 
 N = TypeVar("N")
 
@@ -70,22 +74,24 @@ class Run(NamedTuple):
 def read_store(folder: Path) -> Stored:
     app = Penstock(store_url(folder))
     try:
-        jobs: dict[int, Job] = {}
-        while page := run_sync(
-            app.find(
-                JobQuery(newest_first=False, limit=_PAGE, after=next(reversed(jobs.values())).id)
-                if jobs
-                else JobQuery(newest_first=False, limit=_PAGE)
-            )
-        ):
-            jobs.update((job.id, job) for job in page)
-        log: list[LogEntry] = []
-        while entries := run_sync(app.log(after=log[-1].id if log else None, limit=_PAGE)):
-            log += entries
-        chains = {job_id: run_sync(app.log(job_id)) for job_id in jobs}
-        return Stored(jobs, log, chains, run_sync(app.count()), run_sync(app.queues()))
+        return run_sync(read_all(app))
     finally:
         run_sync(app.close())
+
+
+async def read_all(app: Penstock) -> Stored:
+    jobs: dict[int, Job] = {}
+    while page := await app.find(
+        JobQuery(newest_first=False, limit=_PAGE, after=next(reversed(jobs.values())).id)
+        if jobs
+        else JobQuery(newest_first=False, limit=_PAGE)
+    ):
+        jobs.update((job.id, job) for job in page)
+    log: list[LogEntry] = []
+    while entries := await app.log(after=log[-1].id if log else None, limit=_PAGE):
+        log += entries
+    chains = {job_id: await app.log(job_id) for job_id in jobs}
+    return Stored(jobs, log, chains, await app.count(), await app.queues.list())
 
 
 def check(
@@ -94,14 +100,15 @@ def check(
     *,
     drained: bool = True,
     removable: frozenset[int] = frozenset(),
+    steady_clock: bool = True,
 ) -> list[Violation]:
     """Every broken promise. `drained`: nothing may be left to do; `removable`: finished jobs that
-    retention was allowed to take."""
+    retention was allowed to take. Without a `steady_clock`, times in the log prove nothing."""
     facts = _Facts(history, stored, removable)
     found = itertools.chain(
         _acknowledged_is_kept(facts),
         _what_was_asked_once_is_stored_once(facts),
-        _one_lease(facts),
+        _one_lease(facts, steady_clock=steady_clock),
         _workers_hold_what_they_were_given(facts),
         _settles_are_true(facts),
         _effects_follow_tokens(facts),
@@ -113,6 +120,7 @@ def check(
         _waits_for_a_reason(facts),
         _dedupe_and_limits_hold(facts),
         _batches_are_whole(facts),
+        _keys_are_serialisable(facts),
         _log_is_whole(facts),
         _totals_agree(facts),
         _pause_holds(facts),
@@ -208,7 +216,7 @@ def _what_was_asked_once_is_stored_once(facts: _Facts) -> Iterator[Violation]:
 # Promise 2
 
 
-def _one_lease(facts: _Facts) -> Iterator[Violation]:
+def _one_lease(facts: _Facts, *, steady_clock: bool) -> Iterator[Violation]:
     highest = 0
     for entry in facts.stored.log:
         if entry.event is Happened.CLAIMED:
@@ -222,7 +230,7 @@ def _one_lease(facts: _Facts) -> Iterator[Violation]:
         early = (
             job is not None and run.end is not None and run.end.at - run.claim.at < job.lease_time
         )
-        if early and run.end is not None and run.end.event is Happened.EXPIRED:
+        if steady_clock and early and run.end and run.end.event is Happened.EXPIRED:
             yield Violation(2, f"lease {run.claim.token} was taken back before its time")
 
 
@@ -318,7 +326,7 @@ def _key_order_is_kept(facts: _Facts) -> Iterator[Violation]:
 
 
 def _handlers_of_a_key_take_turns(facts: _Facts) -> Iterator[Violation]:
-    """As the handlers saw it. One whose lease ran out may go on beside the next for a while."""
+    """As the handlers saw it. One whose lease ran out may overlap with the next for a while."""
     ends = {(note.job, note.token): note.at for note in facts.all_of(Ended)}
     turns: dict[str, list[tuple[int, int, int]]] = defaultdict(list)
     for note in facts.all_of(Started):
@@ -432,6 +440,63 @@ def _batches_are_whole(facts: _Facts) -> Iterator[Violation]:
             yield Violation(5, f"of the batch {plain} only {there + deduped} is stored")
 
 
+def _keys_are_serialisable(facts: _Facts) -> Iterator[Violation]:
+    enqueues, ends = dict(_enqueues(facts)), dict(_ends(facts))
+    histories = [
+        (f"{kind} {name}", operation)
+        for job_id, asked in facts.asked.items()
+        for kind, name in (("key", asked.key), ("dedupe key", asked.dedupe))
+        if name is not None
+        for operation in (enqueues.get(job_id), ends.get(job_id))
+        if operation is not None
+    ]
+    for text in misplaced(histories):
+        yield Violation(3 if text.startswith("key") else 5, text)
+    for text in stale(_duplicates(facts, enqueues, ends)):
+        yield Violation(5, text)
+
+
+def _enqueues(facts: _Facts) -> Iterator[tuple[int, Operation]]:
+    """The enqueue of every job, as its client saw it."""
+    for call, asked in facts.calls.items():
+        told = facts.told.get(call)
+        answered = INFINITE if told is None else told.at
+        for job in asked.jobs:
+            for job_id in facts.marks.get(job.mark, ()):
+                if entries := facts.entries(job_id):
+                    text = f"the enqueue of job {job_id}"
+                    yield job_id, Operation(entries[0].id, asked.at, answered, text)
+
+
+def _ends(facts: _Facts) -> Iterator[tuple[int, Operation]]:
+    """The settle that ended a job for good, as its worker saw it; others are not known exactly."""
+    ended = {(note.job, note.token): note.at for note in facts.all_of(Ended)}
+    settled = {
+        (job_id, token): note.at
+        for note in facts.all_of(Settled)
+        for job_id, token, accepted in note.runs
+        if accepted
+    }
+    for job_id in facts.logged:
+        last = facts.entries(job_id)[-1]
+        run = (job_id, last.token or 0)
+        if last.state.final and last.event in _SETTLES and run in ended:
+            text = f"the end of job {job_id}"
+            answered = settled.get(run, INFINITE)
+            yield job_id, Operation(last.id, ended[run], answered, text)
+
+
+def _duplicates(
+    facts: _Facts, enqueues: Mapping[int, Operation], ends: Mapping[int, Operation]
+) -> Iterator[Duplicate]:
+    for call, told in facts.told.items():
+        asked = facts.calls[call]
+        for job, (job_id, duplicate) in zip(asked.jobs, told.jobs, strict=True):
+            if duplicate and job_id in enqueues:
+                holder, end = enqueues[job_id], ends.get(job_id)
+                yield Duplicate(holder, end, asked.at, told.at, job.mark)
+
+
 # Promise 6
 
 
@@ -449,30 +514,16 @@ def _log_is_whole(facts: _Facts) -> Iterator[Violation]:
 
 
 def _legal_path(job: Job, entries: Sequence[LogEntry]) -> Iterator[Violation]:
-    if not entries or (entries[0].event, entries[0].state) != (Happened.ENQUEUED, State.PENDING):
-        yield Violation(6, f"the log of job {job.id} does not begin with its enqueue")
-        return
-    for before, entry in itertools.pairwise(entries):
-        if entry.state not in TRANSITIONS.get((before.state, entry.event), frozenset()):
-            yield Violation(
-                6, f"job {job.id} went from {before.state} by {entry.event} to {entry.state}"
-            )
-    if any(not entry.actor for entry in entries):
-        yield Violation(6, f"the log of job {job.id} does not say who")
-    if (entries[-1].state, entries[-1].id) != (job.state, job.version):
-        yield Violation(6, f"job {job.id} is {job.state}, its log ends {entries[-1].state}")
+    for problem in check_life(job, entries):
+        yield Violation(4 if "attempt" in problem.text else 6, problem.text)
+    for problem in check_tokens(job, entries, (2**53, 2**53)):
+        yield Violation(2, problem.text)
 
 
 def _totals_agree(facts: _Facts) -> Iterator[Violation]:
     counted = Counter((job.queue, job.state, job.waiting) for job in facts.stored.jobs.values())
-    kept = {place: n for place, n in facts.stored.counts.items() if n}
-    if kept != counted:
-        wrong = {
-            place: (kept.get(place, 0), counted[place])
-            for place in kept.keys() | counted.keys()
-            if kept.get(place, 0) != counted[place]
-        }
-        yield Violation(6, f"kept totals and counted ones differ: {wrong}")
+    for problem in check_totals(facts.stored.counts, counted):
+        yield Violation(6, problem.text)
 
 
 # Promise 7

@@ -6,7 +6,7 @@ from typing import Any
 
 from penstock.core.errors import QueueFull
 from penstock.core.job import Retention
-from penstock.engine import run_sync
+from penstock.engine.penstock import run_sync
 from penstock.stores.journal import compaction
 from penstock.worker.worker import Worker
 from tests.crash.client import Client
@@ -19,10 +19,10 @@ def household(app: Client, options: dict[str, Any]) -> None:
 
 
 async def _keep_house(app: Client) -> None:
-    await app.limit("limited", 40)
+    await app.limits.queue("limited", 40)
     working = Worker(
         app,
-        name=app.actor,
+        name=app.connection.actor,
         concurrency=6,
         sweep=timedelta(seconds=0.1),
         retention=Retention(),

@@ -11,8 +11,8 @@ from penstock.core.job import Job, LogEntry, NewJob
 from penstock.core.lifecycle import Done, State
 from penstock.core.lifecycle import Event as Happened
 from penstock.core.limits import throttle_limit
-from penstock.engine import run_sync
-from penstock.stores import system_clock
+from penstock.engine.penstock import run_sync
+from penstock.runtime import system_clock
 from tests.crash.client import Client
 from tests.crash.history import Stored, Violation
 from tests.crash.recording import Ended, Event, Started
@@ -29,11 +29,13 @@ DEEDS = [["done"], ["slow"], ["slow"], ["fail", "slow", "done"], ["snooze"], ["f
 
 def set_limits(app: Client) -> None:
     for queue in ("default", "narrow", "rated"):
-        run_sync(app.limit(queue, BACKLOG, concurrency=QUEUES.get(queue), rate=RATES.get(queue)))
+        run_sync(
+            app.limits.queue(queue, BACKLOG, concurrency=QUEUES.get(queue), rate=RATES.get(queue))
+        )
     for task, n in TASKS.items():
-        run_sync(app.limit_task(task, n))
+        run_sync(app.limits.task(task, n))
     for prefix, n in THROTTLES.items():
-        run_sync(app.limit_throttle(prefix, n))
+        run_sync(app.limits.throttle(prefix, n))
 
 
 def throng(app: Client, options: dict[str, Any]) -> None:
@@ -77,8 +79,12 @@ def overdraw(app: Client, options: dict[str, Any]) -> None:
     jobs += [app.new(throttle="one-1") for _ in range(3)]
     jobs += [app.new(queue="rated") for _ in range(25)]
     run_sync(app.enqueue_many(jobs))
-    given = [job for _ in range(12) for job in run_sync(app.claim(worker=app.actor, limit=4))]
-    run_sync(app.settle([(app.handle(job), Done()) for job in given]))
+    given = [
+        job
+        for _ in range(12)
+        for job in run_sync(app.leases.claim(worker=app.connection.actor, limit=4))
+    ]
+    run_sync(app.leases.settle([(app.handle(job), Done()) for job in given]))
     run_sync(app.close())
 
 
@@ -88,7 +94,7 @@ BROKEN = {
     "counts no queues": ("open_queues", "queue = q.name AND stage = 3", "0"),
     "counts no tasks": ("running_by_task", "stage = 3", "stage = 3 AND 0"),
     "counts no throttles": ("running_of_throttle", "stage = 3", "stage = 3 AND 0"),
-    "remembers no starts": ("note_starts", "VALUES (?, ?)", "SELECT ?, '[]' WHERE ? > ''"),
+    "remembers no starts": ("set_starts", "VALUES (?, ?)", "SELECT ?, '[]' WHERE ? > ''"),
 }
 """Statements of a claim, and how they read where a care is taken away."""
 

@@ -7,11 +7,12 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
 
-from penstock import migration
 from penstock.core.store import Store
-from penstock.engine import Penstock, run_sync
-from penstock.stores import open_store, system_clock
-from penstock.testing.proxy import Proxy
+from penstock.engine import migration
+from penstock.engine.penstock import Penstock, run_sync
+from penstock.runtime import system_clock
+from penstock.stores import open_store
+from penstock.testing.stores import Proxy
 from penstock.worker.context import context
 from penstock.worker.worker import Worker
 from tests.crash.client import Client

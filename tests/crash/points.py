@@ -13,14 +13,17 @@ import signal
 import sqlite3
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
 import psycopg
 
-from penstock.stores.journal import file, folder, snapshot
+from penstock.runtime import Files
+from penstock.stores.journal.folder import Folder
 from penstock.stores.postgres.connection import address, queries
+from penstock.stores.postgres.pipeline import Pipeline, Rows, Statement
 from penstock.stores.sqlite.transaction import SQL
 
 
@@ -114,28 +117,37 @@ def arm(point: Point) -> None:
         return point.pass_by(what, lambda: plain(self, query, *parameters, **how))
 
     psycopg.Connection.execute = execute  # type: ignore[method-assign] # replaced for the test
+    send = Pipeline.run
+
+    def run(self: Pipeline, statements: Sequence[Statement]) -> list[Rows]:
+        def commit() -> Any:
+            return point.pass_by("COMMIT", lambda: send(self, statements))
+
+        found: list[Rows] = point.pass_by(statements[-1][0], commit)
+        return found
+
+    Pipeline.run = run  # type: ignore[method-assign] # replaced for the test
     _arm_journal(point)
+
+
+_CALLS = {"write_at": "pwrite", "sync_data": "fdatasync", "sync": "fsync", "truncate": "ftruncate"}
 
 
 def _arm_journal(point: Point) -> None:
     """Let what a journal asks of the system pass by, too."""
+    for name, call in _CALLS.items():
+        setattr(Files, name, staticmethod(partial(_pass_by, point, call, getattr(Files, name))))
+    publish = Folder.publish
 
-    class Calls:
-        def __getattr__(self, name: str) -> Any:
-            real = getattr(os, name)
-            if name not in {"pwrite", "fdatasync", "fsync", "ftruncate"}:
-                return real
-            return lambda *args: point.pass_by(name, lambda: real(*args))
+    def published(self: Folder, draft: Path, path: Path) -> None:
+        point.pass_by(f"publish {path.name}", lambda: publish(self, draft, path))
 
-        def pwrite(self, fd: int, data: bytes, offset: int) -> Any:
-            def torn() -> None:
-                os.pwrite(fd, data[: len(data) // 2], offset)
+    Folder.publish = published  # type: ignore[method-assign] # replaced for the test
 
-            return point.pass_by("pwrite", lambda: os.pwrite(fd, data, offset), torn)
 
-    def publish(draft: Path, path: Path) -> None:
-        point.pass_by(f"publish {path.name}", lambda: folder.publish(draft, path))
+def _pass_by(point: Point, call: str, operation: Callable[..., Any], fd: int, *args: Any) -> Any:
+    def torn() -> None:
+        data, offset = args
+        operation(fd, data[: len(data) // 2], offset)
 
-    for module in (file, snapshot):
-        module.publish = publish  # type: ignore[attr-defined] # replaced for the test
-    file.os = Calls()  # type: ignore[assignment, attr-defined] # replaced for the test
+    return point.pass_by(call, lambda: operation(fd, *args), torn if call == "pwrite" else None)

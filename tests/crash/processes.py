@@ -12,10 +12,9 @@ from typing import Any, Self
 import msgspec
 
 from tests.crash.zygote import Answer, Order
+from tests.environment import SOON
 
 ROOT = Path(__file__).parents[2]
-SOON = 60.0
-"""Seconds after which a test gives up; nothing comes near unless it is broken."""
 
 
 class Child:
@@ -54,20 +53,24 @@ class Child:
         return self.status
 
     def succeed(self) -> None:
-        assert self.wait() == 0, (self._folder / "errors.txt").read_text()
+        assert self.wait() == 0, self._said()
 
     def die(self) -> None:
         """See that it was killed, by itself or another; nothing else may have ended it."""
-        assert self.wait() == -signal.SIGKILL, (self._folder / "errors.txt").read_text()
+        assert self.wait() == -signal.SIGKILL, self._said()
+
+    def _said(self) -> str:
+        return f"exit status {self.status}\n{(self._folder / 'errors.txt').read_text()}"
 
 
 class Zygote:
-    """The process that forks clients."""
+    """The process that forks clients, of this tree or of another."""
 
-    def __init__(self) -> None:
+    def __init__(self, root: Path = ROOT) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-W", "error", "-m", "tests.crash.zygote"],
-            cwd=ROOT,
+            cwd=root,
+            env={**os.environ, "PYTHONPATH": str(root / "src")},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )
@@ -107,12 +110,19 @@ class Zygote:
 
 
 def until(
-    condition: Callable[[], bool], otherwise: str, *, pause: float = 0.01, within: float = SOON
+    condition: Callable[[], bool],
+    otherwise: str,
+    *,
+    pause: float = 0.01,
+    progress: Callable[[], object] = lambda: None,
 ) -> None:
-    """Wait for something that other processes bring about."""
-    deadline = time.monotonic() + within
+    """Wait for something that other processes bring about, as long as `progress` changes."""
+    seen, deadline = progress(), time.monotonic() + SOON
     while not condition():
-        assert time.monotonic() < deadline, otherwise
+        if time.monotonic() >= deadline:
+            latest = progress()
+            assert latest != seen, otherwise
+            seen, deadline = latest, time.monotonic() + SOON
         time.sleep(pause)
 
 

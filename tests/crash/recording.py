@@ -1,4 +1,4 @@
-"""What clients asked for and were told: each writes its own file, one line per event.
+"""What clients requested and were answered: each writes its own file, one line per event.
 
 A line is written by one call, without fsync: it survives the death of its process, which is all
 that these tests bring about. The last line of a killed client may be torn.
@@ -15,16 +15,19 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
 from penstock.core.errors import PenstockError
-from penstock.core.job import Job, Lease, NewJob, Queue
+from penstock.core.job import Job, Lease, NewJob
 from penstock.core.lifecycle import Outcome
+from penstock.core.queue import Queue
 from penstock.core.store import Clock
-from penstock.engine import Penstock
-from penstock.stores import system_clock
+from penstock.engine.leases import Leases
+from penstock.engine.penstock import Penstock
+from penstock.engine.queues import Queues
+from penstock.runtime import system_clock
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True, tag=True, gc=False):
@@ -86,7 +89,7 @@ class Effect(Note, frozen=True, gc=False):
 
 
 class Ended(Note, frozen=True, gc=False):
-    """A handler came to its end, well or not."""
+    """A handler ended, successfully or not."""
 
     job: int
     token: int
@@ -164,6 +167,11 @@ def read_history(folder: Path) -> list[Event]:
     return sorted(events, key=lambda event: event.at)
 
 
+def history_size(folder: Path) -> int:
+    """How much the clients of a folder have written; it grows as long as they work."""
+    return sum(path.stat().st_size for path in (folder / "history").glob("*.jsonl"))
+
+
 def store_url(folder: Path) -> str:
     """Where the clients of a folder keep their jobs: as its file `url` says, or in `jobs.db`."""
     said = folder / "url"
@@ -178,23 +186,39 @@ def is_journal(folder: Path) -> bool:
     return store_url(folder).startswith("journal")
 
 
-class Recorded(Penstock):
+DOUBT = "may or may not be stored"
+"""In the error of a call whose outcome is unknown."""
+
+
+class Notes(Protocol):
+    """What keeps the events of one client."""
+
+    client: str
+    calls: "itertools.count[int]"
+
+    def note(self, kind: type[Note], **facts: Any) -> None: ...
+
+
+class RecordedPenstock(Penstock):
     """A Penstock that notes what it is asked for and what it answers.
 
     The payload of every job has a `mark`, unique for each asking: it tells which of the jobs that
     were asked for are in the store, also when no answer came.
     """
 
-    def __init__(self, folder: Path, recorder: Recorder, clock: Clock = system_clock) -> None:
-        super().__init__(store_url(folder), actor=recorder.client, clock=clock)
+    def __init__(self, url: str, recorder: Notes, **options: Any) -> None:
+        super().__init__(url, actor=recorder.client, **options)
         self.recorder = recorder
+        self.leases = RecordedLeases(self, recorder)
+        self.queues = RecordedQueues(self, recorder)
 
-    async def enqueue_many(self, jobs: Sequence[NewJob], *, connection: Any = None) -> list[Job]:
+    async def _add(self, jobs: Sequence[NewJob], connection: Any) -> list[Job]:
         call = self.note_asked(jobs)
         try:
-            stored = await super().enqueue_many(jobs, connection=connection)
+            stored = await super()._add(jobs, connection)
         except PenstockError as error:
-            self.recorder.note(Refused, call=call, error=f"{type(error).__name__}: {error}")
+            if DOUBT not in str(error):
+                self.recorder.note(Refused, call=call, error=f"{type(error).__name__}: {error}")
             raise
         if connection is None:  # else it holds when the caller has committed
             self.note_told(call, stored)
@@ -208,6 +232,23 @@ class Recorded(Penstock):
 
     def note_told(self, call: int, stored: Sequence[Job]) -> None:
         self.recorder.note(Told, call=call, jobs=[(job.id, job.duplicate) for job in stored])
+
+
+class Recorded(RecordedPenstock):
+    """A recorded Penstock on the store of a folder, which writes to a file of its own."""
+
+    recorder: Recorder
+
+    def __init__(self, folder: Path, recorder: Recorder, clock: Clock = system_clock) -> None:
+        super().__init__(store_url(folder), recorder, clock=clock)
+
+
+class RecordedLeases(Leases):
+    """The leases of a `RecordedPenstock`."""
+
+    def __init__(self, app: Penstock, recorder: Notes) -> None:
+        super().__init__(app.connection, app.limits)
+        self.recorder = recorder
 
     async def claim(self, **wanted: Any) -> list[Job]:
         jobs = await super().claim(**wanted)
@@ -228,6 +269,14 @@ class Recorded(Penstock):
             ],
         )
         return answers
+
+
+class RecordedQueues(Queues):
+    """The queues of a `RecordedPenstock`."""
+
+    def __init__(self, app: Penstock, recorder: Notes) -> None:
+        super().__init__(app.connection)
+        self.recorder = recorder
 
     async def pause(self, queue: str, *, duration: timedelta | None = None) -> Queue:
         with self._steering(queue, paused=True):
@@ -277,8 +326,14 @@ class Fence:
         os.close(self._fd)
 
 
+class Fencing(Protocol):
+    """Something that handlers act on, and that refuses tokens lower than the highest it saw."""
+
+    def act(self, job: Job, recorder: Any) -> None: ...
+
+
 @contextmanager
-def recorded_run(job: Job, recorder: Recorder, fence: Fence) -> Iterator[None]:
+def recorded_run(job: Job, recorder: Notes, fence: Fencing) -> Iterator[None]:
     """The run of a handler: its begin, its effect and its end are noted."""
     recorder.note(Started, job=job.id, token=job.token, attempt=job.attempt)
     well = False

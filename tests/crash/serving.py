@@ -7,6 +7,7 @@ answering; an event that it published without an answer is published anew, as an
 import contextlib
 import http.client
 import os
+import socket
 import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple, cast
@@ -15,7 +16,7 @@ import msgspec
 
 from penstock.cli.serve import run_server
 from penstock.core.job import Job
-from penstock.server import serve as _imported_before_the_fork  # noqa: F401 - saves a second each
+from penstock.server import process as _imported_before_the_fork  # noqa: F401 - saves a second each
 from tests.crash.client import Client
 from tests.crash.recording import (
     Asked,
@@ -26,6 +27,7 @@ from tests.crash.recording import (
     Told,
     Trouble,
     recorded_run,
+    store_url,
 )
 
 QUEUE = "events"
@@ -46,14 +48,20 @@ class Held(NamedTuple):
     attempt: int
 
 
+def free_port() -> int:
+    """Return a port for a server that is started again and again."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
 def http_server(app: Client, options: dict[str, Any]) -> None:
     """`penstock serve` on the store, until it is killed."""
     os.environ["PENSTOCK_APPS"] = "events"  # others read, while they start, what a variant hides
     os.environ["PENSTOCK_EVENTS_LEASE"] = str(options["lease"])
     os.environ["PENSTOCK_EVENTS_RETRY_DELAY"] = "0.01"
-    store = f"sqlite:///{app.folder}/jobs.db"
     run_server.main(
-        ["--store", store, "--port", str(options["port"]), "--workers", "0"],
+        ["--store", store_url(app.folder), "--port", str(options["port"]), "--workers", "0"],
         standalone_mode=False,
     )
 
@@ -104,7 +112,12 @@ class Caller:
             note(Refused, call=call, error=str(answer))
 
     def pick(self, limit: int, wait: float) -> list[Held]:
-        wanted = {"tags": TAGS, "worker_id": self.app.actor, "limit": limit, "wait": wait}
+        wanted = {
+            "tags": TAGS,
+            "worker_id": self.app.connection.actor,
+            "limit": limit,
+            "wait": wait,
+        }
         status, answer = self.ask("/events/subscribe", wanted)
         if status != 200:
             self.app.recorder.note(Trouble, error=f"subscribe: {status} {answer}")
@@ -115,9 +128,9 @@ class Caller:
         return held
 
     def report(self, event: Held, *, well: bool) -> None:
-        """Say what it came to, as often as need be."""
+        """Report how it ended, as often as necessary."""
         action = "complete" if well else "fail"
-        said = {"worker_id": self.app.actor, "token": event.token}
+        said = {"worker_id": self.app.connection.actor, "token": event.token}
         status, answer = self.insist(f"/events/{event.id}/{action}", said)
         if status in _ANSWERS["taken"] or status in _ANSWERS["refused"]:
             taken = status in _ANSWERS["taken"]

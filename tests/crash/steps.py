@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from penstock.core.note import Line
+from penstock.core.progress import Line
 from penstock.worker.context import context
 from penstock.worker.worker import Worker
 from tests.crash.client import Client
@@ -63,7 +63,7 @@ def walker(app: Client, options: dict[str, Any]) -> None:
 
 
 async def _work(app: Client) -> None:
-    working = Worker(app, name=app.actor, concurrency=2, sweep=timedelta(seconds=0.1))
+    working = Worker(app, name=app.connection.actor, concurrency=2, sweep=timedelta(seconds=0.1))
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, working.stop)
     await working.run()
     await app.close()

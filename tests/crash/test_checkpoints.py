@@ -1,4 +1,4 @@
-"""A job of many steps goes on from its last checkpoint, whenever its worker dies."""
+"""A job of many steps continues from its last checkpoint, whenever its worker dies."""
 
 import random
 import signal
@@ -11,7 +11,7 @@ import pytest
 from penstock.core.job import Job
 from penstock.core.lifecycle import Event, State
 from penstock.core.retry import RetryPolicy
-from penstock.engine import run_sync
+from penstock.engine.penstock import run_sync
 from tests.crash.client import FIRM_LEASE, LATER, LONG_LEASE, MOMENT, Client
 from tests.crash.processes import Zygote, until
 from tests.crash.steps import STEPS, WAITS_AT, Walk, traces
@@ -55,7 +55,7 @@ def finish(zygote: Zygote, app: Client, job: Job, offset: int = LATER) -> None:
     ],
 )
 @on_both
-def test_next_attempt_goes_on_from_the_last_checkpoint(
+def test_next_attempt_continues_from_the_last_checkpoint(
     task: str, point: str, done_before: int, zygote: Zygote, folder: Path
 ) -> None:
     with client(folder) as app:

@@ -18,35 +18,26 @@ from pathlib import Path
 
 import pytest
 
-from penstock.core.job import Job, JobQuery, LogEntry
+from penstock.core.job import Job, LogEntry
 from penstock.core.lifecycle import Event, State
-from penstock.engine import Penstock, run_sync
+from penstock.core.query import JobQuery
+from penstock.engine.penstock import Penstock, run_sync
 from penstock.worker.worker import Worker
-from tests.contract.support import SOON, descriptors
+from tests import tiers
+from tests.contract.support import descriptors
 from tests.crash import families
 from tests.crash.processes import ROOT, until
+from tests.environment import SOON
+from tests.worker.support import child_processes
 
-KILLS = int(os.environ.get("PENSTOCK_CHILD_KILLS", "60"))
+KILLS = tiers.amount(20, 60, "PENSTOCK_CHILD_KILLS")
 
 
 @pytest.fixture
 def app(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Penstock]:
-    monkeypatch.setattr(families.app, "url", f"sqlite:///{folder}/jobs.db")
+    monkeypatch.setattr(families.app.connection, "url", f"sqlite:///{folder}/jobs.db")
     yield families.app
     run_sync(families.app.close())
-
-
-def children() -> list[int]:
-    """The processes that this one has started, zombies included."""
-    return children_of("self")
-
-
-def children_of(process: int | str) -> list[int]:
-    found: list[int] = []
-    for thread in Path(f"/proc/{process}/task").iterdir():
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
-            found += map(int, (thread / "children").read_text().split())
-    return found
 
 
 def command(pid: int) -> str:
@@ -57,7 +48,7 @@ def command(pid: int) -> str:
 
 
 def serving() -> list[int]:
-    return [pid for pid in children() if "penstock.worker.child" in command(pid)]
+    return [pid for pid in child_processes() if "penstock.worker.children.main" in command(pid)]
 
 
 class Killer:
@@ -90,15 +81,15 @@ async def keep_busy(app: Penstock, folder: Path, killer: Killer) -> None:
         counts = await app.count()
         if sum(n for (_, state, _), n in counts.items() if not state.final) < 20:
             jobs = [families.work.new(str(folder)) for _ in range(10)]
-            await app.enqueue_many([*jobs, families.beside.new(str(folder))])
+            await app.enqueue_many([*jobs, families.companion.new(str(folder))])
         await asyncio.sleep(0.01)
 
 
-@pytest.mark.timeout(120 + KILLS)
+@pytest.mark.timeout(1100 + KILLS)
 async def test_children_killed_at_random_lose_no_job_and_harm_no_other(
     app: Penstock, folder: Path
 ) -> None:
-    others, opened = children(), descriptors()
+    others, opened = child_processes(), descriptors()
     killer = Killer(random.Random(1), KILLS)
     worker = Worker(app, concurrency=4, kill_after=timedelta(seconds=1))
     async with asyncio.TaskGroup() as group:
@@ -106,7 +97,7 @@ async def test_children_killed_at_random_lose_no_job_and_harm_no_other(
         async with asyncio.TaskGroup() as busy:
             busy.create_task(killer.run(folder))
             busy.create_task(keep_busy(app, folder, killer))
-        assert (await app.drain(timeout=timedelta(seconds=60))).status == "drained"
+        assert (await app.queues.drain(timeout=timedelta(seconds=60))).status == "drained"
         worker.stop()
         await running
     histories = await whole_log(app)
@@ -119,16 +110,16 @@ async def test_children_killed_at_random_lose_no_job_and_harm_no_other(
     assert len(runs_that("began", folder) - ended) <= len(failures) <= KILLS
     assert runs_that("began", folder) - ended, "none was killed in the middle of its job"
     await app.close()
-    assert children() == others
+    assert child_processes() == others
     assert descriptors() <= opened
 
 
 def check(job: Job, log: list[LogEntry], ended: set[tuple[int, int]]) -> None:
-    """Done by a run that came to its end, or failed by as many killed runs as it may have."""
+    """Done by a run that ended, or failed by as many killed runs as it may have."""
     events = Counter(entry.event for entry in log)
     assert events[Event.EXPIRED] == events[Event.REFUSED] == 0, log
     assert events[Event.CLAIMED] == events[Event.FAILED] + events[Event.DONE], log
-    if job.task == "beside":
+    if job.task == "companion":
         assert (job.state, job.attempt) == (State.DONE, 1)
     if job.state is State.DONE:
         assert (job.id, job.token) in ended
@@ -188,24 +179,24 @@ def family(folder: Path) -> list[int]:
     return [int(pid) for pid in (folder / "family").read_text().split()]
 
 
-def watchman_of(worker: "subprocess.Popen[bytes]") -> int:
-    (watchman,) = [pid for pid in children_of(worker.pid) if "watchman" in command(pid)]
-    return watchman
+def guard_of(worker: "subprocess.Popen[bytes]") -> int:
+    (guard,) = [pid for pid in child_processes(worker.pid) if "killpg" in command(pid)]
+    return guard
 
 
 def test_nothing_outlives_a_killed_worker(worker: "subprocess.Popen[bytes]", folder: Path) -> None:
-    watchman = watchman_of(worker)
+    guard = guard_of(worker)
     worker.kill()
     worker.wait()
     until(lambda: not any(map(command, family(folder))), "a child or a grandchild lives on")
-    until(lambda: not command(watchman), "the watchman lives on")
+    until(lambda: not command(guard), "the guard process lives on")
 
 
-def test_child_dies_with_its_worker_even_without_a_watchman(
+def test_child_dies_with_its_worker_even_without_a_guard(
     worker: "subprocess.Popen[bytes]", folder: Path
 ) -> None:
     child, *_ = family(folder)
-    os.kill(watchman_of(worker), signal.SIGKILL)
+    os.kill(guard_of(worker), signal.SIGKILL)
     worker.kill()
     worker.wait()
     until(lambda: not command(child), "the child lives on")

@@ -1,11 +1,10 @@
-"""Full disks and failing writes: the caller is told, nothing has changed, and later all goes on."""
+"""Full disks and failing writes: the caller gets an error, nothing changes, and work continues."""
 
 import asyncio
 import contextlib
 import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,8 +12,9 @@ import pytest
 from penstock.core.errors import StoreUnavailable
 from penstock.core.job import NewJob
 from penstock.core.lifecycle import Done
-from penstock.engine import run_sync
-from penstock.stores.sqlite import checkpoint, writer
+from penstock.engine.penstock import run_sync
+from penstock.stores.sqlite import database
+from penstock.stores.sqlite.checkpoints import Checkpointer
 from penstock.stores.sqlite.connection import connect
 from tests.crash.client import Client
 from tests.crash.processes import Zygote
@@ -48,7 +48,7 @@ class Disk:
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
     shared = Disk()
-    monkeypatch.setattr(writer, "connect", shared.connect)
+    monkeypatch.setattr(database, "connect", shared.connect)
     return shared
 
 
@@ -102,18 +102,18 @@ async def at_once(app: Client) -> list[Any]:
     return list(await asyncio.gather(*calls, return_exceptions=True))
 
 
-def test_work_goes_on_after_a_full_disk(disk: Disk, folder: Path) -> None:
+def test_work_continues_after_a_full_disk(disk: Disk, folder: Path) -> None:
     with client(folder) as app:
         run_sync(app.enqueue_many(several(app)))
         disk.fill()
         enqueue_until_refused(app)
         disk.clear()
-        while jobs := run_sync(app.claim(worker=app.actor, limit=10)):
-            run_sync(app.settle([(app.handle(job), Done()) for job in jobs]))
+        while jobs := run_sync(app.leases.claim(worker=app.connection.actor, limit=10)):
+            run_sync(app.leases.settle([(app.handle(job), Done()) for job in jobs]))
     assert_promises_kept(folder)
 
 
-def test_failing_writes_are_told_and_overcome(zygote: Zygote, folder: Path) -> None:
+def test_failing_writes_are_reported_and_work_continues(zygote: Zygote, folder: Path) -> None:
     """The child may write no file beyond a size, until it may again; then a worker does all."""
     zygote.start("limited_writer", folder).succeed()
     refusals = [note for note in read_history(folder) if isinstance(note, Refused)]
@@ -133,12 +133,12 @@ def test_error_after_the_commit_is_no_failure(
 ) -> None:
     """No thread can be started for a checkpoint: what was committed is acknowledged, once."""
 
-    def no_thread(**_: object) -> None:
+    def no_thread(*_: object) -> None:
         raise RuntimeError("can't start new thread")
 
     with monkeypatch.context() as patch, client(folder) as app:
         _ = app.store
-        patch.setattr(checkpoint, "threading", SimpleNamespace(Thread=no_thread))
+        patch.setattr(Checkpointer, "request", no_thread)
         answers = asyncio.run(at_once(app))
         assert all(isinstance(answer, list) for answer in answers), answers[:1]
         run_sync(app.enqueue_many(several(app)))

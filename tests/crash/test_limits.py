@@ -1,6 +1,5 @@
 """Eight processes under every kind of limit, killed at random: never one too many, none stuck."""
 
-import os
 import random
 import signal
 import time
@@ -10,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from penstock.core.lifecycle import Event
+from tests import tiers
 from tests.crash.client import LEASE
 from tests.crash.history import read_store
 from tests.crash.limiting import QUEUES, RATES, TASKS, check_limits, places, set_limits
@@ -18,11 +18,14 @@ from tests.crash.recording import is_postgres, read_history
 from tests.crash.support import assert_promises_kept, client, drain
 
 # On a file, and on PostgreSQL.
-KILLS = [int(os.environ.get("PENSTOCK_CRASH_ROUNDS", default)) for default in ("60", "20")]
+KILLS = [
+    tiers.amount(30, 60, "PENSTOCK_CRASH_ROUNDS"),
+    tiers.amount(20, 20, "PENSTOCK_CRASH_ROUNDS"),
+]
 CAST = ("throng", "throng", *["worker"] * 6)
 
 
-@pytest.mark.timeout(180 + KILLS[0])
+@pytest.mark.timeout(1100 + KILLS[0])
 @pytest.mark.parametrize(
     ("folder", "seed"), [("sqlite", 1), ("sqlite", 2), ("postgres", 1)], indirect=["folder"]
 )

@@ -3,18 +3,15 @@
 from collections import Counter
 from pathlib import Path
 
-import pytest
-
-from penstock.engine import run_sync
+from penstock.engine.penstock import run_sync
 from tests.crash.processes import Zygote, until
-from tests.crash.recording import Asked, Started, read_history
+from tests.crash.recording import Asked, Started, history_size, read_history
 from tests.crash.support import assert_promises_kept, client
 
 JOBS = 4_000
 WAL_LIMIT = 64 * 1024 * 1024
 
 
-@pytest.mark.timeout(600)
 def test_processes_share_a_file(zygote: Zygote, folder: Path) -> None:
     producers = [zygote.start("crowd_producer", folder, jobs=JOBS, seed=n) for n in range(3)]
     workers = [zygote.start("worker", folder, concurrency=50) for _ in range(3)]
@@ -36,7 +33,7 @@ def test_processes_share_a_file(zygote: Zygote, folder: Path) -> None:
             sample()
             return all(child.ended for child in producers) and not run_sync(app.store.backlog())[0]
 
-        until(all_is_done, "the jobs do not come to an end", within=400)
+        until(all_is_done, "the jobs do not come to an end", progress=lambda: history_size(folder))
     for child in (*workers, *readers):
         child.stop()
     assert max(sizes) < WAL_LIMIT

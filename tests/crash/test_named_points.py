@@ -1,14 +1,14 @@
 """Kill -9 at named points, and before and after every single statement of a scripted client."""
 
-import os
 from pathlib import Path
 
 import pytest
 
 from penstock.core.lifecycle import FINAL, Done
-from penstock.engine import run_sync
+from penstock.engine.penstock import run_sync
+from tests import tiers
+from tests.contract.statistics import assert_exact
 from tests.contract.support import drive
-from tests.contract.test_history import assert_exact
 from tests.crash.history import read_store
 from tests.crash.processes import Child, Zygote, until
 from tests.crash.recording import is_postgres
@@ -21,6 +21,8 @@ SCRIPTED = [
     "before COMMIT 6",
     "after COMMIT 6",
     "before log_added 2",
+    "before add_plain_with_options 1",
+    "after add_plain_with_options 1",
     "before log_claimed 1",
     "before start 1",
     "at claimed 1",
@@ -30,9 +32,9 @@ SCRIPTED = [
     "before log_moved 1",
     "before move 1",
     "before move 2",
-    "before unblock 1",
-    "after unblock 1",
-    "before note 1",
+    "before restage 1",
+    "after restage 1",
+    "before update_lease 1",
 ]
 MIGRATING = [
     "before PRAGMA journal_mode 1",
@@ -55,7 +57,7 @@ DIGESTING = [
     "before sums 2",
     "after sums 2",
     "after BEGIN IMMEDIATE 2",
-    "before note_digested 2",
+    "before set_rolled_up 2",
     "before add_history 2",
     "before add_counters 2",
     "after add_counters 2",
@@ -76,36 +78,39 @@ SCRIPTED_POSTGRES = [
     "at handling 1",
     "at handled 1",
     "at settled 1",
-    "before finish 1",
+    "before finish_plain 1",
     "before log_moved 1",
     "before move 1",
     "before move 2",
-    "before unblock 1",
-    "after unblock 1",
-    "before note 1",
+    "before restage 1",
+    "after restage 1",
+    "before update_lease 1",
 ]
 MIGRATING_POSTGRES = [
     "before CREATE SCHEMA 1",
     "after CREATE SCHEMA 1",
     "before INSERT INTO 1",
     "after INSERT INTO 1",
-    "before make_room 1",
-    "after make_room 1",
+    "before add_partitions 1",
+    "after add_partitions 1",
 ]
 PRUNING_POSTGRES = ["after BEGIN 1", "before COMMIT 1", "after COMMIT 1"]
 DIGESTING_POSTGRES = [
-    "before fold 1",
-    "after fold 1",
+    "before fold_totals 1",
+    "after fold_totals 1",
     "before sums 2",
     "after sums 2",
     "after BEGIN 2",
-    "before note_digested 2",
+    "before set_rolled_up 2",
     "before COMMIT 2",
     "after COMMIT 2",
 ]
 POSTGRES = pytest.mark.parametrize("folder", ["postgres"], indirect=True)
-# Every how many-th statement of the script is died at on PostgreSQL.
-STRIDE = int(os.environ.get("PENSTOCK_CRASH_STRIDE", "10"))
+# Every how many-th statement of the script is died at, on a file and on PostgreSQL.
+STRIDES = [
+    tiers.amount(4, 1, "PENSTOCK_CRASH_STRIDE"),
+    tiers.amount(30, 10, "PENSTOCK_CRASH_STRIDE"),
+]
 CHECKPOINTING = [
     f"{when} PRAGMA wal_checkpoint({kind}) {nth}"
     for when in ("before", "during", "after")
@@ -139,7 +144,6 @@ def test_client_dies_while_it_makes_the_schema(
     assert_promises_kept(folder, point)
 
 
-@pytest.mark.timeout(600)
 def test_client_of_postgres_dies_at_every_statement(zygote: Zygote, tmp_path: Path) -> None:
     def script(name: str, **options: str) -> tuple[Child, Path]:
         folder = tmp_path / name
@@ -151,8 +155,8 @@ def test_client_of_postgres_dies_at_every_statement(zygote: Zygote, tmp_path: Pa
     unharmed.succeed()
     statements, commits = map(int, (folder / "passed").read_text().split())
     assert statements > 100
-    points = [f"before * {n}" for n in range(1, statements + 1, STRIDE)]
-    points += [f"after COMMIT {n}" for n in range(1, commits + 1, max(1, STRIDE // 2))]
+    points = [f"before * {n}" for n in range(1, statements + 1, STRIDES[1])]
+    points += [f"after COMMIT {n}" for n in range(1, commits + 1, max(1, STRIDES[1] // 2))]
     for n, point in enumerate(points):
         client, folder = script(str(n), point=point)
         if client.wait() == 0:  # the first one made the schema: there is no such point here
@@ -165,7 +169,6 @@ def test_client_of_postgres_dies_at_every_statement(zygote: Zygote, tmp_path: Pa
 
 
 # After a statement is before the next one, except where a client is told in between.
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("every", ["before * odd", "before * even", "after COMMIT"])
 def test_client_dies_at_every_statement(every: str, zygote: Zygote, tmp_path: Path) -> None:
     unharmed = tmp_path / "unharmed"
@@ -175,9 +178,9 @@ def test_client_dies_at_every_statement(every: str, zygote: Zygote, tmp_path: Pa
     assert statements > 100 < 9 * commits
     when, what, *_ = every.split()
     for n in {
-        "before * odd": range(1, statements + 1, 2),
-        "before * even": range(2, statements + 1, 2),
-        "after COMMIT": range(1, commits + 1),
+        "before * odd": range(1, statements + 1, 2 * STRIDES[0]),
+        "before * even": range(2, statements + 1, 2 * STRIDES[0]),
+        "after COMMIT": range(1, commits + 1, max(1, STRIDES[0] // 2)),
     }[every]:
         folder = tmp_path / str(n)
         folder.mkdir()
@@ -237,14 +240,14 @@ def test_client_dies_while_counting_the_log(point: str, zygote: Zygote, folder: 
     """Between what it has read and what it writes, or anywhere else: each entry counts once."""
     with client(folder) as app:
         run_sync(app.enqueue_many(app.some_jobs()))
-        for job in run_sync(app.claim(worker=app.actor, limit=100)):
-            run_sync(app.settle([(app.handle(job), Done())]))
+        for job in run_sync(app.leases.claim(worker=app.connection.actor, limit=100)):
+            run_sync(app.leases.settle([(app.handle(job), Done())]))
         run_sync(app.enqueue_many([app.new() for _ in range(20)]))
         zygote.start("digester", folder, point=point).die()
-        counted = sum(sum(one.counts.values()) for one in run_sync(app.counters()))
+        counted = sum(sum(one.counts.values()) for one in run_sync(app.statistics.counters()))
         if not is_postgres(folder):  # else the log has gaps between its numbers
             assert counted == (10 if point == "after COMMIT 2" else 5)
-        assert run_sync(app.digest()) == len(run_sync(app.log())) - counted
+        assert run_sync(app.statistics.roll_up()) == len(run_sync(app.log())) - counted
         drive(assert_exact(app.store))
 
 

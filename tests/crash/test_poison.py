@@ -5,7 +5,7 @@ from pathlib import Path
 
 from penstock.core.lifecycle import Event, State
 from penstock.core.retry import RetryPolicy
-from penstock.engine import run_sync
+from penstock.engine.penstock import run_sync
 from tests.crash.client import FIRM_LEASE, LATER, Client
 from tests.crash.processes import Zygote, until
 from tests.crash.support import assert_promises_kept, client, on_both
@@ -52,7 +52,7 @@ def test_job_that_kills_its_workers_ends_at_its_attempt_limit(zygote: Zygote, fo
 
 
 @on_both
-def test_jobs_beside_one_that_kills_its_workers_are_done(zygote: Zygote, folder: Path) -> None:
+def test_jobs_next_to_one_that_kills_its_workers_are_done(zygote: Zygote, folder: Path) -> None:
     """Those that are claimed along with it lose their worker too, and have no more attempts."""
     with client(folder) as app:
         deeds = [*["done"] * 10, "die", *["done"] * 10]

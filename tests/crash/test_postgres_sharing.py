@@ -3,7 +3,6 @@
 The number of jobs is that of the environment variable PENSTOCK_MANY.
 """
 
-import os
 import signal
 from collections import Counter
 from collections.abc import Iterator
@@ -16,22 +15,24 @@ import pytest
 from psycopg import RawCursor
 
 from penstock.core.errors import StoreError
-from penstock.core.job import JobQuery, LogId
+from penstock.core.job import LogId
 from penstock.core.lifecycle import Done, Event
-from penstock.engine import Penstock, run_sync
-from penstock.stores.postgres import store
+from penstock.core.query import JobQuery
+from penstock.engine.penstock import Penstock, run_sync
+from penstock.stores.postgres import database
 from penstock.stores.postgres.arrays import Texts, register
-from penstock.stores.postgres.connection import SCHEMA, address, queries
+from penstock.stores.postgres.connection import SCRIPTS, address, queries
+from tests import tiers
+from tests.contract.statistics import assert_exact
 from tests.contract.support import drive
-from tests.contract.test_history import assert_exact
 from tests.crash.client import LONG_LEASE, Client
 from tests.crash.history import read_store
 from tests.crash.processes import Zygote, until
-from tests.crash.recording import Started, read_history, store_url
+from tests.crash.recording import Started, history_size, read_history, store_url
 from tests.crash.support import ask, assert_promises_kept, client, finish_by_hand, table
 from tests.crash.variants_postgres import reading
 
-MANY = int(os.environ.get("PENSTOCK_MANY", "3000"))
+MANY = tiers.amount(1000, 3000, "PENSTOCK_MANY")
 HOUR = 3600
 
 
@@ -63,14 +64,15 @@ def test_newer_schema_is_refused(folder: Path) -> None:
     name = table(folder, "meta")
     with psycopg.connect(address(store_url(folder)).conninfo, autocommit=True) as connection:
         connection.execute(
-            f"UPDATE {name} SET value = {SCHEMA + 1} WHERE name = 'schema'".encode()  # noqa: S608 - names of our own
+            f"UPDATE {name} SET value = {SCRIPTS.version + 1} "  # noqa: S608 - names of our own
+            "WHERE name IN ('schema', 'oldest_program')".encode()
         )
     newer = Penstock(store_url(folder))
-    with pytest.raises(StoreError, match=f"newer Penstock .schema {SCHEMA + 1}.*upgrade Penstock"):
+    with pytest.raises(StoreError, match=r"newer Penstock .*schema \d+.*upgrade Penstock"):
         run_sync(newer.count())
 
 
-@pytest.mark.timeout(300 + MANY // 20)
+@pytest.mark.timeout(1100 + MANY // 20)
 def test_ten_workers_share_many_jobs(zygote: Zygote, folder: Path) -> None:
     """Also a reader that follows the log misses nothing of it, and counts each entry once."""
     follower = zygote.start("follower", folder, clock="server")
@@ -86,16 +88,21 @@ def test_ten_workers_share_many_jobs(zygote: Zygote, folder: Path) -> None:
             assert not broken, (folder / "errors.txt").read_text()
             return all(child.ended for child in producers) and not run_sync(app.store.backlog())[0]
 
-        until(all_is_done, "the jobs do not come to an end", pause=0.1, within=120 + MANY / 20)
+        until(
+            all_is_done,
+            "the jobs do not come to an end",
+            pause=0.1,
+            progress=lambda: history_size(folder),
+        )
         for child in (*producers, *workers, follower):
             child.stop()
         assert_promises_kept(folder)
         followed = [int(number) for number in (folder / "followed").read_text().split()]
         log = read_store(folder).log
         assert followed == [entry.id for entry in log]
-        run_sync(app.digest())
+        run_sync(app.statistics.roll_up())
         counted: Counter[Event] = Counter()
-        for one in run_sync(app.counters()):
+        for one in run_sync(app.statistics.counters()):
             counted.update(one.counts)
         assert counted == Counter(entry.event for entry in log)
     runs = Counter(note.job for note in read_history(folder) if isinstance(note, Started))
@@ -131,7 +138,6 @@ def held_open(folder: Path) -> Iterator["psycopg.Connection[Any]"]:
         connection.rollback()
 
 
-@pytest.mark.timeout(300)
 def test_snapshot_is_held_while_the_queue_works(zygote: Zygote, folder: Path) -> None:
     with client(folder, clock="server") as app, held_open(folder) as other:
         run_sync(app.enqueue_many([app.new(lease=LONG_LEASE)]))
@@ -152,8 +158,8 @@ def add_late(folder: Path, connection: "psycopg.Connection[Any]", app: Client) -
     new = app.new()
     app.note_asked([new])
     parameters = (
-        Texts([new.payload]), Texts(["late"]), None, None, 0, "default", new.task, 5,
-        int(LONG_LEASE.total_seconds() * 1e6), None, None, None, None, None,
+        None, Texts([new.payload]), None, None, Texts(["late"]), None, 0, "default", new.task, 5,
+        int(LONG_LEASE.total_seconds() * 1e6), None, None, None, None, None, None,
     )  # fmt: skip
     assert len(connection.execute(sql["add_plain"].encode(), parameters).fetchall()) == 1
 
@@ -172,9 +178,9 @@ def follow(folder: Path, app: Client, entered: str) -> tuple[list[LogId], list[L
             add_late(folder, late, app)
         for _ in range(5):
             run_sync(app.enqueue_many([app.new()]))
-            for job in run_sync(app.claim(worker=app.actor)):
-                run_sync(app.settle([(app.handle(job), Done())]))
-            run_sync(app.digest())
+            for job in run_sync(app.leases.claim(worker=app.connection.actor)):
+                run_sync(app.leases.settle([(app.handle(job), Done())]))
+            run_sync(app.statistics.roll_up())
             seen += [entry.id for entry in run_sync(app.log(after=seen[-1]))]
         before = list(seen)
         if entered == EARLY:
@@ -182,7 +188,7 @@ def follow(folder: Path, app: Client, entered: str) -> tuple[list[LogId], list[L
         late.commit()
     while entries := run_sync(app.log(after=seen[-1], limit=4)):
         seen += [entry.id for entry in entries]
-    run_sync(app.digest())
+    run_sync(app.statistics.roll_up())
     return before, seen
 
 
@@ -206,7 +212,9 @@ def test_reader_that_does_not_wait_misses_what_comes_late(
     monkeypatch: pytest.MonkeyPatch, folder: Path
 ) -> None:
     """A broken variant: the test above would notice."""
-    monkeypatch.setitem(vars(store), "queries", reading("complete", ".complete()", ".newest()"))
+    monkeypatch.setitem(
+        vars(database), "queries", reading("complete_log", ".complete()", ".newest()")
+    )
     with client(folder, clock="server") as app:
         _, seen = follow(folder, app, WRITTEN)
         assert len(set(all_entries(app)) - set(seen)) == 1
@@ -218,7 +226,7 @@ def test_stopped_process_keeps_others_waiting_for_a_while_only(
     """It has the queue alone, and says nothing more: the server ends its session."""
     patience = "&options=-c%20idle_in_transaction_session_timeout%3D2s"
     (folder / "url").write_text(postgres_url + patience)
-    stopped = zygote.start("jobs_of_a_key", folder, point="stopped BEGIN 4")
+    stopped = zygote.start("jobs_of_a_key", folder, point="stopped BEGIN 7")
     state = Path(f"/proc/{stopped.pid}/stat")
     until(lambda: state.read_text().rpartition(") ")[2].startswith("T"), "it does not stop")
     exclusive = (

@@ -3,7 +3,6 @@
 The number of kills is that of the environment variable PENSTOCK_CRASH_ROUNDS, per seed.
 """
 
-import os
 import random
 import signal
 import sqlite3
@@ -13,7 +12,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from penstock.engine import run_sync
+from penstock.engine.penstock import run_sync
+from tests import tiers
 from tests.crash.client import LEASE, Client, orders
 from tests.crash.history import read_store
 from tests.crash.processes import Child, Zygote, until
@@ -21,25 +21,28 @@ from tests.crash.recording import is_postgres, mark_of
 from tests.crash.support import ask, assert_promises_kept, client, drain
 
 # On a file, and on PostgreSQL.
-KILLS = [int(os.environ.get("PENSTOCK_CRASH_ROUNDS", default)) for default in ("200", "60")]
+KILLS = [
+    tiers.amount(60, 200, "PENSTOCK_CRASH_ROUNDS"),
+    tiers.amount(30, 60, "PENSTOCK_CRASH_ROUNDS"),
+]
 CAST = ("producer", "plain_producer", "worker", "worker")
 LIMIT = 40
 
 
-@pytest.mark.timeout(120 + KILLS[0])
+@pytest.mark.timeout(1100 + KILLS[0])
 @pytest.mark.parametrize(
     ("folder", "seed"), [("sqlite", 1), ("sqlite", 2), ("postgres", 1)], indirect=["folder"]
 )
 def test_nothing_is_lost_doubled_or_stuck(seed: int, zygote: Zygote, folder: Path) -> None:
     rng = random.Random(seed)
     with client(folder) as app:
-        run_sync(app.limit("limited", LIMIT))
+        run_sync(app.limits.queue("limited", LIMIT))
         play(rng, zygote, app)
     drain(zygote, folder)
     assert_promises_kept(folder, f"seed {seed}")
     assert_own_rows_and_jobs_agree(folder)
     with client(folder) as app:
-        assert run_sync(app.claim(worker="w", limit=9, tags=["red", "green", "blue"])) == []
+        assert run_sync(app.leases.claim(worker="w", limit=9, tags=["red", "green", "blue"])) == []
 
 
 def play(rng: random.Random, zygote: Zygote, app: Client) -> None:
@@ -51,7 +54,7 @@ def play(rng: random.Random, zygote: Zygote, app: Client) -> None:
     while kills < KILLS[is_postgres(app.folder)]:
         time.sleep(rng.uniform(0, 0.06))
         if rng.random() < 0.3:
-            run_sync(rng.choice([app.pause, app.resume])("valve"))
+            run_sync(rng.choice([app.queues.pause, app.queues.resume])("valve"))
         if rng.random() < 0.05:
             oversleep(rng.choice(actors))
         fallen = [rng.randrange(len(CAST))]

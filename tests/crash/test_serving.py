@@ -3,10 +3,8 @@
 The number of kills is a fraction of the environment variable PENSTOCK_CRASH_ROUNDS.
 """
 
-import os
 import random
 import signal
-import socket
 import time
 from contextlib import closing
 from pathlib import Path
@@ -15,26 +13,20 @@ from typing import Any
 import pytest
 
 from penstock.core.lifecycle import State
-from penstock.engine import run_sync
-from tests.crash.client import Client
+from penstock.engine.penstock import run_sync
+from tests import tiers
 from tests.crash.history import Violation, check, read_store
 from tests.crash.processes import Child, Zygote, until
 from tests.crash.recording import Claimed, Settled, read_history
-from tests.crash.serving import Caller, Unanswered, new_event
-from tests.crash.support import assert_promises_kept, client
+from tests.crash.serving import Caller, Unanswered, free_port, new_event
+from tests.crash.support import assert_promises_kept, client, wait_for_another
 
-KILLS = max(10, int(os.environ.get("PENSTOCK_CRASH_ROUNDS", "200")) // 8)
+KILLS = max(10, tiers.amount(80, 200, "PENSTOCK_CRASH_ROUNDS") // 8)
 CAST = ("http_publisher", "http_publisher", "http_worker", "http_worker", "http_worker")
 LEASE = 1.0
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-@pytest.mark.timeout(300 + 4 * KILLS)
+@pytest.mark.timeout(1100 + 4 * KILLS)
 @pytest.mark.parametrize("seed", [1])
 def test_nothing_is_lost_doubled_or_stuck_over_http(
     seed: int, zygote: Zygote, folder: Path
@@ -60,25 +52,15 @@ def test_nothing_is_lost_doubled_or_stuck_over_http(
                 actors[n] = start(CAST[n])
             else:
                 oversleep(actors[-1])
-        for actor in actors[:2]:
-            actor.kill()  # no more events
-        until(lambda: not run_sync(app.store.backlog())[0], "some events are left", within=200)
+        for actor in (*actors[:2], server):
+            actor.kill()  # no more events, not even one that the server has received
+        server = start("http_server")
+        until(lambda: not run_sync(app.store.backlog())[0], "some events are left")
     for actor in (*actors[2:], server):
         actor.kill()
     assert_promises_kept(folder, f"seed {seed}")
     stored = read_store(folder)
     assert sum(job.state is State.DONE for job in stored.jobs.values()) > KILLS
-
-
-def wait_for_another(app: Client) -> None:
-    """See that work goes on, whatever was killed."""
-    before = done(app)
-    until(lambda: done(app) > before, "nothing is done any more")
-
-
-def done(app: Client) -> int:
-    counts = run_sync(app.count())
-    return sum(n for (_, state, _), n in counts.items() if state is State.DONE)
 
 
 def oversleep(actor: Child) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from penstock.core.job import Job
 from penstock.core.lifecycle import Event, State
-from penstock.engine import run_sync
+from penstock.engine.penstock import run_sync
 from tests.crash.client import LATER, LONG_LEASE, Client
 from tests.crash.processes import Child, Zygote, until
 from tests.crash.recording import Started, read_history
@@ -67,3 +67,9 @@ def test_result_of_a_stopped_worker_is_not_taken(zygote: Zygote, folder: Path) -
         assert run_sync(app.get(more.id)).returned == first.client
         assert sum(entry.event is Event.DONE for entry in run_sync(app.log(job.id))) == 1
     assert_promises_kept(folder)
+
+
+def test_worker_that_is_stopped_before_it_began_ends_well(zygote: Zygote, folder: Path) -> None:
+    """Else a busy machine would fail whatever test stops a worker that has nothing to do."""
+    for _ in range(10):
+        zygote.start("worker", folder).stop()

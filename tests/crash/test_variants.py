@@ -1,40 +1,13 @@
 """The checker is worth its name: it catches every broken variant, by the promise it breaks."""
 
-import signal
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import pytest
 
-from tests.crash.history import Violation, check, read_store
 from tests.crash.processes import Zygote
-from tests.crash.recording import read_history
-from tests.crash.support import finish_by_hand, wait_for_writers
+from tests.crash.support import SCENES, play
 from tests.crash.variants import VARIANTS
 
-
-class Scene(NamedTuple):
-    """What is played by how many clients, where they die, and whether others clean up."""
-
-    role: str
-    clients: int = 1
-    options: dict[str, Any] = {}  # noqa: RUF012 - never changed
-    cleaned_up: bool = True
-
-
-SCENES = {
-    "stale settle": Scene("stale_settle"),
-    "two by turns": Scene("two_by_turns"),
-    "dies while enqueueing": Scene("enqueues", options={"point": "before COMMIT 5"}),
-    "dies while enqueueing batches": Scene("batches", options={"point": "before COMMIT 5"}),
-    "dies in the handler": Scene("works", options={"point": "at handling 2"}),
-    "a key": Scene("jobs_of_a_key"),
-    "race for a dedupe key": Scene("race", clients=2, options={"job": {"dedupe": "d"}}),
-    "race for the last place": Scene("race", clients=2, options={"job": {"queue": "limited"}}),
-    "silent worker": Scene("silent_worker", cleaned_up=False),
-    "pause": Scene("pause"),
-}
 CAUGHT = [
     ("acknowledges_before_commit", "dies while enqueueing", 1),
     ("deletes_what_it_gives_out", "dies in the handler", 1),
@@ -55,19 +28,6 @@ CAUGHT = [
     ("is_deaf_to_pauses", "pause", 7),
     ("settles_what_it_gives_out", "dies in the handler", 8),
 ]
-
-
-def play(zygote: Zygote, folder: Path, scene: Scene, variant: str | None) -> Sequence[Violation]:
-    children = [
-        zygote.start(scene.role, folder, variant=variant, **scene.options)
-        for _ in range(scene.clients)
-    ]
-    for child in children:
-        assert child.wait() in (0, -signal.SIGKILL), (folder / "errors.txt").read_text()
-    if scene.cleaned_up:
-        finish_by_hand(folder)
-    wait_for_writers(folder)
-    return check(read_history(folder), read_store(folder))
 
 
 @pytest.mark.parametrize("scene", SCENES)

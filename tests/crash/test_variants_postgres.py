@@ -5,12 +5,11 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from penstock.engine import run_sync
+from penstock.engine.penstock import run_sync
 from penstock.stores.postgres.connection import address
 from tests.crash.processes import Zygote
-from tests.crash.support import client, table
-from tests.crash.test_variants import SCENES as SHARED
-from tests.crash.test_variants import Scene, play
+from tests.crash.support import SCENES as SHARED
+from tests.crash.support import Scene, client, play, table
 from tests.crash.variants_postgres import VARIANTS
 
 SCENES = {

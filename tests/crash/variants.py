@@ -11,17 +11,18 @@ from typing import Any
 
 import msgspec
 
-from penstock import working
-from penstock.core.job import Change, Job, Lease, NewJob
+from penstock.core.job import Job, Lease, NewJob
 from penstock.core.lifecycle import Done, Move
-from penstock.engine import Penstock
-from penstock.stores.sql import starting
-from penstock.stores.sql.adding import Adding
-from penstock.stores.sql.moving import Moving
-from penstock.stores.sql.transaction import Totals, Transaction
-from penstock.stores.sqlite.store import SqliteStore
+from penstock.core.transition import Change
+from penstock.engine import leases
+from penstock.engine.leases import Leases
+from penstock.stores.sql import claims, dedupe
+from penstock.stores.sql.database import Totals, Transaction
+from penstock.stores.sql.queue_names import QueueNames
+from penstock.stores.sql.store import SqlStore
+from penstock.stores.sql.transitions import Transitions
+from penstock.stores.sqlite.database import SqliteDatabase
 from penstock.stores.sqlite.transaction import SQL, SqliteTransaction
-from penstock.stores.sqlite.writer import SqliteWriter
 from tests.crash.processes import meet
 
 
@@ -41,50 +42,50 @@ def acknowledges_before_commit() -> None:
             self._connection.execute("COMMIT")
         self._connection.execute("BEGIN IMMEDIATE")
 
-    def commit(self: Any, requests: Sequence[Any]) -> Transaction:
-        transaction = SqliteTransaction(self._connection, self._clock)
+    def run(self: Any, requests: Sequence[Any]) -> SqliteTransaction:
+        transaction = SqliteTransaction(self._connection, self.clock, set())
         for request in requests:
             (request.answer,) = request.verb(transaction, [request.call])
         return transaction
 
-    SqliteWriter._begin = begin  # type: ignore[assignment,method-assign] # breaks it on purpose
-    SqliteWriter._commit = commit  # type: ignore[method-assign] # breaks it on purpose
+    SqliteDatabase._begin = begin  # type: ignore[assignment,method-assign] # breaks it on purpose
+    SqliteDatabase._run = run  # type: ignore[method-assign] # breaks it on purpose
 
 
 def deletes_what_it_gives_out() -> None:
     SQL["delete_given_out"] = "DELETE FROM penstock_job WHERE id = ?"
-    real = starting.claim_one
+    real = claims.claim_ready
 
-    def claim_one(tx: Transaction, *rest: Any) -> list[Job]:
+    def claim_ready(tx: Transaction, *rest: Any) -> list[Job]:
         jobs = real(tx, *rest)
         tx.executemany("delete_given_out", [(job.id,) for job in jobs])
         return jobs
 
-    starting.claim_one = claim_one  # type: ignore[assignment] # breaks it on purpose
+    claims.claim_ready = claim_ready  # type: ignore[assignment] # breaks it on purpose
 
 
 def settles_what_it_gives_out() -> None:
-    real = Penstock.claim
+    real = Leases.claim
 
-    async def claim(self: Penstock, **wanted: Any) -> list[Job]:
+    async def claim(self: Leases, **wanted: Any) -> list[Job]:
         jobs = await real(self, **wanted)
-        await Penstock.settle_held(self, [(job, Done()) for job in jobs])
+        await Leases.settle_held(self, [(job, Done()) for job in jobs])
         return jobs
 
-    Penstock.claim = claim  # type: ignore[method-assign, assignment] # breaks it on purpose
+    Leases.claim = claim  # type: ignore[method-assign] # breaks it on purpose
 
 
 def settles_by_any_token() -> None:
     def holds(hold: Job | Lease, job: Job) -> bool:
         return True
 
-    working._holds = holds
+    leases._holds = holds
 
 
 def moves_any_version() -> None:
-    real = Moving.call
+    real = Transitions.call
 
-    def call(self: Moving, changes: Sequence[Change], actor: str) -> Any:
+    def call(self: Transitions, changes: Sequence[Change], actor: str) -> Any:
         blind = [
             Change(
                 msgspec.structs.replace(change.job, version=self._current[change.job.id][0]),
@@ -94,7 +95,7 @@ def moves_any_version() -> None:
         ]
         return real(self, blind, actor)
 
-    Moving.call = call  # type: ignore[method-assign] # breaks it on purpose
+    Transitions.call = call  # type: ignore[method-assign] # breaks it on purpose
 
 
 def gives_tokens_again() -> None:
@@ -107,20 +108,24 @@ def gives_out_more_than_heads() -> None:
 
 
 def promotes_the_newest() -> None:
-    rewrite("unblock", "ORDER BY stage, id", "ORDER BY stage, id DESC")
+    blocked = "AND stage >= 2 AND stage < 4\n        ORDER BY stage, id"
+    rewrite("key_lines", blocked, f"{blocked} DESC")
+    rewrite("key_lines", "stage < 4 ORDER BY stage, id", "stage < 4 ORDER BY stage, id DESC")
 
 
 def promotes_by_priority() -> None:
-    rewrite("unblock", "ORDER BY stage, id", "ORDER BY stage, priority DESC")
+    blocked = "AND stage >= 2 AND stage < 4\n        ORDER BY stage, "
+    rewrite("key_lines", f"{blocked}id", f"{blocked}priority DESC")
+    rewrite("key_lines", "stage < 4 ORDER BY stage, id", "stage < 4 ORDER BY stage, priority DESC")
 
 
 def forgets_the_key_of_a_retry() -> None:
-    real = Moving._target
+    real = Transitions._target
 
-    def target(self: Moving, job: Job, move: Move) -> Any:
+    def target(self: Transitions, job: Job, move: Move) -> Any:
         return real(self, msgspec.structs.replace(job, key=None), move)
 
-    Moving._target = target  # type: ignore[method-assign] # breaks it on purpose
+    Transitions._target = target  # type: ignore[method-assign] # breaks it on purpose
     rewrite("move", "attempt = ", "key = iif(?3 < 3, NULL, penstock_job.key), attempt = ")
 
 
@@ -134,33 +139,35 @@ def takes_nothing_back() -> None:
 
 def checks_then_acts() -> None:
     """Both the dedupe key and the room in the queue are looked up before the transaction."""
-    real = SqliteStore.add
+    real = SqlStore.add
 
-    async def add(self: SqliteStore, jobs: Sequence[NewJob], **options: Any) -> list[Job]:
+    async def add(self: SqlStore, jobs: Sequence[NewJob], **options: Any) -> list[Job]:
         if any(job.dedupe is not None or job.queue == "limited" for job in jobs):
             assert (await self.backlog("limited"))[0] == 0
-            with closing(sqlite3.connect(self._path)) as connection:
+            path = vars(self.database)["_path"]
+            with closing(sqlite3.connect(path)) as connection:
                 connection.execute("DROP INDEX IF EXISTS penstock_job_dedupe")
-            meet(self._path.parent)
+            meet(path.parent)
         return await real(self, jobs, **options)
 
-    SqliteStore.add = add  # type: ignore[method-assign, assignment] # breaks it on purpose
-    Transaction.dedupe_holder = lambda *_, **__: None  # type: ignore[method-assign] # breaks it on purpose
-    Adding.look_up_queues = look_up_queues  # type: ignore[method-assign] # breaks it on purpose
+    SqlStore.add = add  # type: ignore[method-assign] # breaks it on purpose
+    dedupe.Holders.find = lambda *_, **__: None  # type: ignore[method-assign] # breaks it on purpose
+    look_up = QueueNames.look_up
 
+    def without_limits(self: QueueNames, queues: Collection[str]) -> dict[str, int]:
+        look_up(self, queues)
+        return {}
 
-def look_up_queues(self: Any, queues: Collection[str]) -> None:
-    self._names.look_up(queues)
-    self._rooms = dict.fromkeys(queues)
+    QueueNames.look_up = without_limits  # type: ignore[method-assign] # breaks it on purpose
 
 
 def stores_a_batch_in_pieces() -> None:
-    real = SqliteStore.add
+    real = SqlStore.add
 
-    async def add(self: SqliteStore, jobs: Sequence[NewJob], **options: Any) -> list[Job]:
+    async def add(self: SqlStore, jobs: Sequence[NewJob], **options: Any) -> list[Job]:
         return [stored for job in jobs for stored in await real(self, [job], **options)]
 
-    SqliteStore.add = add  # type: ignore[method-assign, assignment] # breaks it on purpose
+    SqlStore.add = add  # type: ignore[method-assign] # breaks it on purpose
 
 
 def forgets_to_log_expiry() -> None:
@@ -177,7 +184,7 @@ def counts_only_what_comes() -> None:
 
 
 def is_deaf_to_pauses() -> None:
-    rewrite("outlook", "AND q.paused_until <= ?1", "AND ?1 IS NOT NULL")
+    rewrite("claimable", "AND q.paused_until <= ?1", "AND ?1 IS NOT NULL")
 
 
 VARIANTS: dict[str, Callable[[], None]] = {

@@ -5,11 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from penstock.core.job import Claim, Job
-from penstock.stores.postgres import store
+from penstock.stores.postgres import database
 from penstock.stores.postgres.arrays import Int8s, Texts
-from penstock.stores.postgres.claiming import Claims
-from penstock.stores.postgres.transaction import Mode, PostgresTransaction
-from penstock.stores.postgres.writer import PostgresWriter
+from penstock.stores.postgres.claims import Claims
+from penstock.stores.postgres.transaction import PostgresTransaction
 from penstock.stores.sql import rows
 from tests.crash.processes import meet
 
@@ -21,12 +20,12 @@ def apply(name: str | None, folder: Path) -> None:
 
 def rewrite(query: str, old: str, new: str) -> None:
     """Let stores that are opened from now on read this query otherwise."""
-    vars(store)["queries"] = reading(query, old, new)
+    vars(database)["queries"] = reading(query, old, new)
 
 
 def reading(query: str, old: str, new: str) -> Callable[[str], dict[str, str]]:
     """What a store asks for its queries, with one that reads otherwise."""
-    real = vars(store)["queries"]
+    real = vars(database)["queries"]
 
     def queries(schema: str) -> dict[str, str]:
         found: dict[str, str] = real(schema)
@@ -48,13 +47,13 @@ def claims_without_locks(folder: Path) -> None:
         ids = [row[0] for row in tx._connection.execute(ready, (Texts(queues),))]
         meet(folder)
         columns = "j.id, j.version AS previous, -j.priority AS rank, j.run_at, j.enqueued_at"
-        picked = f"SELECT {columns} FROM {jobs} WHERE j.id = ANY($3::bigint[])"  # noqa: S608 - names of our own
+        picked = f"SELECT {columns} FROM {jobs} WHERE j.id = ANY($5::bigint[])"  # noqa: S608 - names of our own
         claimed = tx._sql["claim_tagged"].partition("numbered AS")[2]
         assert "j.ctid = n.tid" in claimed
         claimed = claimed.replace("j.ctid = n.tid", "j.id = n.id")
         found = tx._connection.execute(
             f"WITH picked AS MATERIALIZED ({picked}), numbered AS{claimed}",
-            (tx.now(), wanted.worker, Int8s(ids)),
+            (tx.now, wanted.worker, None, None, Int8s(ids)),
             binary=True,
         )
         tx.written = True
@@ -62,15 +61,16 @@ def claims_without_locks(folder: Path) -> None:
 
     Claims._claim_plain = claim  # type: ignore[method-assign] # breaks it on purpose
     Claims._claim_as_before = lambda *_: None  # type: ignore[method-assign] # the same
+    Claims.prepare = lambda *_: None  # type: ignore[method-assign] # the same
 
 
 def settles_any_version(_folder: Path) -> None:
-    rewrite("finish", "AND version = w.version", "")
+    rewrite("finish_plain", "AND version = w.version", "")
 
 
 def has_no_key_alone(folder: Path) -> None:
-    """Looks who has a key and adds beside others, without the index that would notice."""
-    PostgresWriter._mode = lambda *_: Mode.SHARED  # type: ignore[method-assign] # breaks it on purpose
+    """Checks who has a key and adds, without the lock and the index that would notice."""
+    rewrite("lock_keys", "pg_advisory_xact_lock(", "pg_advisory_xact_lock_shared(")
     real = PostgresTransaction.add_jobs
 
     def add_jobs(self: PostgresTransaction, *args: Any) -> None:
@@ -81,7 +81,7 @@ def has_no_key_alone(folder: Path) -> None:
 
 
 def counts_only_what_comes(_folder: Path) -> None:
-    rewrite("finish", "(VALUES (3, -1), ", "(VALUES ")
+    rewrite("finish_plain", "(VALUES (3, -1), ", "(VALUES ")
 
 
 def forgets_to_log_claims(_folder: Path) -> None:
@@ -89,7 +89,8 @@ def forgets_to_log_claims(_folder: Path) -> None:
 
 
 def is_deaf_to_pauses(_folder: Path) -> None:
-    rewrite("outlook", "AND paused_until <= $1", "")
+    now = "(extract(epoch FROM statement_timestamp()) * 1000000)::bigint"
+    rewrite("claimable", f"AND paused_until <= (SELECT coalesce($1::bigint, {now}))", "")
 
 
 VARIANTS: dict[str, Callable[[Path], None]] = {

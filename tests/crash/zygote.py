@@ -54,7 +54,12 @@ def poll(pid: int) -> Answer:
 
 
 def fork(order: Order) -> int:
+    """Fork a client; until it handles SIGTERM itself, that signal ends it without an error."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     pid = os.fork()
+    if pid == 0:
+        signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     if pid == 0:
         os._exit(run(order))
     return pid

@@ -11,7 +11,7 @@ from penstock.dashboard.pages import load
 from penstock.server.app import Service
 
 LIMIT = 150_000
-"""Bytes that all files may have together."""
+"""The largest total size of all files, in bytes."""
 FILES = load()
 SCRIPTS = {name: one.body.decode() for name, one in FILES.items() if name.endswith(".js")}
 
@@ -57,10 +57,17 @@ def test_page_has_no_script_or_style_in_it() -> None:
     assert not re.search(r"<style|style=|\son\w+=|<script(?![^>]*\ssrc=)", page)
 
 
+def test_page_finds_its_files_under_any_prefix() -> None:
+    found = re.findall(r'(?:src|href)="([^"#]+)"', FILES["index.html"].body.decode())
+    assert len(found) > 5
+    assert [path for path in found if path.removeprefix("dashboard/") not in FILES] == []
+
+
 @pytest.mark.parametrize("name", sorted(SCRIPTS))
 def test_script_makes_no_markup_from_text_and_loads_nothing_from_elsewhere(name: str) -> None:
     text = SCRIPTS[name]
     assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(", text)
     assert set(re.findall(r"https?://[^\"'`\s]+", text)) <= {"http://www.w3.org/2000/svg"}
     for module in re.findall(r'from "([^"]+)"', text):
-        assert module.removeprefix("/dashboard/") in FILES
+        assert module.removeprefix("./") in FILES
+    assert not re.search(r"""["'`(=]/dashboard/""", text)  # it would not work under a prefix

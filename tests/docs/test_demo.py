@@ -4,13 +4,15 @@ import shutil
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import httpx
 
-from penstock import Penstock, run_sync
-from tests.cli.support import SOON, started
-from tests.server.commands import address
+from penstock import JobQuery, Penstock, State, run_sync
+from tests.cli.support import started
+from tests.environment import SOON
+from tests.server.support import address
 
 ROOT = Path(__file__).parents[2]
 
@@ -20,19 +22,35 @@ def test_demo_fills_a_server_with_work_until_it_is_stopped(tmp_path: Path) -> No
     options = ("--port", "0", "--data", "elsewhere")
     with started((sys.executable, "demo.py", *options), tmp_path) as demo:
         url = address(demo)
-        _wait_for_completed_events(url)
+        with httpx.Client(base_url=url, timeout=SOON) as client:
+            until(lambda: client.get("/events", params={"status": "COMPLETED"}).json()["events"])
+            until(lambda: client.get("/index/folders").json()["folders"])
+            until(lambda: client.get("/api/v1/queue/items").json()["items"])
+            until(lambda: client.post("/api/v1/entries/list", json={}).json()["entries"])
+            until(lambda: client.get("/api/v1/notebooks/handbook/files").json()["files"])
         app = Penstock(f"sqlite:///{tmp_path}/elsewhere/penstock.db", create=False)
-        assert {"events", "mail", "reports"} <= {queue.name for queue in run_sync(app.queues())}
+        queues = {queue.name for queue in run_sync(app.queues.list())}
+        assert {"events", "mail", "orders"} <= queues
+        assert {one.name for one in run_sync(app.schedules.list())} == {"monthly", "stock"}
+        jobs = run_sync(app.find(JobQuery(limit=1000)))
+        until(lambda: run_sync(app.queues.keys()))
+        for field in ("tenant", "correlation", "tags"):
+            assert any(getattr(job, field) for job in jobs), field
+        assert run_sync(app.edges([job.id for job in jobs]))  # chains
+        until(lambda: run_sync(app.find(JobQuery(error="mailbox"))))  # failures
+        running = JobQuery(queue="images", states=[State.RUNNING])
+        until(lambda: any(run_sync(app.progress(run_sync(app.find_ids(running)))).values()))
         run_sync(app.close())
         demo.send(signal.SIGTERM)
         assert demo.wait() == 0
 
 
-def _wait_for_completed_events(url: str) -> None:
+def until(holds: Callable[[], object]) -> None:
+    """Wait until this is true."""
     deadline = time.monotonic() + SOON
-    with httpx.Client(base_url=url, timeout=SOON) as client:
-        while not client.get("/events", params={"status": "COMPLETED"}).json()["events"]:
-            assert time.monotonic() < deadline
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def test_tour_runs(tmp_path: Path) -> None:

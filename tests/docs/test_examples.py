@@ -6,25 +6,10 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.docs.support import ROOT, program
+
 TUTORIAL = ROOT / "docs" / "tutorial.md"  # followed by test_tutorial.py
 PAGES = sorted({ROOT / "README.md", *ROOT.glob("docs/**/*.md")} - {TUTORIAL})
-NOT_RUN = "<!-- not run -->"
-
-
-def program(text: str) -> str:
-    """A page's examples as one program, every line where it stands in the page."""
-    lines: list[str] = []
-    last, inside, runs = "", False, False
-    for line in text.splitlines():
-        if line.startswith("```"):
-            runs = not inside and line == "```python" and last != NOT_RUN
-            inside = not inside
-            lines.append("")
-        else:
-            lines.append(line if inside and runs else "")
-        last = line.strip() or last
-    return "\n".join(lines) + "\n"
 
 
 def test_program_keeps_the_lines_of_its_page_and_leaves_out_what_is_not_run() -> None:
@@ -45,7 +30,7 @@ def test_examples_of_a_page_run_one_after_the_other(page: Path, tmp_path: Path) 
     source = program(text)
     if not source.strip():
         return
-    script = tmp_path / f"{page.stem}.py"
+    script = tmp_path / f"{page.stem}_page.py"  # flask.md must not hide flask
     script.write_text(source, "utf-8")
     ran = subprocess.run(
         [sys.executable, "-W", "error", script],

@@ -1,4 +1,4 @@
-"""The tests that the page of guarantees names are there."""
+"""The tests that the pages of guarantees and of other queues name are there."""
 
 import re
 from pathlib import Path
@@ -7,7 +7,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "guarantees.md").read_text("utf-8")
-NAMED = sorted(set(re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", PAGE)))
+COMPARISON = (ROOT / "docs" / "comparison.md").read_text("utf-8")
+NAMED = sorted(set(re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", PAGE + COMPARISON)))
 
 
 @pytest.mark.parametrize(("file", "test"), NAMED)

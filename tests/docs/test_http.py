@@ -57,5 +57,5 @@ def test_nothing_is_described_that_is_not_served() -> None:
 
 def test_every_route_says_what_it_does_in_the_document() -> None:
     for name, route in ROUTES.items():
-        assert route.declared.summary, name
+        assert route.summary, name
         assert route.description.endswith("."), name

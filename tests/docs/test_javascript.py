@@ -9,7 +9,7 @@ from contextlib import closing
 from pathlib import Path
 
 from penstock import JobQuery, Penstock, State, run_sync
-from penstock.apps.ingest import relation
+from penstock.apps.ingest import unified_queue
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "unified-queue.md"
 MODULE = "node:sqlite"
@@ -70,7 +70,7 @@ def test_the_example_of_the_page_leases_and_finishes(tmp_path: Path) -> None:
         example = example.replace(MODULE, "./sqlite.mjs")
     (tmp_path / "example.mjs").write_text(example)
     app = Penstock(f"sqlite:///{tmp_path}/queue.db")
-    run_sync(relation.prepare(app))
+    run_sync(unified_queue.prepare(app))
     with closing(sqlite3.connect(tmp_path / "queue.db")) as database, database:
         database.executemany(
             "INSERT INTO unified_queue (item_type, op, tenant_id, collection, idempotency_key, "

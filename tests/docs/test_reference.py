@@ -2,119 +2,150 @@
 
 import inspect
 import re
-from pathlib import Path
+from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 import pytest
 
 import penstock
+import penstock.core.errors
+import penstock.errors
 import penstock.testing
 import penstock.vectors
-from penstock.periodic import Recurrence, TaskOptions
-from penstock.task import Options
+from penstock import Penstock, Worker
+from penstock.engine.bulk import Selection
+from penstock.engine.schedules import Recurrence, TaskOptions
+from penstock.engine.task import Options
+from tests.docs.support import (
+    REFERENCE,
+    mentioned,
+    methods,
+    own_docstring,
+    section,
+    words,
+    words_in,
+)
 
-ROOT = Path(__file__).parents[2]
-REFERENCE = ROOT / "docs" / "reference" / "python.md"
+TOPICS = ("jobs", "queues", "schedules", "statistics", "tokens", "leases", "tables")
+MODULES = [penstock, penstock.errors, *(import_module(f"penstock.{topic}") for topic in TOPICS)]
+PUBLIC = {name: getattr(module, name) for module in MODULES for name in module.__all__}
 SIGNATURES = {"JobId", "Outcome"}
 """Names for types, which have no place for a docstring."""
 
-
-def public(name: str) -> Any:
-    return getattr(penstock, name)
-
-
-def own_docstring(value: Any) -> str:
-    """The one it was given itself, not one it inherits."""
-    return vars(value).get("__doc__") or "" if inspect.isclass(value) else value.__doc__ or ""
-
-
-def words(text: str) -> set[str]:
-    """All that stands in backticks."""
-    quoted = re.findall(r"`([^`\n]+)`", text)
-    return {word for one in quoted for word in re.findall(r"\w+", one)}
+PARTS: dict[str, type] = {
+    "app": Penstock,
+    "app.bulk(query)": Selection,
+    **{
+        f"app.{name}": type(part)
+        for name, part in vars(Penstock("memory://")).items()
+        if type(part).__module__.startswith("penstock.engine.") and name != "connection"
+    },
+}
+"""What users call, by how they reach it."""
 
 
-def mentioned() -> set[str]:
-    return words(REFERENCE.read_text("utf-8"))
+def test_parts_are_those_that_the_reference_names() -> None:
+    names = "bulk queues limits schedules archive workers tokens statistics tables leases"
+    reached = {one.removeprefix("app.").partition("(")[0] for one in PARTS} - {"app"}
+    assert reached == set(names.split())
 
 
-def section(title: str) -> str:
-    return REFERENCE.read_text("utf-8").partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+def test_a_newcomer_meets_few_names() -> None:
+    """What is rarely needed has a module of its own topic."""
+    assert len(penstock.__all__) <= 28
+    beside = {"store", "clock", "sync"}
+    assert len([name for name in methods(Penstock) if name not in beside]) <= 30
 
 
-def words_in(title: str) -> set[str]:
-    return words(section(title))
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
+def test_public_names_are_sorted_and_there(module: ModuleType) -> None:
+    assert module.__all__ == sorted(module.__all__)
+    assert all(hasattr(module, name) for name in module.__all__)
 
 
-def methods(owner: type) -> list[str]:
-    return [
+def test_all_errors_are_public_but_those_that_stay_inside() -> None:
+    tree = {
         name
-        for name, value in vars(owner).items()
-        if not name.startswith("_") and (inspect.isfunction(value) or isinstance(value, property))
-    ]
+        for name, value in vars(penstock.core.errors).items()
+        if inspect.isclass(value) and issubclass(value, Exception)
+    }
+    assert tree - set(penstock.errors.__all__) == {"Overtaken"}
 
 
-def test_public_names_are_sorted_and_there() -> None:
-    assert penstock.__all__ == sorted(penstock.__all__)
-    assert all(hasattr(penstock, name) for name in penstock.__all__)
+@pytest.mark.parametrize("topic", TOPICS)
+def test_module_exports_only_what_the_root_does_not(topic: str) -> None:
+    module = import_module(f"penstock.{topic}")
+    assert set(module.__all__) & set(penstock.__all__) <= {"Schedule"}
 
 
-@pytest.mark.parametrize("name", sorted(set(penstock.__all__) - SIGNATURES))
+@pytest.mark.parametrize("name", sorted(PUBLIC.keys() - SIGNATURES))
 def test_public_name_has_a_docstring_that_begins_with_a_sentence(name: str) -> None:
-    docstring = own_docstring(public(name))
+    docstring = own_docstring(PUBLIC[name])
     first = docstring.split("\n\n", maxsplit=1)[0].strip()
     assert re.search(r"[.`:)]$", first), f"{name}: {first!r}"
 
 
 @pytest.mark.parametrize(
-    "owner", [name for name in penstock.__all__ if inspect.isclass(public(name))]
+    "owner",
+    [*filter(inspect.isclass, PUBLIC.values()), *PARTS.values()],
+    ids=lambda owner: owner.__name__,
 )
-def test_public_methods_have_docstrings(owner: str) -> None:
-    missing = [name for name in methods(public(owner)) if not vars(public(owner))[name].__doc__]
+def test_public_methods_have_docstrings(owner: type) -> None:
+    missing = [name for name in methods(owner) if not vars(owner)[name].__doc__]
     assert missing == []
 
 
-@pytest.mark.parametrize("name", penstock.__all__)
+@pytest.mark.parametrize("name", sorted(PUBLIC))
 def test_public_name_is_in_the_reference(name: str) -> None:
     assert name in mentioned()
 
 
+@pytest.mark.parametrize("topic", TOPICS)
+def test_name_is_in_the_section_of_its_module(topic: str) -> None:
+    names = set(import_module(f"penstock.{topic}").__all__)
+    assert names - words_in(f"penstock.{topic}", level=3) == set()
+
+
 @pytest.mark.parametrize("owner", ["Penstock", "Task", "Worker", "Context"])
 def test_what_a_user_calls_is_in_the_reference(owner: str) -> None:
-    called = {
-        name
-        for kind in public(owner).__mro__
-        if kind.__module__.startswith("penstock")
-        for name in methods(kind)
-        if owner != "Penstock" or inspect.iscoroutinefunction(vars(kind)[name])
-    }
+    called = set(methods(PUBLIC[owner]))
     assert called
     assert called - mentioned() == set()
 
 
-def called_as(owner: str, name: str) -> set[str]:
-    """The names in the brackets of a call that the reference shows."""
-    shown = re.findall(rf"`{owner}\.{name}\(([^`]*)\)`", REFERENCE.read_text("utf-8"))
-    assert shown, f"{owner}.{name}(…) is not shown"
+def called_as(call: str) -> set[str]:
+    """The names in the parentheses of a call that the reference shows."""
+    shown = re.findall(rf"`{re.escape(call)}\(([^`]*)\)`", REFERENCE.read_text("utf-8"))
+    assert shown, f"{call}(…) is not shown"
     return {word for one in shown for word in re.findall(r"[a-z_]+", one)}
 
 
 @pytest.mark.parametrize(
-    ("owner", "name"),
+    ("call", "function"),
     [
-        (owner, name)
-        for owner in (penstock.Penstock, penstock.Worker)
-        for kind in owner.__mro__
-        if kind.__module__.startswith("penstock")
-        for name in methods(kind)
-        if inspect.iscoroutinefunction(vars(kind)[name])
+        pytest.param(f"{reached}.{name}", getattr(owner, name), id=f"{reached}.{name}")
+        for reached, owner in {**PARTS, "worker": Worker}.items()
+        for name in methods(owner)
+        if inspect.iscoroutinefunction(vars(owner)[name])
     ],
 )
-def test_parameters_of_a_call_are_in_the_reference(owner: type, name: str) -> None:
-    parameters = inspect.signature(getattr(owner, name)).parameters.values()
+def test_parameters_of_a_call_are_in_the_reference(call: str, function: Any) -> None:
+    parameters = inspect.signature(function).parameters.values()
     named = {one.name for one in parameters if one.kind is not one.VAR_KEYWORD} - {"self"}
-    alias = "app" if owner is penstock.Penstock else "worker"
-    assert named - called_as(alias, name) == set()
+    assert named - called_as(call) == set()
+
+
+def test_reference_shows_no_call_that_is_not_there() -> None:
+    page = REFERENCE.read_text("utf-8").replace(".sync.", ".")
+    shown = re.findall(r"`(app(?:\.\w+(?:\(query\))?)??)\.(\w+)\(", page)
+    assert len(shown) > 60
+    wrong = [
+        f"{reached}.{name}"
+        for reached, name in shown
+        if reached not in PARTS or not hasattr(PARTS[reached], name)
+    ]
+    assert wrong == []
 
 
 @pytest.mark.parametrize("name", penstock.testing.__all__)
@@ -139,11 +170,11 @@ def test_name_for_searching_is_described_with_its_methods_and_fields(name: str) 
 
 @pytest.mark.parametrize(
     "name",
-    [name for name in penstock.__all__ if hasattr(public(name), "__struct_fields__")],
+    sorted(name for name, value in PUBLIC.items() if hasattr(value, "__struct_fields__")),
 )
 def test_fields_of_a_value_are_in_its_row(name: str) -> None:
-    (row,) = re.findall(rf"^\| `{name}` \| (.*) \|$", REFERENCE.read_text("utf-8"), re.MULTILINE)
-    missing = set(public(name).__struct_fields__) - words(row)
+    (row,) = re.findall(rf"^\| `{name}` \| (.*) \|$", section("Values"), re.MULTILINE)
+    missing = set(PUBLIC[name].__struct_fields__) - words(row)
     if name == "NewJob":
         missing -= words_in("Options")
     assert missing == set()
@@ -162,4 +193,4 @@ def test_reference_names_nothing_that_is_not_there(title: str) -> None:
     rows = re.findall(r"^\| ((?:`\w+`[,: ]*)+) \|", section(title), re.MULTILINE)
     named = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
     assert named
-    assert named - set(penstock.__all__) == set()
+    assert named - PUBLIC.keys() == set()

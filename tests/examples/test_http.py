@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from penstock.client import Client
-from tests.client.support import SOON, Server, serving
+from tests.client.support import Server, serving
+from tests.environment import SOON
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "http"
 # Without node or curl these fail: an example that nobody runs is not known to work.
@@ -32,7 +33,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
     from penstock import Penstock, run_sync
 
     app = Penstock(f"sqlite:///{tmp_path / 'jobs.db'}")
-    token = run_sync(app.create_token("all", ["publish", "work", "read"]))
+    token = run_sync(app.tokens.create("all", ["publish", "work", "read"]))
     run_sync(app.close())
     with serving(tmp_path, token) as running:
         yield running

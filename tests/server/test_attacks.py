@@ -1,4 +1,4 @@
-"""Attacks on applications through the general doors: each had succeeded once, end to end."""
+"""Attacks on applications through the general routes; each of them once succeeded end to end."""
 
 import threading
 from collections.abc import Iterator
@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import httpx
 import pytest
@@ -16,7 +17,7 @@ from penstock.server.app import Service
 from tests.apps.entries.support import work_off
 from tests.apps.indexing.support import Embeddings, write
 from tests.apps.indexing.support import serving as serving_index
-from tests.apps.notebooks.serving import served
+from tests.apps.notebooks.support import served
 from tests.server.support import guarded
 
 
@@ -106,12 +107,13 @@ def test_no_job_indexes_a_folder_elsewhere(tmp_path: Path, embeddings: Embedding
 def test_no_job_writes_a_collection_elsewhere(tmp_path: Path, embeddings: Embeddings) -> None:
     project = write(tmp_path / "project", {"readme.md": "tea"})
     with serving_index(project, embeddings) as server:
-        parameters = {"folder": str(project), "collection": "../../../written"}
+        name = f"written-{uuid4()}"  # nothing that another test leaves beside this one is so named
+        parameters = {"folder": str(project), "collection": f"../../../{name}"}
         job = {"task": "indexing.run", "queue": "indexing", "args": {"parameters": parameters}}
         answer = server.client.post("/api/v1/jobs", json=job)
         if answer.status_code == 201:
             server.finished(f"job_{answer.json()['id']}")
-        assert not list(tmp_path.parent.rglob("written"))
+        assert not list(tmp_path.parent.rglob(name))
         assert answer.status_code == 403
 
 
@@ -131,7 +133,7 @@ def test_job_of_another_queue_does_not_stop_indexing(
 
 @contextmanager
 def eavesdropper() -> Iterator[tuple[str, list[str | None]]]:
-    """A service elsewhere, and the keys that were sent to it."""
+    """An HTTP server of an attacker, and the keys that were sent to it."""
     heard: list[str | None] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -186,7 +188,7 @@ async def test_no_job_sends_the_key_of_an_embedder_elsewhere(
 
 async def test_superseding_leaves_the_jobs_of_other_callers_alone(url: str) -> None:
     app = Penstock(url)
-    secrets = {name: await app.create_token(name, ["publish"]) for name in ("ada", "eve")}
+    secrets = {name: await app.tokens.create(name, ["publish"]) for name in ("ada", "eve")}
     service = Service(app, [])
     transport = httpx.ASGITransport(app=service)
     async with (

@@ -1,11 +1,12 @@
-"""Many jobs at once over HTTP: by a filter, with a count beforehand."""
+"""Bulk actions over HTTP: by filter, with a dry run."""
 
 from typing import Any
 
 import pytest
 
-from penstock import Failed, Job, JobQuery, NewJob, Penstock, State
-from tests.server.conftest import Api
+from penstock import Job, JobQuery, NewJob, Penstock, State
+from penstock.leases import Failed
+from tests.server.support import Api
 
 VERBS = ["cancel", "retry", "reprioritise", "delete"]
 
@@ -17,13 +18,13 @@ def body(verb: str, **fields: Any) -> dict[str, Any]:
 
 @pytest.fixture
 async def jobs(app: Penstock) -> list[Job]:
-    """Of each of two queues: a failed, a cancelled and a pending job."""
+    """A failed, a cancelled and a pending job in each of two queues."""
     for queue in ("a", "b"):
         await app.enqueue_many(
             [NewJob(task="t", payload="{}", queue=queue, tags=("x",)) for _ in range(3)]
         )
-        [first] = await app.claim(worker="w", queues=[queue])
-        await app.settle([(first, Failed(f"no {queue}", permanent=True))])
+        [first] = await app.leases.claim(worker="w", queues=[queue])
+        await app.leases.settle([(first, Failed(f"no {queue}", permanent=True))])
         await app.cancel(first.id + 1)
     return await app.find(JobQuery(newest_first=False))
 
@@ -148,7 +149,7 @@ async def test_work_is_done_in_parts_that_the_caller_asks_for(
 ) -> None:
     await app.enqueue_many([NewJob(task="many", payload="{}")] * 25)
     if verb in ("retry", "delete"):
-        await app.cancel_all(JobQuery(task="many"))
+        await app.bulk(JobQuery(task="many")).cancel()
     state = {"retry": ["cancelled"]}.get(verb)
     filter_ = {"task": "many", **({"state": state} if state else {})}
     counted = await api("POST", f"/jobs/bulk/{verb}", body(verb, filter=filter_, dry_run=True))

@@ -1,4 +1,4 @@
-"""Jobs over HTTP: enqueueing, looking, steering."""
+"""Jobs over HTTP: enqueue, list, get, and act on one of them."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -6,15 +6,19 @@ from typing import Any
 import httpx
 import pytest
 
-from penstock import Done, Failed, Job, NewJob, Note, Penstock, Progress, Snoozed, State
+from penstock import Job, NewJob, Penstock, RetryPolicy, State
 from penstock.cli.output import plain
-from penstock.core.note import Line
-from penstock.core.seal import Passage, Seal
+from penstock.core.migration_lock import MigrationLock, MigrationPhase
+from penstock.core.progress import Line
 from penstock.core.secrets import Secrets
-from penstock.server import searching
+from penstock.core.workers import WorkerInfo
+from penstock.engine.task import announcement
+from penstock.jobs import Progress
+from penstock.leases import Done, Failed, Report, Snoozed
+from penstock.server import search
 from penstock.server.app import Service
 from tests.contract.support import SECOND, ManualClock
-from tests.server.conftest import Api
+from tests.server.support import Api
 
 WHOLE = {
     "task": "mail.send",
@@ -42,7 +46,7 @@ async def add(app: Penstock, n: int = 1, **options: Any) -> list[Job]:
 
 
 async def claim(app: Penstock, worker: str = "w") -> Job:
-    [job] = await app.claim(worker=worker)
+    [job] = await app.leases.claim(worker=worker)
     return job
 
 
@@ -50,8 +54,8 @@ async def claim(app: Penstock, worker: str = "w") -> Job:
 
 
 async def test_job_for_a_store_that_has_moved_is_put_off(api: Api, app: Penstock) -> None:
-    seal = Seal(passage=Passage.LEFT, peer=1, place="sqlite:///there.db")
-    assert await app.store.seal(seal, was=None)
+    seal = MigrationLock(phase=MigrationPhase.LEFT, peer=1, place="sqlite:///there.db")
+    assert await app.store.set_migration_lock(seal, expected=None)
     answer = await api("POST", "/jobs", WHOLE, status=503)
     assert "have moved to sqlite:///there.db; nothing was changed" in answer["detail"]
     assert (await api("GET", "/jobs"))["jobs"] == []
@@ -71,7 +75,7 @@ async def test_job_is_stored_with_all_its_options(api: Api, app: Penstock) -> No
 
 
 def _plain(job: Job) -> dict[str, Any]:
-    """As the command prints it: the same names, the same values."""
+    """Return a job as the command prints it: the same names, the same values."""
     told = plain(job)
     for name in ("enqueued_at", "run_at", "started_at", "finished_at", "expires_at"):
         if told[name] is not None and told[name].endswith(".000000Z"):
@@ -87,6 +91,40 @@ async def test_task_alone_is_enough(api: Api, app: Penstock) -> None:
     assert (job.lease_time, job.priority) == (plain_job.lease, plain_job.priority)
 
 
+async def test_what_is_left_out_is_as_a_live_worker_has_announced_it(
+    api: Api, app: Penstock, clock: ManualClock
+) -> None:
+    task = app.task(
+        "send", lambda: None, queue="mail", priority=7, version=2, aliases=["mail"],
+        timeout=9 * SECOND, lease=8 * SECOND, retry=RetryPolicy(attempts=4, delay=SECOND),
+    )  # fmt: skip
+    announced = (announcement(task, "send"), announcement(task, "mail"))
+    await app.store.heartbeat([WorkerInfo(name="w", host="h", seen_at=clock.now, tasks=announced)])
+    first = await api("POST", "/jobs", {"task": "mail"}, status=201)
+    other = {"task": "send", "queue": "other"}
+    second = await api("POST", "/jobs/batch", {"jobs": [other]}, status=201)
+    expected = await task.enqueue()
+    for sent, queue in ((first, "mail"), (second["jobs"][0], "other")):
+        job = await app.get(sent["id"])
+        assert (job.task, job.task_version, job.queue, job.priority) == ("send", 2, queue, 7)
+        assert (job.retry, job.timeout, job.lease_time) == (
+            expected.retry,
+            expected.timeout,
+            expected.lease_time,
+        )
+
+
+async def test_answer_warns_of_a_task_that_nobody_has_announced(api: Api) -> None:
+    client = api.client
+    one = await client.post("/api/v1/jobs", json={"task": 'no"body'})
+    assert one.headers["warning"] == "199 - \"no live worker has announced 'no'body'\""
+    many = await client.post(
+        "/api/v1/jobs/batch", json={"jobs": [{"task": f"t{n}"} for n in range(5)]}
+    )
+    assert many.status_code == 201
+    assert many.headers["warning"].endswith("'t0', 't1', 't2' and 2 more\"")
+
+
 async def test_duplicate_is_answered_with_the_job_that_is_there(api: Api) -> None:
     first = await api("POST", "/jobs", {"task": "t", "dedupe": "d"}, status=201)
     again = await api("POST", "/jobs", {"task": "t", "dedupe": "d"}, status=200)
@@ -100,7 +138,7 @@ async def test_superseding_job_replaces_the_pending_one(api: Api, app: Penstock)
 
 
 async def test_full_queue_is_answered_with_429(api: Api, app: Penstock) -> None:
-    await app.limit("default", 0)
+    await app.limits.queue("default", 0)
     answer = await api.client.post("/api/v1/jobs", json={"task": "t"})
     assert (answer.status_code, answer.headers["retry-after"]) == (429, "1")
 
@@ -193,7 +231,7 @@ async def test_batch_is_stored_whole_and_has_a_status(api: Api, app: Penstock) -
     assert [job["task"] for job in answer["jobs"]] == ["a", "b"]
     assert answer["correlation"] == "team/1"
     assert (await claim(app)).id == answer["jobs"][0]["id"]
-    assert await app.claim(worker="w") == []  # the second waits for the first
+    assert await app.leases.claim(worker="w") == []  # the second waits for the first
     status = await api("GET", "/batches/team/1")
     assert (status["status"], status["total"]) == ("running", 2)
     assert (status["states"]["running"], status["states"]["pending"]) == (1, 1)
@@ -235,7 +273,7 @@ async def test_batch_with_anything_wrong_stores_nothing(api: Api, app: Penstock,
 
 async def test_filters_narrow_the_list(api: Api, app: Penstock, clock: ManualClock) -> None:
     [parent] = await add(app, queue="q")
-    await app.settle([(await claim(app), Failed("no such host", permanent=True))])
+    await app.leases.settle([(await claim(app), Failed("no such host", permanent=True))])
     clock.advance(SECOND)
     middle = clock.now
     clock.advance(SECOND)
@@ -350,8 +388,8 @@ async def test_no_job_is_left_out_or_doubled_while_others_come_and_go(
 async def test_page_of_large_jobs_ends_early(
     api: Api, app: Penstock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(searching, "_PAGE_BYTES", 100_000)
-    monkeypatch.setattr(searching, "_AT_ONCE", 2)
+    monkeypatch.setattr(search, "_PAGE_BYTES", 100_000)
+    monkeypatch.setattr(search, "_PORTION", 2)
     payload = f'{{"text":"{"x" * 40_000}"}}'
     jobs = [job.id for job in await add(app, 9, payload=payload)]
     assert await pages(api, limit=8) == [jobs[:-4:-1], jobs[-4:-7:-1], jobs[-7:-10:-1]]
@@ -361,8 +399,8 @@ async def test_page_of_large_jobs_ends_early(
 async def test_search_looks_at_so_many_jobs_and_says_where_to_go_on(
     api: Api, app: Penstock, monkeypatch: pytest.MonkeyPatch, newest_first: bool
 ) -> None:
-    monkeypatch.setattr(searching, "_STRETCHES", (3, 5))
-    monkeypatch.setattr(searching, "PATIENCE", 0.0)
+    monkeypatch.setattr(search, "_STRETCHES", (3, 5))
+    monkeypatch.setattr(search, "TIMEOUT", 0.0)
     jobs = [job.id for job in await add(app, 30)]
     [wanted] = await add(app, task="rare")
     order = [*jobs, wanted.id, *(job.id for job in await add(app, 7))]
@@ -378,7 +416,7 @@ async def test_search_looks_at_so_many_jobs_and_says_where_to_go_on(
 async def test_full_page_of_a_search_goes_on_behind_its_last_job(
     api: Api, app: Penstock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(searching, "_STRETCHES", (4, 5))
+    monkeypatch.setattr(search, "_STRETCHES", (4, 5))
     jobs = [job.id for job in await add(app, 20, queue="q")]
     found = await pages(api, queue="q", limit=3)
     assert [one for page in found for one in page] == jobs[::-1]
@@ -401,7 +439,7 @@ async def test_full_page_of_a_search_goes_on_behind_its_last_job(
 async def test_only_match_is_on_the_first_page_however_far_back_it_is(
     api: Api, app: Penstock, monkeypatch: pytest.MonkeyPatch, filters: dict[str, str]
 ) -> None:
-    monkeypatch.setattr(searching, "_STRETCHES", (3, 5))
+    monkeypatch.setattr(search, "_STRETCHES", (3, 5))
     await add(app, 30)
     [wanted] = await add(app, task="rare", queue="rare", tenant="rare", key="rare", tags=("one",))
     await add(app, 40)
@@ -412,11 +450,11 @@ async def test_only_match_is_on_the_first_page_however_far_back_it_is(
 async def test_match_is_found_behind_those_that_fit_by_a_hidden_secret_alone(
     app: Penstock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(searching, "_STRETCHES", (7, 11))
-    monkeypatch.setattr(searching, "_AT_ONCE", 4)
+    monkeypatch.setattr(search, "_STRETCHES", (7, 11))
+    monkeypatch.setattr(search, "_PORTION", 4)
     [wanted] = await add(app, payload='{"to":"swordfish"}')
     await add(app, 60, payload='{"to":"ada","password":"swordfish"}')
-    app.secrets = Secrets(["password"])
+    app.connection.secrets = Secrets(["password"])
     service = Service(app, [])
     transport = httpx.ASGITransport(app=service)
     async with httpx.AsyncClient(transport=transport, base_url="http://penstock") as client:
@@ -428,7 +466,7 @@ async def test_match_is_found_behind_those_that_fit_by_a_hidden_secret_alone(
 async def test_nobody_can_search_for_what_is_hidden(app: Penstock) -> None:
     payload = '{"to":"ada","password":"swordfish"}'
     [job] = await add(app, payload=payload)
-    app.secrets = Secrets(["password"])
+    app.connection.secrets = Secrets(["password"])
     transport = httpx.ASGITransport(app=Service(app, []))
     async with httpx.AsyncClient(transport=transport, base_url="http://penstock") as client:
         for text, found in {"fish": [], "ada": [job.id], "password": [job.id]}.items():
@@ -445,16 +483,16 @@ async def test_job_is_shown_with_all_that_is_known(
     [job] = await add(app, payload='{"a":1}')
     await add(app, parent=job.id)
     first = await claim(app, "one")
-    await app.start([first])
+    await app.leases.start([first])
     clock.advance(SECOND)
-    await app.settle([(first, Failed("boom"))])
+    await app.leases.settle([(first, Failed("boom"))])
     clock.advance(timedelta(hours=1))
     await app.set_priority(job.id, 9)
     second = await claim(app, "two")
     at = clock.now
     lines = tuple(Line(0, at, "INFO", f"line {n}", 2) for n in range(150))
     progress = Progress(1, 4, "a.png", at, at)
-    await app.note([Note(lease=second.lease, progress=progress, lines=lines)])
+    await app.leases.report([Report(lease=second.lease, progress=progress, lines=lines)])
     found = await api("GET", f"/jobs/{job.id}")
     assert (found["state"], found["args"], found["worker"]) == ("running", {"a": 1}, "two")
     assert found["explanation"]["reason"] == "running"
@@ -474,7 +512,7 @@ async def test_job_is_shown_with_all_that_is_known(
 
 async def test_result_and_detail_are_shown_as_they_are(api: Api, app: Penstock) -> None:
     [job] = await add(app)
-    await app.settle([(await claim(app), Done('{"n":[1]}', detail='{"code":200}'))])
+    await app.leases.settle([(await claim(app), Done('{"n":[1]}', detail='{"code":200}'))])
     found = await api("GET", f"/jobs/{job.id}")
     assert found["result"] == {"n": [1]}
     assert found["log"][-1]["detail"] == {"code": 200}
@@ -484,10 +522,10 @@ async def test_result_and_detail_are_shown_as_they_are(api: Api, app: Penstock) 
 async def test_log_and_lines_come_in_pages(api: Api, app: Penstock) -> None:
     [job] = await add(app)
     for _ in range(3):
-        await app.settle([(await claim(app), Snoozed())])
+        await app.leases.settle([(await claim(app), Snoozed())])
     held = await claim(app)
     lines = tuple(Line(0, datetime(2030, 1, 1, tzinfo=UTC), "INFO", str(n), 1) for n in range(5))
-    await app.note([Note(lease=held.lease, lines=lines)])
+    await app.leases.report([Report(lease=held.lease, lines=lines)])
     for path, name, whole in (("log", "log", 8), ("lines", "lines", 5)):
         seen: list[int] = []
         after: int | None = 0
@@ -562,7 +600,7 @@ async def test_running_job_is_taken_from_its_worker(api: Api, app: Penstock) -> 
     held = await claim(app)
     await api.refused("POST", f"/jobs/{job.id}/retry", status=409)
     assert (await api("POST", f"/jobs/{job.id}/reset"))["state"] == "pending"
-    assert await app.settle_held([(held, Done())]) == [None]
+    assert await app.leases.settle_held([(held, Done())]) == [None]
 
 
 async def test_job_gets_another_priority(api: Api, app: Penstock) -> None:

@@ -1,4 +1,4 @@
-"""`/metrics`, read by Prometheus' own parser; the rules and the dashboard that stand on it."""
+"""`/metrics`, read by Prometheus' own parser, and the rules and dashboards that use it."""
 
 import json
 import random
@@ -15,23 +15,24 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from penstock import Done, Failed, Job, NewJob, Penstock, RetryPolicy
-from penstock.core.worker import WorkerInfo
-from penstock.http.routes import routes_of
+from penstock import Job, NewJob, Penstock, RetryPolicy
+from penstock.core.tasks import AnnouncedTask, KnownTasks
+from penstock.core.workers import WorkerInfo
+from penstock.leases import Done, Failed
 from penstock.server.app import Service
-from penstock.server.exposition import Family, render
-from penstock.server.meter import Meter
-from penstock.server.metrics import Metrics
+from penstock.server.metrics import Family, Metrics, render
+from penstock.server.request_metrics import RequestMetrics
 from penstock.stores import open_store
 from penstock.stores.observed import Timing, observe
 from penstock.testing import Clock, faulty
+from penstock.web.routes import routes_of
 
 ROOT = Path(__file__).parents[2]
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
 def parsed(text: str) -> Samples:
-    """Every sample by its name and labels."""
+    """Return every sample by name and labels."""
     return {
         (sample.name, frozenset(sample.labels.items())): sample.value
         for family in text_string_to_metric_families(text)
@@ -54,10 +55,12 @@ class Scraped:
             clock=self.clock,
             opener=lambda *args, **given: observe(open_store(*args, **given), timings),
         )
-        meter = Meter()
-        metrics = Metrics(self.app, meter, timings, process=3)
+        requests = RequestMetrics()
+        metrics = Metrics(self.app, requests, timings, process=3)
         self.http = httpx.AsyncClient(
-            transport=httpx.ASGITransport(Service(self.app, [], routes_of(metrics), meter=meter)),
+            transport=httpx.ASGITransport(
+                Service(self.app, [], routes_of(metrics), requests=requests)
+            ),
             base_url="http://test",
         )
 
@@ -70,14 +73,14 @@ class Scraped:
         return parsed(await self.text())
 
     async def run(self, *outcomes: Done | Failed) -> list[Job]:
-        """Enqueue a job for each outcome, and run it to that."""
+        """Enqueue a job for each outcome, and run it."""
         once = RetryPolicy(attempts=1)
         await self.app.enqueue_many(
             [NewJob(task="t", payload="{}", queue="mail", retry=once) for _ in outcomes]
         )
-        jobs = await self.app.claim(worker="w", limit=len(outcomes))
+        jobs = await self.app.leases.claim(worker="w", limit=len(outcomes))
         self.clock.advance(timedelta(seconds=3))
-        return await self.app.settle(list(zip(jobs, outcomes, strict=True)))
+        return await self.app.leases.settle(list(zip(jobs, outcomes, strict=True)))
 
 
 @pytest.fixture
@@ -104,7 +107,7 @@ async def test_depths_by_queue_state_and_what_is_waited_for(scraped: Scraped) ->
 
 async def test_oldest_ready_age_and_pause(scraped: Scraped) -> None:
     await scraped.app.enqueue_many([NewJob(task="t", payload="{}")])
-    await scraped.app.pause("default")
+    await scraped.app.queues.pause("default")
     scraped.clock.advance(timedelta(seconds=90))
     samples = await scraped.samples()
     assert sample(samples, "penstock_oldest_ready_seconds", queue="default") == 90
@@ -113,7 +116,7 @@ async def test_oldest_ready_age_and_pause(scraped: Scraped) -> None:
 
 async def test_counters_and_histograms_come_from_the_log(scraped: Scraped) -> None:
     await scraped.run(Done(), Done(), Failed("broken"))
-    await scraped.app.digest()
+    await scraped.app.statistics.roll_up()
     samples = await scraped.samples()
     for event, n in (("enqueued", 3), ("claimed", 3), ("done", 2), ("failed", 1)):
         assert sample(samples, "penstock_events_total", queue="mail", event=event) == n
@@ -128,15 +131,36 @@ async def test_counters_and_histograms_come_from_the_log(scraped: Scraped) -> No
 
 async def test_workers_and_their_leases(scraped: Scraped) -> None:
     now = scraped.clock.now
-    await scraped.app.store.greet([WorkerInfo(name="idle", host="h", seen_at=now)])
+    await scraped.app.store.heartbeat([WorkerInfo(name="idle", host="h", seen_at=now)])
     await scraped.app.enqueue_many([NewJob(task="t", payload="{}")])
     scraped.clock.advance(timedelta(minutes=6))
-    await scraped.app.claim(worker="busy")
+    await scraped.app.leases.claim(worker="busy")
     samples = await scraped.samples()
     assert sample(samples, "penstock_workers", status="alive") == 1
     assert sample(samples, "penstock_workers", status="silent") == 1
     assert sample(samples, "penstock_worker_silence_seconds", worker="idle") == 360
     assert sample(samples, "penstock_worker_leases", worker="busy") == 1
+
+
+async def test_jobs_that_wait_for_a_task_that_no_live_worker_knows(
+    scraped: Scraped, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.server.metrics._NAMED_TASKS", 1)
+    app, now = scraped.app, scraped.clock.now
+    known = AnnouncedTask(name="known")
+    await app.store.heartbeat([WorkerInfo(name="w", host="h", seen_at=now, tasks=(known,))])
+    new = [NewJob(task="gone", payload="{}", task_version=n) for n in (2, 2, 1)]
+    await app.enqueue_many([*new, NewJob(task="known", payload="{}")])
+    assert await app.leases.claim(worker="w", limit=9, tasks=KnownTasks({})) == []
+    samples = await scraped.samples()
+    assert sample(samples, "penstock_unknown_task_jobs", task="gone", version="2") == 2
+    assert sample(samples, "penstock_unknown_task_jobs", task="(other)", version="") == 1
+    listed = (await scraped.http.get("/api/v1/workers")).json()["waiting_tasks"]
+    assert [(one["task"], one["version"], one["jobs"]) for one in listed] == [
+        ("gone", 1, 1),
+        ("gone", 2, 2),
+    ]
+    assert listed[0]["text"] == "no live worker knows task 'gone'; no worker has announced it"
 
 
 async def test_store_calls_and_requests_of_this_process(scraped: Scraped) -> None:
@@ -179,7 +203,7 @@ def test_labels_are_escaped() -> None:
 
 
 async def exported(scraped: Scraped) -> set[str]:
-    """The names under which samples can be asked for."""
+    """Return the names of all samples."""
     text = await scraped.text()
     families = dict(re.findall(r"^# TYPE (\S+) (\S+)$", text, re.MULTILINE))
     names = set(families)
@@ -224,7 +248,7 @@ async def test_dashboard_names_metrics_that_exist(scraped: Scraped) -> None:
 
 
 def by_queue(samples: Samples, name: str) -> dict[str, float]:
-    """Samples of a metric, added up by the queue."""
+    """Return the samples of a metric, summed by queue."""
     found: dict[str, float] = {}
     for (metric, labels), value in samples.items():
         if metric == name:
@@ -238,9 +262,9 @@ async def test_queues_without_a_series_of_their_own_share_one(scraped: Scraped) 
     await scraped.app.enqueue_many(
         [NewJob(task="t", payload="{}", queue=f"q{n}") for n in range(5)]
     )
-    await scraped.app.pause("q1")
-    await scraped.app.pause("q3")
-    await scraped.app.digest()
+    await scraped.app.queues.pause("q1")
+    await scraped.app.queues.pause("q3")
+    await scraped.app.statistics.roll_up()
     scraped.clock.advance(timedelta(seconds=7))
     samples = await scraped.samples()
     assert by_queue(samples, "penstock_jobs") == {"q0": 1, "q1": 1, "(other)": 3}
@@ -257,7 +281,7 @@ async def test_workers_beyond_so_many_share_a_series(
 
     async def greet(*names: str) -> None:
         now = scraped.clock.now
-        await scraped.app.store.greet(
+        await scraped.app.store.heartbeat(
             [WorkerInfo(name=name, host="h", seen_at=now) for name in names]
         )
 
@@ -274,12 +298,12 @@ async def test_workers_beyond_so_many_share_a_series(
     assert await shown() == {"m", "n", "(other)"}
     await greet("a")  # it comes first by name, and yet takes nobody's place
     assert await shown() == {"m", "n", "(other)"}
-    await scraped.app.store.dismiss(["m", "(other)"])
+    await scraped.app.store.deregister(["m", "(other)"])
     assert await shown() == {"a", "n"}
 
 
 class Checker:
-    """Scrapes, and holds each scrape against the one before.
+    """Scrapes the metrics, and compares each scrape with the one before.
 
     The counters of a queue go with it: only those of queues that were removed may be missing.
     """
@@ -288,14 +312,14 @@ class Checker:
         self.app = Penstock(url)
         self.most = most
         self.before: Samples = {}
-        metrics = Metrics(self.app, Meter(), {})
+        metrics = Metrics(self.app, RequestMetrics(), {})
         self.http = httpx.AsyncClient(
             transport=httpx.ASGITransport(Service(self.app, [], routes_of(metrics))),
             base_url="http://test",
         )
 
     async def scrape(self, removed: set[str]) -> None:
-        await self.app.digest()
+        await self.app.statistics.roll_up()
         text = (await self.http.get("/metrics")).text
         samples = parsed(text)
         counted = {
@@ -315,7 +339,7 @@ class Checker:
 
 
 def remove_queues(path: Path, names: set[str]) -> None:
-    """As if the last job of each had been removed, and the queue with it."""
+    """Remove queues as if the last job of each had been removed."""
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("BEGIN IMMEDIATE")
         for table in ("job", "total"):
@@ -345,8 +369,8 @@ async def test_no_counter_falls_and_series_stay_bounded_while_queues_come_and_go
         for turn in range(40):
             chosen = rng.sample(names, 4)
             await app.enqueue_many([NewJob(task="t", payload="{}", queue=one) for one in chosen])
-            claimed = await app.claim(worker="w", limit=3)
-            await app.settle([(job, Done()) for job in claimed])
+            claimed = await app.leases.claim(worker="w", limit=3)
+            await app.leases.settle([(job, Done()) for job in claimed])
             if turn % 5 == 4:
                 removed = set(rng.sample(names, 6))
                 remove_queues(path, removed)

@@ -7,10 +7,12 @@ from urllib.parse import quote
 
 import pytest
 
-from penstock import Done, NewJob, Penstock
+from penstock import NewJob, Penstock
+from penstock.leases import Done
 from penstock.server.app import Service
-from tests.contract.support import HOUR, SECOND, SOON, ManualClock
-from tests.server.conftest import Api
+from tests.contract.support import HOUR, SECOND, ManualClock
+from tests.environment import SOON
+from tests.server.support import Api
 
 NONE = dict.fromkeys(("pending", "running", "done", "failed", "cancelled", "superseded"), 0)
 
@@ -60,7 +62,7 @@ async def test_name_may_have_anything_printable_in_it(api: Api, app: Penstock, n
     assert (await api("POST", f"{path}/pause"))["paused"] is True
     assert (await api("PATCH", path, {"concurrency": 2}))["concurrency"] == 2
     assert (await api("POST", f"{path}/drain"))["status"] == "paused"
-    assert [queue.name for queue in await app.queues()] == [name]
+    assert [queue.name for queue in await app.queues.list()] == [name]
 
 
 async def test_pause_may_end_by_itself(api: Api, clock: ManualClock) -> None:
@@ -83,7 +85,7 @@ async def test_limits_are_set_kept_and_lifted(api: Api, app: Penstock) -> None:
     }
     found = await api("PATCH", "/queues/mail", limits)
     assert {name: found[name] for name in limits} == limits
-    [queue] = await app.queues()
+    [queue] = await app.queues.list()
     assert queue.rate == (5, timedelta(seconds=1.5))
     assert queue.promote_after == timedelta(minutes=1)
     found = await api("PATCH", "/queues/mail", {"concurrency": None, "promote_after": 5})
@@ -95,7 +97,10 @@ async def test_limits_are_set_kept_and_lifted(api: Api, app: Penstock) -> None:
     ages = {"promote_after": [300.0, 900.0]}
     found = await api("PATCH", "/queues/mail", ages)
     assert found["promote_after"] == ages["promote_after"]
-    assert (await app.queues())[0].promote_after == (timedelta(minutes=5), timedelta(minutes=15))
+    assert (await app.queues.list())[0].promote_after == (
+        timedelta(minutes=5),
+        timedelta(minutes=15),
+    )
     found = await api("PATCH", "/queues/mail", dict.fromkeys(limits))
     assert {found[name] for name in limits} == {None}
 
@@ -121,7 +126,7 @@ async def test_limits_are_set_kept_and_lifted(api: Api, app: Penstock) -> None:
 )
 async def test_wrong_limit_is_named(api: Api, app: Penstock, body: Any, field: str | None) -> None:
     assert await api.refused("PATCH", "/queues/mail", body) == field
-    assert await app.queues() == []
+    assert await app.queues.list() == []
 
 
 async def test_wrong_name_is_refused(api: Api, app: Penstock) -> None:
@@ -132,22 +137,22 @@ async def test_wrong_name_is_refused(api: Api, app: Penstock) -> None:
             ("PATCH", "", {"concurrency": 1}),
         ):
             await api.refused(method, f"/queues/{name}{path}", body)
-    assert await app.queues() == []
+    assert await app.queues.list() == []
 
 
 async def test_paused_queue_starts_nothing_until_it_is_resumed(api: Api, app: Penstock) -> None:
     await add(app)
     assert (await api("POST", "/queues/default/pause"))["paused"] is True
-    assert await app.claim(worker="w") == []
+    assert await app.leases.claim(worker="w") == []
     assert (await api("POST", "/queues/default/resume"))["paused"] is False
-    assert len(await app.claim(worker="w")) == 1
+    assert len(await app.leases.claim(worker="w")) == 1
 
 
 async def test_drain_waits_for_what_is_there(api: Api, app: Penstock) -> None:
     await add(app)
-    [job] = await app.claim(worker="w")
+    [job] = await app.leases.claim(worker="w")
     draining = asyncio.create_task(api("POST", "/queues/default/drain"))
-    await app.settle([(job, Done())])
+    await app.leases.settle([(job, Done())])
     answer = await asyncio.wait_for(draining, SOON)
     assert (answer["status"], answer["remaining"]) == ("drained", 0)
 
@@ -164,8 +169,8 @@ async def test_drain_ends_with_its_time(api: Api, app: Penstock) -> None:
 async def test_drain_ends_when_the_server_stops(api: Api, app: Penstock, service: Service) -> None:
     await add(app)
     draining = asyncio.create_task(api("POST", "/queues/default/drain", status=503))
-    service.let_go()
-    assert "stops" in (await asyncio.wait_for(draining, SOON))["detail"]
+    service.begin_shutdown()
+    assert "shutting down" in (await asyncio.wait_for(draining, SOON))["detail"]
 
 
 async def test_queues_are_listed_in_pages(api: Api, app: Penstock) -> None:
@@ -196,7 +201,7 @@ async def test_summary_has_what_all_queues_have(
     await add(app, queue="a")
     clock.advance(1.5 * SECOND)
     await add(app, queue="b", delay=HOUR)
-    await app.pause("b")
+    await app.queues.pause("b")
     assert await api("GET", "/summary") == {
         "queues": 2,
         "paused": 1,
@@ -211,7 +216,7 @@ async def test_queue_is_removed_with_its_limits_and_its_pause(api: Api, app: Pen
     await api("POST", "/queues/mail/pause")
     gone = await api("DELETE", "/queues/mail")
     assert (gone["name"], gone["paused"], gone["concurrency"]) == ("mail", True, 2)
-    assert await app.queues() == []
+    assert await app.queues.list() == []
     await api.refused("DELETE", "/queues/mail", status=404)
 
 
@@ -220,13 +225,13 @@ async def test_queue_with_unfinished_jobs_is_not_removed(api: Api, app: Penstock
     await add(app, queue="mail")
     said = await api("DELETE", "/queues/mail", status=409)
     assert "1 unfinished" in said["detail"]
-    assert [queue.paused for queue in await app.queues()] == [True]
+    assert [queue.paused for queue in await app.queues.list()] == [True]
 
 
 async def test_job_of_one_queue_too_many_is_refused_with_429(api: Api, app: Penstock) -> None:
-    await app.limit_queues(1)
+    await app.limits.queues(1)
     await add(app, queue="mail")
     body = {"task": "t", "queue": "other"}
     said = await api("POST", "/jobs", body, status=429)
     assert "limit of 1" in said["detail"]
-    assert [queue.name for queue in await app.queues()] == ["mail"]
+    assert [queue.name for queue in await app.queues.list()] == ["mail"]

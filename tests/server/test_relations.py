@@ -1,7 +1,7 @@
-"""What jobs have to do with each other, over HTTP: the line of a key, and who waits for whom."""
+"""Relations of jobs over HTTP: keys and dependencies."""
 
 from penstock import NewJob, Penstock
-from tests.server.conftest import Api
+from tests.server.support import Api
 
 
 def job(**options: object) -> NewJob:
@@ -11,7 +11,7 @@ def job(**options: object) -> NewJob:
 async def test_line_of_a_key_has_its_holder_first(api: Api, app: Penstock) -> None:
     first, second, third = await app.enqueue_many([job(key="a/b ö")] * 3)
     await app.enqueue_many([job(key="other")])
-    await app.claim(worker="w", limit=1)
+    await app.leases.claim(worker="w", limit=1)
     line = await api("GET", "/keys/a%2Fb%20%C3%B6")
     assert (line["key"], line["after"]) == ("a/b ö", None)
     assert (line["holder"]["id"], line["holder"]["worker"]) == (first.id, "w")
@@ -22,7 +22,7 @@ async def test_line_of_a_key_has_its_holder_first(api: Api, app: Penstock) -> No
 async def test_running_job_holds_its_key_before_older_ones(api: Api, app: Penstock) -> None:
     older, newer = await app.enqueue_many([job(key="k")] * 2)
     await app.cancel(older.id)
-    await app.claim(worker="w", limit=1)
+    await app.leases.claim(worker="w", limit=1)
     await app.retry(older.id)
     line = await api("GET", "/keys/k")
     assert line["holder"]["id"] == newer.id
@@ -76,7 +76,7 @@ async def test_graph_of_no_job_is_not_found(api: Api) -> None:
 
 async def test_keys_are_listed_whether_held_or_waited_for(api: Api, app: Penstock) -> None:
     held, _, waited = await app.enqueue_many([job(key="b"), job(key="b"), job(key="a b/c")])
-    await app.claim(worker="w", limit=1)
+    await app.leases.claim(worker="w", limit=1)
     found = await api("GET", "/keys")
     assert found["after"] is None
     assert [(one["key"], one["holder"]["id"], one["waiting"]) for one in found["keys"]] == [

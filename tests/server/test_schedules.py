@@ -5,18 +5,20 @@ from datetime import timedelta
 import pytest
 
 from penstock import NewJob, Penstock
-from tests.server.conftest import Api
+from tests.server.support import Api
 
 
 @pytest.fixture
 async def nightly(app: Penstock) -> None:
     job = NewJob(task="report", payload='{"a":1}', queue="reports")
-    await app.schedule("nightly", job, cron="0 2 * * *", timezone="Europe/Berlin", overlap=False)
+    await app.schedules.put(
+        "nightly", job, cron="0 2 * * *", timezone="Europe/Berlin", overlap=False
+    )
 
 
 @pytest.mark.usefixtures("nightly")
 async def test_schedules_are_listed(api: Api, app: Penstock) -> None:
-    await app.schedule(
+    await app.schedules.put(
         "often", NewJob(task="t", payload="{}"), every=timedelta(minutes=5), missed="all"
     )
     nightly, often = (await api("GET", "/schedules"))["schedules"]
@@ -50,7 +52,7 @@ async def test_schedule_is_run_now_but_not_beside_itself(api: Api) -> None:
 @pytest.mark.usefixtures("nightly")
 async def test_schedule_is_paused_and_resumed(api: Api, app: Penstock) -> None:
     assert (await api("POST", "/schedules/nightly/pause"))["paused"] is True
-    assert [one.paused for one in await app.schedules()] == [True]
+    assert [one.paused for one in await app.schedules.list()] == [True]
     assert (await api("POST", "/schedules/nightly/resume"))["paused"] is False
 
 

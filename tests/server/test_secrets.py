@@ -1,4 +1,4 @@
-"""A secret that was planted in arguments is neither shown by any route nor found by any search."""
+"""Secrets in arguments are shown by no route and found by no search."""
 
 import contextlib
 import json
@@ -9,15 +9,16 @@ from typing import Any
 import httpx
 import pytest
 
-from penstock import Done, Failed, JobQuery, NewJob, Penstock, RetryPolicy, run_sync
+from penstock import JobQuery, NewJob, Penstock, RetryPolicy, run_sync
 from penstock.config import Server, Sources
 from penstock.core.secrets import DEFAULT_FIELDS, HIDDEN, Secrets
-from penstock.core.token import Access
-from penstock.server import searching
+from penstock.core.tokens import Access
+from penstock.leases import Done, Failed
+from penstock.server import search
 from penstock.server.app import Service
-from penstock.server.installed import install
+from penstock.server.applications import install
 from tests.cli.support import Shell
-from tests.server.conftest import Api
+from tests.server.support import Api
 
 SECRET = "hunter2"
 ARGS = {
@@ -37,7 +38,7 @@ EVENT = {
 
 
 class Whole:
-    """A server with every application, and a secret in all that can be stored."""
+    """A server with every application, and a secret in everything that it stores."""
 
     def __init__(self, service: Service, client: httpx.AsyncClient) -> None:
         self.service = service
@@ -52,8 +53,8 @@ class Whole:
         new = NewJob(task="t", payload=json.dumps(ARGS), correlation="c", retry=once)
         done, failed, pending = await app.enqueue_many([new, new, new])
         for outcome in (Done(json.dumps(ARGS)), Failed("it failed")):
-            [job] = await app.claim(worker="w", limit=1, queues=["default"])
-            await app.settle([(job, outcome)])
+            [job] = await app.leases.claim(worker="w", limit=1, queues=["default"])
+            await app.leases.settle([(job, outcome)])
         event = await client.post("/events", json=EVENT)
         item = await client.post(
             "/api/v1/queue/items",
@@ -152,20 +153,20 @@ async def test_bulk_calls_find_nothing_by_what_is_hidden(
 
 
 async def test_bulk_calls_look_at_every_page(app: Penstock) -> None:
-    """Also where whole portions of what the store has found are hidden."""
+    """This holds even if whole portions of the results are hidden."""
     hidden = NewJob(task="t", payload='{"password":"needle"}')
     shown = NewJob(task="t", payload='{"note":"needle"}')
     await app.enqueue_many([hidden] * 700 + [shown] * 301 + [hidden] * 301)
     query = JobQuery(text="needle")
-    assert await app.count_matching(query) == 1_302
-    app.secrets = Secrets(["password"])
-    assert await app.count_matching(query) == 301
-    bulk = await app.cancel_all(query)
+    assert await app.bulk(query).count() == 1_302
+    app.connection.secrets = Secrets(["password"])
+    assert await app.bulk(query).count() == 301
+    bulk = await app.bulk(query).cancel()
     assert (bulk.matched, bulk.changed) == (301, 301)
 
 
 GUESSES = ("Zx9qT", "Zx9qU")
-"""The beginning of a hidden value, and one that is wrong."""
+"""The beginning of a hidden value, and a wrong guess."""
 
 
 @pytest.mark.parametrize("newest_first", ["true", "false"])
@@ -173,11 +174,11 @@ GUESSES = ("Zx9qT", "Zx9qU")
 async def test_right_guess_at_a_hidden_value_is_answered_as_a_wrong_one(
     app: Penstock, monkeypatch: pytest.MonkeyPatch, filters: dict[str, str], newest_first: str
 ) -> None:
-    """Whatever the page's limit, and whatever stands before, between and behind what is found."""
-    monkeypatch.setattr(searching, "_PAGE_BYTES", 5_000)
-    monkeypatch.setattr(searching, "_AT_ONCE", 2)
-    monkeypatch.setattr(searching, "_STRETCHES", (3, 4))
-    app.secrets = Secrets(["password"])
+    """This holds for every limit, and whatever surrounds the matches."""
+    monkeypatch.setattr(search, "_PAGE_BYTES", 5_000)
+    monkeypatch.setattr(search, "_PORTION", 2)
+    monkeypatch.setattr(search, "_STRETCHES", (3, 4))
+    app.connection.secrets = Secrets(["password"])
     theirs = NewJob(task="t", payload=json.dumps({"n": "x" * 900, "password": GUESSES[0] + "r"}))
     mine = NewJob(task="t", payload=json.dumps({"n": "x" * 900}), tags=GUESSES)
     around = [theirs] * 4
@@ -205,7 +206,7 @@ async def test_right_guess_at_a_hidden_value_is_answered_as_a_wrong_one(
 
 
 async def _pages(api: Api, listed: dict[str, Any]) -> list[tuple[list[int], int | None]]:
-    """The jobs of each page, and where it says to go on."""
+    """Return the jobs of each page and its `after`."""
     found: list[tuple[list[int], int | None]] = []
     after: dict[str, int] = {}
     while True:
@@ -217,15 +218,15 @@ async def _pages(api: Api, listed: dict[str, Any]) -> list[tuple[list[int], int 
 
 
 async def test_secret_fields_of_arguments_and_results_are_not_shown(app: Penstock) -> None:
-    app.secrets = Secrets(["password"])
+    app.connection.secrets = Secrets(["password"])
     transport = httpx.ASGITransport(app=Service(app, []))
     async with httpx.AsyncClient(transport=transport, base_url="http://penstock") as client:
         api = Api(client)
         args = {"to": "ada", "password": SECRET}
         made = await api("POST", "/jobs", {"task": "t", "args": args}, status=201)
-        [job] = await app.claim(worker="w", limit=1)
+        [job] = await app.leases.claim(worker="w", limit=1)
         assert job.args == args
-        await app.settle([(job, Done('{"password":"hunter2"}'))])
+        await app.leases.settle([(job, Done('{"password":"hunter2"}'))])
         one = await api("GET", f"/jobs/{job.id}")
         assert one["args"] == made["args"] == {"to": "ada", "password": HIDDEN}
         assert one["result"] == {"password": HIDDEN}
@@ -251,7 +252,7 @@ def test_export_has_all_that_a_restore_needs(tmp_path: Path) -> None:
     run_sync(app.close())
     shell("export", str(tmp_path / "jobs.jsonl"))
     other = Penstock(f"sqlite:///{tmp_path}/other.db")
-    run_sync(other.import_jobs(tmp_path / "jobs.jsonl"))
+    run_sync(other.archive.import_(tmp_path / "jobs.jsonl"))
     assert [job.args for job in run_sync(other.find())] == [ARGS]
     run_sync(other.close())
 

@@ -1,4 +1,4 @@
-"""Signing in with a browser: the cookie, what it opens, and from where."""
+"""Sessions of a browser: the cookie, what it allows, and which pages may use it."""
 
 from collections.abc import AsyncIterator
 
@@ -13,14 +13,14 @@ PAGE = {"X-Requested-With": "penstock", "Origin": ADDRESS, "Sec-Fetch-Site": "sa
 
 
 class Browser:
-    """A browser on the dashboard of a server that asks for tokens."""
+    """A browser on the dashboard of a server that requires tokens."""
 
     def __init__(self, client: httpx.AsyncClient, app: Penstock) -> None:
         self.client = client
         self.app = app
 
     async def sign_in(self, *scopes: str, name: str = "ada", **headers: str) -> httpx.Response:
-        secret = await self.app.create_token(name, scopes)
+        secret = await self.app.tokens.create(name, scopes)
         return await self.present(secret, **headers)
 
     async def present(self, secret: str, **headers: str) -> httpx.Response:
@@ -32,17 +32,17 @@ class Browser:
 async def browser() -> AsyncIterator[Browser]:
     app = Penstock("memory://")
     service = whole_service(app)
-    async with guarded(service) as gate:
-        await app.create_token("first", ["read"])
-        await gate.refresh()
-        create = app.create_token
+    async with guarded(service) as authenticator:
+        await app.tokens.create("first", ["read"])
+        await authenticator.refresh()
+        create = app.tokens.create
 
         async def created(*args: object) -> str:
             secret = await create(*args)  # type: ignore[arg-type] # as they come
-            await gate.refresh()
+            await authenticator.refresh()
             return secret
 
-        app.create_token = created  # type: ignore[method-assign,assignment] # known at once
+        app.tokens.create = created  # type: ignore[method-assign,assignment] # known at once
         transport = httpx.ASGITransport(app=service)
         async with httpx.AsyncClient(transport=transport, base_url=ADDRESS) as client:
             yield Browser(client, app)
@@ -109,7 +109,7 @@ async def test_page_of_another_site_cannot_use_the_cookie(
     await browser.sign_in("admin", "read")
     answer = await browser.client.post("/api/v1/queues/q/pause", headers=headers)
     assert answer.status_code == 403
-    assert await browser.app.queues() == []
+    assert await browser.app.queues.list() == []
     answer = await browser.client.post("/api/v1/queues/q/pause", headers=PAGE)
     assert answer.status_code == 200
 
@@ -129,8 +129,8 @@ async def test_another_site_cannot_read_along_with_the_cookie(browser: Browser) 
 
 async def test_revoked_token_ends_the_session(browser: Browser) -> None:
     await browser.sign_in("read")
-    await browser.app.revoke_token("ada")
-    await browser.app.create_token("other", ["read"])
+    await browser.app.tokens.revoke("ada")
+    await browser.app.tokens.create("other", ["read"])
     assert (await browser.client.get("/api/v1/jobs")).status_code == 401
 
 

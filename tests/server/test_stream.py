@@ -12,15 +12,14 @@ from typing import Any
 import httpx
 import pytest
 
-from penstock import Done, Failed, Job, NewJob, Penstock
+from penstock import Job, NewJob, Penstock
+from penstock.leases import Done, Failed
 from penstock.server import stream as stream_module
-from penstock.server import tail as tail_module
 from penstock.server.app import Service
-from penstock.server.tail import Tail
+from penstock.server.stream import LogFollower
 from penstock.testing import faulty
-from tests.contract.support import SOON
-from tests.server.conftest import Api
-from tests.server.streaming import Said, listening, streaming, transitions
+from tests.environment import SOON
+from tests.server.support import Api, Said, listening, streaming, transitions
 
 ROOT = Path(__file__).parents[2]
 NEW = NewJob(task="t", payload="{}", queue="q", tags=("x",))
@@ -32,10 +31,10 @@ async def address(service: Service) -> AsyncIterator[str]:
         yield address
 
 
-def tail_of(service: Service) -> Tail:
+def follower_of(service: Service) -> LogFollower:
     [route] = [one for one in service.routes if one.declared.path == "/api/v1/stream"]
-    tail: Tail = route.handler.__self__._tail  # type: ignore[attr-defined] # a bound method
-    return tail
+    follower: LogFollower = route.handler.__self__._follower  # type: ignore[attr-defined] # a bound method
+    return follower
 
 
 async def take(stream: AsyncIterator[Said], n: int) -> list[Said]:
@@ -52,8 +51,8 @@ async def until(condition: Any) -> None:
 async def work(app: Penstock) -> Job:
     """A job that is enqueued, claimed and done: three entries."""
     await app.enqueue_many([NEW])
-    [job] = await app.claim(worker="w")
-    [done] = await app.settle([(job, Done())])
+    [job] = await app.leases.claim(worker="w")
+    [done] = await app.leases.settle([(job, Done())])
     return done
 
 
@@ -149,7 +148,7 @@ async def test_silent_stream_gives_a_sign_and_moves_the_place(
 async def test_stream_ends_when_the_service_stops(service: Service, address: str) -> None:
     async with streaming(address) as stream:
         await take(stream, 1)
-        service.let_go()
+        service.begin_shutdown()
         async with asyncio.timeout(SOON):
             assert [one async for one in stream if one.event] == []
 
@@ -157,13 +156,13 @@ async def test_stream_ends_when_the_service_stops(service: Service, address: str
 async def test_reader_that_went_away_is_forgotten(
     app: Penstock, service: Service, address: str
 ) -> None:
-    tail = tail_of(service)
+    follower = follower_of(service)
     async with streaming(address) as stream:
         await take(stream, 1)
-        assert tail._readers == 1
-    await until(lambda: tail._readers == 0)
+        assert follower._readers == 1
+    await until(lambda: follower._readers == 0)
     await work(app)
-    async with streaming(address, after=0) as stream:  # the tail has missed what came meanwhile
+    async with streaming(address, after=0) as stream:  # the follower has missed what came meanwhile
         assert [one.id for one in await take(transitions(stream), 3)] == [1, 2, 3]
         await work(app)
         assert [one.id for one in await take(transitions(stream), 3)] == [4, 5, 6]
@@ -172,7 +171,7 @@ async def test_reader_that_went_away_is_forgotten(
 async def test_many_readers_cost_no_more_questions_than_one(
     app: Penstock, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tail_module, "_LOOK_AGAIN", 3600)
+    monkeypatch.setattr(stream_module, "_POLL", 3600)
     with faulty(app) as faults:
         async with contextlib.AsyncExitStack() as stack:
             streams = [await stack.enter_async_context(streaming(address)) for _ in range(30)]
@@ -192,7 +191,7 @@ async def test_many_readers_cost_no_more_questions_than_one(
 async def test_stream_survives_a_store_that_fails(
     app: Penstock, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tail_module, "_RETRY_PAUSE", 0.001)
+    monkeypatch.setattr(stream_module, "_RETRY_PAUSE", 0.001)
     with faulty(app) as faults:
         async with streaming(address) as stream:
             await take(stream, 1)
@@ -205,8 +204,8 @@ async def test_stream_survives_a_store_that_fails(
 async def fill(app: Penstock, jobs: int = 100) -> None:
     """A log of ten megabytes."""
     await app.enqueue_many([NEW] * jobs)
-    held = await app.claim(worker="w", limit=jobs)
-    await app.settle([(job, Failed("x" * 100_000, permanent=True)) for job in held])
+    held = await app.leases.claim(worker="w", limit=jobs)
+    await app.leases.settle([(job, Failed("x" * 100_000, permanent=True)) for job in held])
 
 
 async def test_reader_that_does_not_read_is_cut_off_and_comes_back_by_its_last_id(
@@ -214,17 +213,17 @@ async def test_reader_that_does_not_read_is_cut_off_and_comes_back_by_its_last_i
 ) -> None:
     monkeypatch.setattr(stream_module, "SLOW", 0.05)
     monkeypatch.setattr(stream_module, "KEEP_ALIVE", 0.1)  # what comes last may fill the buffers
-    tail = tail_of(service)
+    follower = follower_of(service)
     host, _, port = address.removeprefix("http://").partition(":")
     with socket.create_connection((host, int(port))) as slow:
         slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         slow.setblocking(False)
         loop = asyncio.get_running_loop()
         await loop.sock_sendall(slow, b"GET /api/v1/stream?after=0 HTTP/1.1\r\nHost: x\r\n\r\n")
-        await until(lambda: tail._readers == 1)
+        await until(lambda: follower._readers == 1)
         await fill(app)
-        await until(lambda: tail._readers == 0)
-    assert tail._bytes <= tail_module.KEPT_BYTES
+        await until(lambda: follower._readers == 0)
+    assert follower._bytes <= stream_module.KEPT_BYTES
     monkeypatch.setattr(stream_module, "SLOW", SOON)
     async with streaming(address, after=200) as stream:
         assert [one.id for one in await take(transitions(stream), 100)] == list(range(201, 301))
@@ -233,8 +232,8 @@ async def test_reader_that_does_not_read_is_cut_off_and_comes_back_by_its_last_i
 async def test_no_more_than_so_much_of_the_log_is_kept_in_memory(
     app: Penstock, service: Service, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tail_module, "KEPT_BYTES", 10_000)
-    tail = tail_of(service)
+    monkeypatch.setattr(stream_module, "KEPT_BYTES", 10_000)
+    follower = follower_of(service)
     async with streaming(address) as first, streaming(address) as late:
         await take(first, 1)
         await take(late, 1)
@@ -242,14 +241,14 @@ async def test_no_more_than_so_much_of_the_log_is_kept_in_memory(
             await work(app)
             found = await take(transitions(first), 3)
             assert [one.id for one in found] == [3 * n + 1, 3 * n + 2, 3 * n + 3]
-        assert 0 < tail._bytes <= 10_000
-        assert tail._start > 0
-        assert tail._bytes == sum(len(item.frame) for item in tail._items)
+        assert 0 < follower._bytes <= 10_000
+        assert follower._start > 0
+        assert follower._bytes == sum(len(item.frame) for item in follower._items)
         assert [one.id for one in await take(transitions(late), 150)] == list(range(1, 151))
 
 
 async def follow(addresses: list[str], seen: list[int], stop: int, seed: int) -> None:
-    """Read every entry up to `stop`, coming back after random numbers of them."""
+    """Read every entry up to `stop`, reconnecting after random numbers of them."""
     chance = random.Random(seed)
     while not seen or seen[-1] < stop:
         patience = chance.choice((0, 1, 2, 5, 20, 100))
@@ -269,8 +268,8 @@ async def follow(addresses: list[str], seen: list[int], stop: int, seed: int) ->
 async def write(app: Penstock, jobs: int, worker: str) -> None:
     for n in range(jobs):
         await app.enqueue_many([NEW] * (1 + n % 3))
-        held = await app.claim(worker=worker, limit=2)
-        await app.settle_held([(job, Done() if n % 5 else Failed("no")) for job in held])
+        held = await app.leases.claim(worker=worker, limit=2)
+        await app.leases.settle_held([(job, Done() if n % 5 else Failed("no")) for job in held])
 
 
 async def check_no_gap(app: Penstock, addresses: list[str]) -> None:
@@ -298,9 +297,9 @@ async def test_nothing_is_left_out_or_doubled_when_readers_come_back_at_random(
 
 @contextlib.asynccontextmanager
 async def serving(url: str) -> AsyncIterator[str]:
-    """Another process that serves the store."""
+    """Serve the store from another process."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "tests.server.streaming", url),
+        *(sys.executable, "-m", "tests.server.support", url),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         cwd=ROOT,
@@ -308,11 +307,11 @@ async def serving(url: str) -> AsyncIterator[str]:
     assert process.stdin is not None
     assert process.stdout is not None
     try:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(SOON):
             yield (await process.stdout.readline()).decode().strip()
     finally:
         process.stdin.close()
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(SOON):
             await process.wait()
 
 

@@ -1,4 +1,4 @@
-"""What nobody could read back is refused at every door, and breaks no reader where it is stored."""
+"""What cannot be read back is refused by every route, and breaks no reader if it is stored."""
 
 import asyncio
 import json
@@ -13,9 +13,9 @@ from penstock import InvalidJob, Penstock, State, run_sync
 from penstock.client.remote import RemotePenstock
 from penstock.config import Server, Sources
 from penstock.server.app import Service
-from penstock.server.installed import install
+from penstock.server.applications import install
 from tests.cli.support import Shell
-from tests.server.support import listening
+from tests.server.support import serving_in_thread
 from tests.worker.support import work_off
 
 DIGITS = "9" * 5_000
@@ -116,7 +116,7 @@ def test_commands_refuse_what_cannot_be_read_back(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", [one[0] for one in UNREADABLE.values()], ids=UNREADABLE)
 async def test_rows_of_other_programs_break_no_reader(tmp_path: Path, text: str) -> None:
-    """Put in by SQL, as no door of ours would have stored it."""
+    """Inserted with SQL, because none of our routes would store it."""
     app = Penstock(f"sqlite:///{tmp_path}/jobs.db", secret_fields=["password"])
     calls: list[int] = []
     app.task("t", lambda n=0, a=None: calls.append(n))
@@ -161,7 +161,7 @@ def test_remote_queue_reads_what_a_server_has(tmp_path: Path) -> None:
     run_sync(app.enqueue("t", {"n": 2}))
     rewrite(tmp_path / "jobs.db", '{"a":1e999}')
     run_sync(app.close())
-    with listening(app.url) as server:
+    with serving_in_thread(app.url) as server:
         remote = RemotePenstock(server.url, blocking=True)
         found = run_sync(remote.find())
         assert [job.id for job in found] == [2, 1]

@@ -1,23 +1,24 @@
-"""Workers over HTTP: who is there, since when each was not heard of, and what it holds."""
+"""Workers over HTTP: list them with heartbeats and leases, and drain one."""
 
 from datetime import timedelta
 
-from penstock import NewJob, Penstock, WorkerInfo
+from penstock import NewJob, Penstock
+from penstock.leases import WorkerInfo
 from tests.contract.support import SECOND, ManualClock
-from tests.server.conftest import Api
+from tests.server.support import Api
 
 
 async def test_workers_are_listed_with_their_leases(
     api: Api, app: Penstock, clock: ManualClock
 ) -> None:
-    assert await api("GET", "/workers") == {"workers": [], "after": None}
+    assert await api("GET", "/workers") == {"workers": [], "after": None, "waiting_tasks": []}
     idle = WorkerInfo(
         name="idle", host="h", pid=7, queues=("q",), tags=("x",), concurrency=3, seen_at=clock.now
     )
-    await app.store.greet([idle])
+    await app.store.heartbeat([idle])
     clock.advance(2 * SECOND)
     await app.enqueue_many([NewJob(task="t", payload="{}", queue="q")] * 3)
-    jobs = await app.claim(worker="busy", limit=2)
+    jobs = await app.leases.claim(worker="busy", limit=2)
     clock.advance(SECOND)
     busy, found = (await api("GET", "/workers"))["workers"]
     assert (found["name"], found["host"], found["pid"], found["queues"]) == ("idle", "h", 7, ["q"])
@@ -34,7 +35,7 @@ async def test_workers_are_listed_with_their_leases(
 async def test_worker_that_fell_silent_is_marked(
     api: Api, app: Penstock, clock: ManualClock
 ) -> None:
-    await app.store.greet([WorkerInfo(name="w", host="h", seen_at=clock.now)])
+    await app.store.heartbeat([WorkerInfo(name="w", host="h", seen_at=clock.now)])
     assert [one["silent"] for one in (await api("GET", "/workers"))["workers"]] == [False]
     clock.advance(timedelta(minutes=2))
     assert [one["silent"] for one in (await api("GET", "/workers"))["workers"]] == [True]
@@ -42,16 +43,18 @@ async def test_worker_that_fell_silent_is_marked(
 
 async def test_worker_can_be_asked_to_drain(api: Api, app: Penstock, clock: ManualClock) -> None:
     info = WorkerInfo(name="a/b", host="h", seen_at=clock.now)
-    await app.store.greet([info])
+    await app.store.heartbeat([info])
     assert await api("POST", "/workers/a%2Fb/drain") == {"name": "a/b", "draining": True}
     assert [one["draining"] for one in (await api("GET", "/workers"))["workers"]] == [True]
-    assert await app.store.greet([info]) == ["a/b"]
+    assert await app.store.heartbeat([info]) == ["a/b"]
     await api.refused("POST", "/workers/nobody/drain", status=404)
 
 
 async def test_workers_are_listed_in_pages(api: Api, app: Penstock, clock: ManualClock) -> None:
     names = [f"w{n}" for n in range(5)]
-    await app.store.greet([WorkerInfo(name=name, host="h", seen_at=clock.now) for name in names])
+    await app.store.heartbeat(
+        [WorkerInfo(name=name, host="h", seen_at=clock.now) for name in names]
+    )
     page = await api("GET", "/workers", params={"limit": 3})
     assert ([one["name"] for one in page["workers"]], page["after"]) == (names[:3], "w2")
     page = await api("GET", "/workers", params={"limit": 3, "after": "w2"})

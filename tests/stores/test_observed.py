@@ -20,7 +20,7 @@ def app(timings: dict[str, Timing]) -> Penstock:
 def test_verbs_are_counted_and_timed(app: Penstock, timings: dict[str, Timing]) -> None:
     for _ in range(3):
         run_sync(app.enqueue_many([NewJob(task="t", payload="{}")]))
-    assert [job.id for job in run_sync(app.claim(worker="w", limit=2))] == [1, 2]
+    assert [job.id for job in run_sync(app.leases.claim(worker="w", limit=2))] == [1, 2]
     assert {verb: timing.calls for verb, timing in timings.items()} == {"add": 3, "claim": 1}
     assert timings["add"].seconds > 0
 

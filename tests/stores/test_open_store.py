@@ -3,7 +3,8 @@ from pathlib import Path
 import pytest
 
 from penstock.core.errors import ConfigurationError
-from penstock.stores import open_store, system_clock
+from penstock.runtime import system_clock
+from penstock.stores import open_store
 from penstock.stores.memory.store import MemoryStore
 from tests.contract.support import STORES, drive
 
@@ -48,7 +49,7 @@ def test_path_that_was_meant_to_be_absolute_is_refused(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigurationError, match=f"write {scheme}:////usr/jobs") as refused:
         open_store(f"{scheme}:///usr/jobs")
-    assert f"the relative one {scheme}:///./usr/jobs" in str(refused.value)
+    assert f"{scheme}:///./usr/jobs for the relative one" in str(refused.value)
     assert str(tmp_path) in str(refused.value)
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "usr").mkdir()

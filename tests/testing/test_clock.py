@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from penstock import ConfigurationError, Job, Penstock, State, run_sync
-from penstock.stores import system_clock
+from penstock.runtime import system_clock
 from penstock.testing import Clock
 from penstock.worker import worker as worker_module
 from tests.contract.support import HOUR, SECOND
@@ -50,9 +50,9 @@ def test_takes_no_instant_without_a_zone() -> None:
 def test_a_move_makes_scheduled_jobs_ready(app: Penstock, time: Clock) -> None:
     task = app.task("t", lambda: None)
     run_sync(task.using(delay=HOUR).enqueue())
-    assert run_sync(app.claim(worker="w")) == []
+    assert run_sync(app.leases.claim(worker="w")) == []
     time.advance(HOUR)
-    assert len(run_sync(app.claim(worker="w"))) == 1
+    assert len(run_sync(app.leases.claim(worker="w"))) == 1
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import penstock.testing
-from tests.docs.test_examples import program
+from tests.docs.support import program
 
 pytest_plugins = ["pytester"]
 

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.environment import SOON
+
 pytest_plugins = ["pytester"]
 
 ROOT = Path(__file__).parents[2]
@@ -52,7 +54,7 @@ SYNCHRONOUS = """
 
     import pytest
     from penstock import State, run_sync
-    from penstock.testing import JobFailed, assert_enqueued
+    from penstock.testing import UnexpectedFailure, assert_enqueued
 
     @pytest.fixture(params=["memory", "sqlite"])
     def app(request):
@@ -82,7 +84,7 @@ SYNCHRONOUS = """
     def test_failure(app, penstock_worker):
         task = app.task("t", lambda: 1 / 0)
         run_sync(task.enqueue())
-        with pytest.raises(JobFailed, match="ZeroDivisionError"):
+        with pytest.raises(UnexpectedFailure, match="ZeroDivisionError"):
             penstock_worker(app)
 """
 
@@ -271,4 +273,4 @@ def test_kit_needs_no_pytest() -> None:
         "import sys; sys.modules['pytest'] = sys.modules['_pytest'] = None\n"
         "import penstock.testing\n"
     )
-    subprocess.run([sys.executable, "-W", "error", "-c", program], check=True, timeout=60)
+    subprocess.run([sys.executable, "-W", "error", "-c", program], check=True, timeout=SOON)

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from penstock import ConfigurationError, Event, Penstock, State, run_sync
+from penstock import ConfigurationError, Penstock, State, run_sync
+from penstock.jobs import Event
 from penstock.testing import Clock, WorkerProcess, drain, expire_lease, fresh
 from penstock.testing.process import locate
-from tests.contract.support import SOON
+from tests.environment import SOON
 from tests.testing.program import app, hang, write
 
 MILLISECOND = timedelta(milliseconds=1)
@@ -77,7 +78,7 @@ def test_time_stands_in_the_child_where_it_stood_here(moved: Clock) -> None:
         assert job.started_at == job.enqueued_at
         worker.kill()
     moved.advance(job.lease_time)
-    assert run_sync(app.reclaim()) == 1
+    assert run_sync(app.leases.reclaim()) == 1
 
 
 def test_dies_when_told() -> None:

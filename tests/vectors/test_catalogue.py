@@ -1,13 +1,15 @@
 import sqlite3
 from pathlib import Path
 
-from penstock.vectors import Where
+import pytest
+
+from penstock.vectors import IndexUnavailable, Where
 from penstock.vectors.catalogue import Catalogue
-from tests.vectors.support import item
+from tests.vectors.support import item, opened
 
 
 def test_words_are_asked_for_once_however_many_items_fit(tmp_path: Path) -> None:
-    """Else a filter that fits a thousand items makes a search take seconds."""
+    """Otherwise a search takes seconds if a filter matches a thousand items."""
     catalogue = Catalogue(tmp_path / "catalogue.db")
     with catalogue.writing():
         catalogue.add(item(f"i{n}", "red fox", path=f"a/{n}") for n in range(20))
@@ -18,13 +20,13 @@ def test_words_are_asked_for_once_however_many_items_fit(tmp_path: Path) -> None
     (question,) = (each for each in said if "MATCH" in each)
     plan = [row[3] for row in catalogue._db.execute(f"EXPLAIN QUERY PLAN {question}")]
     (words,) = (step for step in plan if "words" in step)
-    assert "=" not in words.partition("INDEX")[2], words  # the sign for: by the number of a row
+    assert "=" not in words.partition("INDEX")[2], words  # "=" means a lookup by row number
     assert len(found) == 5
     catalogue.close()
 
 
 def test_catalogue_of_the_first_version_is_brought_up_to_date(tmp_path: Path) -> None:
-    """There, triggers wrote the words: they would be written twice."""
+    """Its triggers wrote the words; keeping them would write words twice."""
     file = tmp_path / "catalogue.db"
     Catalogue(file).close()
     db = sqlite3.connect(file)
@@ -63,3 +65,24 @@ def test_words_follow_what_is_added_moved_and_removed(tmp_path: Path) -> None:
     assert catalogue.with_words("fox hound", 9, Where()) == []
     catalogue._db.execute("INSERT INTO words (words, rank) VALUES ('integrity-check', 1)")
     catalogue.close()
+
+
+@pytest.mark.parametrize("content", [b"", b"no database at all, but long enough" * 100])
+def test_file_that_is_not_a_catalogue_is_left_alone(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "catalogue.db"
+    file.write_bytes(content)
+    if content:
+        with pytest.raises(IndexUnavailable, match="not a database"):
+            opened(tmp_path)
+        assert file.read_bytes() == content
+    else:
+        opened(tmp_path).close()
+
+
+def test_catalogue_of_a_later_version_is_refused(tmp_path: Path) -> None:
+    opened(tmp_path).close()
+    db = sqlite3.connect(tmp_path / "catalogue.db")
+    db.execute("PRAGMA user_version = 99")
+    db.close()
+    with pytest.raises(IndexUnavailable, match="version is 99"):
+        opened(tmp_path)

@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 
 from penstock import ConfigurationError
-from penstock.vectors import Collection, Document, EmbedderUnavailable, Where, collection
-from penstock.vectors.embedding import Vectors
+from penstock.vectors import Collection, Document, EmbedderUnavailable, Vectors, Where, collection
 from tests.vectors.support import HashingEmbedder
 
 GUIDE = "# Guide\n\nHow to begin.\n\n## Leases\n\n" + "A worker holds a job for a while. " * 10
@@ -14,7 +13,7 @@ SOURCE = "def renew(lease):\n    '''Hold it longer.'''\n    return lease.until\n
 
 
 class Watched(HashingEmbedder):
-    """Notes how much it was asked for at once, and fails when told to."""
+    """Records its batches, and fails at a given one."""
 
     def __init__(self) -> None:
         self.batches: list[list[str]] = []
@@ -139,7 +138,7 @@ def test_collection_of_another_embedder_is_refused(documents: Collection, tmp_pa
     class Other(HashingEmbedder):
         name = "other"
 
-    with pytest.raises(ConfigurationError, match="was made for"):
+    with pytest.raises(ConfigurationError, match="was created for"):
         Collection.open(tmp_path, Other())
 
 

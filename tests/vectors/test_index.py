@@ -1,4 +1,4 @@
-"""What every index promises, whatever finds its nearest vectors."""
+"""Test what every index guarantees, with each vector store."""
 
 import random
 import threading
@@ -232,7 +232,7 @@ def test_filter_holds_for_every_search(
 def test_filter_finds_what_is_far_from_the_question(
     index: Index, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """More items fit than can be sent along, and the nearest are all others."""
+    """More items match than can be sent with a query, and all others are nearer."""
     for module in ("chroma", "qdrant"):
         monkeypatch.setattr(f"penstock.vectors.{module}.FEW", 30)
     index.upsert(item(f"near{n}", "red fox", "near") for n in range(200))
@@ -292,9 +292,9 @@ def test_what_was_written_is_there_after_closing(opened: Open) -> None:
 
 def test_index_for_other_vectors_is_refused(opened: Open) -> None:
     opened(fingerprint="one").close()
-    with pytest.raises(ConfigurationError, match="was made for"):
+    with pytest.raises(ConfigurationError, match="was created for"):
         opened(fingerprint="two")
-    with pytest.raises(ConfigurationError, match="was made for"):
+    with pytest.raises(ConfigurationError, match="was created for"):
         opened(fingerprint="one", dimensions=DIMENSIONS + 1)
     opened(fingerprint="one")
 
@@ -313,7 +313,7 @@ def test_vector_that_does_not_fit_is_refused_and_nothing_is_written(
 ) -> None:
     with pytest.raises(ValueError, match="the vector of item bad"):
         index.upsert([item("good"), Item("bad", wrong.astype(np.float32), "x")])
-    with pytest.raises(ValueError, match="the vector of the question"):
+    with pytest.raises(ValueError, match="the vector of the query"):
         index.search(wrong.astype(np.float32))
     assert index.count() == 0
 
@@ -406,3 +406,25 @@ def test_random_history_is_what_a_dictionary_says(index: Index) -> None:
     scores = {n: float(vector("red fox") @ vector(kept[n])) for n in kept}
     found = near(index, "red fox", 50)
     assert [round(scores[n], 4) for n in found] == [round(scores[n], 4) for n in exact]
+
+
+def test_folder_that_cannot_be_created_is_reported(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(IndexUnavailable):
+        open_index(tmp_path / "file" / "index", DIMENSIONS)
+
+
+def test_thread_of_an_index_ends_with_it(tmp_path: Path) -> None:
+    def mine() -> list[str]:
+        return [
+            t.name for t in threading.enumerate() if t.name.startswith(f"index {tmp_path.name}")
+        ]
+
+    with open_index(tmp_path, DIMENSIONS) as index:
+        index.count()
+        assert len(mine()) == 1
+    assert mine() == []
+    (tmp_path / "catalogue.db").write_bytes(b"x" * 5000)
+    with pytest.raises(IndexUnavailable):
+        open_index(tmp_path, DIMENSIONS)
+    assert mine() == []

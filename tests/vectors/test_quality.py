@@ -1,4 +1,4 @@
-"""How well the default finds things: bodies of docstrings by their summary lines."""
+"""Measure the default search: find bodies of docstrings by their summary lines."""
 
 import ast
 import hashlib
@@ -34,7 +34,7 @@ class Pair(NamedTuple):
 
 
 def docstrings(package: str) -> Iterator[Pair]:
-    """What the sources of a package say of their classes and functions; nothing is imported."""
+    """Yield the docstrings of a package from its source, without importing it."""
     spec = find_spec(package)
     assert spec is not None
     for folder in spec.submodule_search_locations or ():
@@ -53,7 +53,7 @@ def pair(docstring: str) -> Iterator[Pair]:
 
 @pytest.fixture(scope="module")
 def pairs() -> list[Pair]:
-    """Some of all, chosen by hash; each summary and each body once."""
+    """Return a sample chosen by hash, with distinct summaries and bodies."""
     found = {each.body: each for package in PACKAGES for each in docstrings(package)}
     single = {each.summary: each for each in found.values()}
     by_chance = sorted(
@@ -77,5 +77,5 @@ def test_body_of_a_docstring_is_found_by_its_summary(pairs: list[Pair], tmp_path
         reached = {mode: recall(collection, pairs, mode) for mode in Mode}
     print(reached)  # noqa: T201 - shown with -s
     assert reached[Mode.HYBRID] >= LEAST
-    # Words alone do better still here: summaries share many with the bodies below them.
+    # Words alone do better still here: summaries share many words with their bodies.
     assert reached[Mode.HYBRID] > reached[Mode.VECTOR]

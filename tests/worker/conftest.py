@@ -11,7 +11,7 @@ from tests.contract.support import STORES, ManualClock
 
 @pytest.fixture(params=STORES)
 def app(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -> Iterator[Penstock]:
-    """A Penstock on every store in turn, whose time stands still."""
+    """A Penstock on every store in turn, whose clock the test sets."""
     penstock = Penstock(STORES[request.param](tmp_path), clock=clock)
     yield penstock
     run_sync(penstock.close())
@@ -19,8 +19,8 @@ def app(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -> I
 
 @pytest.fixture(autouse=True)
 def _upkeep_is_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let workers add up and prune at once, instead of after seconds."""
-    monkeypatch.setattr(upkeep, "DIGEST_EVERY", timedelta(milliseconds=20))
+    """Have workers roll up and prune at once instead of after seconds."""
+    monkeypatch.setattr(upkeep, "ROLL_UP_EVERY", timedelta(milliseconds=20))
 
 
 @pytest.fixture

@@ -1,41 +1,25 @@
+"""The context of a running handler: its job, checkpoints and log lines, and how it ends."""
+
 import asyncio
 import logging
 import re
 import threading
-from collections.abc import Awaitable, Iterator, Sequence
+from collections.abc import Awaitable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from penstock import (
-    Cancel,
-    ConfigurationError,
-    Context,
-    Event,
-    Job,
-    LeaseLost,
-    NewJob,
-    Note,
-    Penstock,
-    Progress,
-    Snooze,
-    State,
-    StoreError,
-    StoreUnavailable,
-    Worker,
-    context,
-    run_sync,
-)
-from penstock.worker import notebook as notebook_module
-from penstock.worker.notebook import Notebook
-from tests.contract.support import HOUR, SECOND, SOON, STORES, ManualClock
+from penstock import Job, LeaseLost, Penstock, State, context, run_sync
+from penstock.jobs import Event, Progress
+from penstock.leases import Report
+from tests.contract.support import HOUR, SECOND, ManualClock
+from tests.environment import SOON
 from tests.worker.support import AT_ONCE, ONCE, eventually, soon, take_away, work_off, working
 
 
-def test_there_is_no_context_outside_of_a_run() -> None:
+def test_context_outside_of_a_run_raises() -> None:
     with pytest.raises(LookupError, match="no job is running here"):
         context()
 
@@ -73,7 +57,7 @@ async def test_thread_sees_its_own_job(app: Penstock) -> None:
     assert [(await app.get(job.id)).returned for job in jobs] == [job.id for job in jobs]
 
 
-async def test_runs_at_the_same_time_have_contexts_of_their_own(app: Penstock) -> None:
+async def test_concurrent_runs_have_different_contexts(app: Penstock) -> None:
     both_inside = asyncio.Barrier(2)
 
     @app.task
@@ -127,7 +111,7 @@ async def test_logger_carries_job_task_and_attempt(
     assert carried == {"job_id": job.id, "task": "speak", "attempt": 1}
 
 
-async def test_run_is_not_cancelled_unless_told(app: Penstock) -> None:
+async def test_run_is_not_cancelled_unless_requested(app: Penstock) -> None:
     @app.task
     def look() -> bool:
         return context().cancelled
@@ -137,294 +121,10 @@ async def test_run_is_not_cancelled_unless_told(app: Penstock) -> None:
     assert (await app.get(job.id)).returned is False
 
 
-# Progress
-
-
-def said(progress: Progress | None) -> float | None:
-    return None if progress is None else progress.done
-
-
-class Heard(Penstock):
-    """A Penstock that remembers what its workers wrote of their runs, and can refuse to."""
-
-    def __init__(self, url: str, clock: ManualClock) -> None:
-        super().__init__(url, clock=clock)
-        self.heard: list[list[float | None]] = []
-        self.troubles: list[Exception] = []
-
-    async def note(self, notes: Sequence[Note]) -> list[bool]:
-        if self.troubles:
-            raise self.troubles.pop()
-        self.heard.append([said(note.progress) for note in notes])
-        return await super().note(notes)
-
-
-@pytest.fixture(params=STORES)
-def heard(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -> Iterator[Heard]:
-    app = Heard(STORES[request.param](tmp_path), clock)
-    yield app
-    run_sync(app.close())
-
-
-async def done(app: Penstock, job: Job) -> float | None:
-    return said(await app.progress(job.id))
-
-
-async def test_coroutine_tells_its_progress(app: Penstock, clock: ManualClock) -> None:
-    began = clock.now
-
-    @app.task
-    async def count() -> None:
-        context().progress(10, 40)
-        clock.advance(5 * SECOND)
-        context().progress(20, 40, "half")
-
-    job = await count.enqueue()
-    assert await app.progress(job.id) is None
-    await work_off(app)
-    said = await app.progress(job.id)
-    assert said == Progress(20, 40, "half", clock.now, began, 10)
-    assert (said.fraction, said.rate, said.left) == (0.5, 2, 10 * SECOND)
-
-
-async def test_thread_tells_its_progress(app: Penstock) -> None:
-    @app.task
-    def count(n: int) -> None:
-        for i in range(n):
-            context().progress(i + 1, n)
-
-    jobs = [await count.enqueue(n) for n in (1, 100, 0)]
-    await work_off(app)
-    told = await app.progress([job.id for job in jobs])
-    assert {key: said.done for key, said in told.items()} == {jobs[0].id: 1, jobs[1].id: 100}
-
-
-@pytest.mark.parametrize(
-    "end", [ValueError("no"), Snooze(HOUR), Cancel("enough"), asyncio.CancelledError()]
-)
-async def test_last_word_is_written_however_the_run_ends(app: Penstock, end: BaseException) -> None:
-    @app.task(retry=ONCE)
-    async def count() -> None:
-        for i in range(100):
-            context().progress(i)
-        raise end
-
-    job = await count.enqueue()
-    await work_off(app)
-    assert await done(app, job) == 99
-
-
-async def test_progress_is_seen_while_the_run_goes_on(app: Penstock) -> None:
-    finish = asyncio.Event()
-
-    @app.task
-    async def wait() -> None:
-        context().progress(1, 2)
-        await finish.wait()
-
-    job = await wait.enqueue()
-    async with working(app):
-        await eventually(lambda: _is_done(app, job, 1))
-        finish.set()
-
-
-async def _is_done(app: Penstock, job: Job, wanted: float) -> bool:
-    return await done(app, job) == wanted
-
-
-async def test_progress_is_seen_while_a_handler_blocks_the_event_loop(app: Penstock) -> None:
-    def look(job_id: int) -> bool:
-        while run_sync(app.progress(job_id)) is None:  # SOON ends the test, not this loop
-            pass
-        return True
-
-    @app.task
-    async def block() -> bool:
-        context().progress(1, 2)
-        with ThreadPoolExecutor(1) as aside:
-            return aside.submit(look, context().job.id).result(SOON)
-
-    job = await block.enqueue()
-    await work_off(app)
-    assert (await app.get(job.id)).returned is True
-
-
-async def test_progress_is_not_written_more_often_than_its_pace(
-    heard: Heard, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Time stands still here, until the test moves it."""
-    now = 0.0
-    monkeypatch.setattr(notebook_module, "PACE", 0.01)
-    notebook = Notebook(heard, clock=lambda: now)
-    first, second = await _running(heard, 2)
-    say(notebook, first, 1)
-    await eventually(lambda: _is_done(heard, first, 1))
-    for n in range(2, 1000):
-        say(notebook, first, n)
-        say(notebook, second, n)
-        assert notebook.pause() == 0.01
-    now = 0.004
-    assert notebook.pause() == pytest.approx(0.006)
-    assert heard.heard == [[1]]
-    now = 0.01
-    await eventually(lambda: _is_done(heard, first, 999))
-    assert heard.heard == [[1], [999, 999]], "the newest values of both, in one transaction"
-    assert notebook.pause() is None
-    notebook.close()
-
-
-async def test_run_that_ends_is_written_at_once_and_others_are_not(
-    heard: Heard, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    notebook = Notebook(heard, clock=lambda: 0.0)
-    first, second = await _running(heard, 2)
-    say(notebook, first, 1)
-    await eventually(lambda: _is_done(heard, first, 1))
-    say(notebook, first, 2)
-    say(notebook, second, 3)
-    await notebook.write_now([second.token, 99])
-    assert heard.heard == [[1], [3]]
-    say(notebook, second, 4)
-    notebook.close()
-    assert heard.heard == [[1], [3], [2, 4]], "what is left is written at the end"
-
-
-async def test_end_of_a_run_waits_for_words_that_are_being_written(app: Penstock) -> None:
-    """Were it settled meanwhile, its lease would be over, and its last words refused."""
-    begun, go_on = asyncio.Event(), threading.Event()
-    loop, note = asyncio.get_running_loop(), app.note
-
-    async def slowly(notes: Sequence[Note]) -> list[bool]:
-        loop.call_soon_threadsafe(begun.set)
-        assert go_on.wait(SOON)
-        return await note(notes)
-
-    (job,) = await _running(app, 1)
-    app.note = slowly  # type: ignore[method-assign] # replaced for the test
-    notebook = Notebook(app)
-    say(notebook, job, 1)
-    await soon(begun)
-    ending = asyncio.create_task(notebook.write_now([job.token]))
-    for _ in range(3):  # it gets its turns
-        await asyncio.sleep(0)
-    await notebook.write_now([job.token + 1])  # another run need not wait
-    assert not ending.done()
-    go_on.set()
-    async with asyncio.timeout(SOON):
-        await ending
-    assert await done(app, job) == 1
-    notebook.close()
-
-
-async def test_many_words_of_a_run_are_few_writes(
-    heard: Heard, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(notebook_module, "PACE", 3600)
-
-    @heard.task
-    async def count() -> None:
-        for i in range(1000):
-            context().progress(i)
-            await asyncio.sleep(0)
-
-    await count.enqueue()
-    await work_off(heard)
-    assert len(heard.heard) <= 2
-    assert heard.heard[-1] == [999]
-
-
-async def _running(app: Penstock, n: int) -> list[Job]:
-    await app.enqueue_many([NewJob(task="t", payload="{}")] * n)
-    return await app.claim(worker="w", limit=n)
-
-
-def notebook_of(run: Context) -> Notebook:
-    assert isinstance(run.book, Notebook)
-    return run.book
-
-
-def say(notebook: Notebook, job: Job, n: float) -> None:
-    Context(job, notebook).progress(n)
-
-
-async def test_last_word_is_written_when_the_store_answers_again(heard: Heard) -> None:
-    @heard.task
-    async def count() -> None:
-        context().progress(7)
-        context().logger.info("seven")
-
-    job = await count.enqueue()
-    heard.troubles = [StoreUnavailable("not now"), StoreUnavailable("not now")]
-    await work_off(heard)
-    assert not heard.troubles
-    assert await done(heard, job) == 7
-    assert [line.text for line in await heard.lines(job.id)] == ["seven"]
-    assert (await heard.get(job.id)).state is State.DONE
-
-
-@pytest.mark.parametrize("trouble", [ValueError("unforeseen"), StoreError("of no use")])
-async def test_job_ends_although_its_progress_cannot_be_written(
-    heard: Heard, trouble: Exception
-) -> None:
-    @heard.task
-    async def count() -> None:
-        context().progress(7)
-
-    job = await count.enqueue()
-    heard.troubles = [trouble] * 2
-    await work_off(heard)
-    assert (await heard.get(job.id)).state is State.DONE
-
-
-async def test_job_that_says_nothing_costs_no_thread(app: Penstock) -> None:
-    @app.task
-    def nothing() -> int:
-        return context().attempt
-
-    await nothing.enqueue()
-    worker = Worker(app)
-    await worker.run(until_empty=True)
-    assert not worker._notebook
-
-
-@pytest.mark.parametrize("count", ["1", None, float("nan"), float("inf"), 2**63, [1]])
-async def test_progress_is_a_number(app: Penstock, count: Any) -> None:
-    (job,) = await _running(app, 1)
-    with pytest.raises(ConfigurationError, match="plain numbers"):
-        say(Notebook(app), job, count)
-
-
-async def test_context_without_a_worker_says_so(app: Penstock) -> None:
-    (job,) = await _running(app, 1)
-    run = Context(job)
-    with pytest.raises(ConfigurationError, match="no worker"):
-        run.progress(1)
-    with pytest.raises(ConfigurationError, match="no worker"):
-        _ = run.state
-    run.logger.info("this goes to the logging only")
-
-
-async def test_late_words_of_a_thread_are_dropped(app: Penstock) -> None:
-    left: list[Context] = []
-
-    @app.task
-    async def leave() -> None:
-        context().progress(1)
-        left.append(context())
-
-    job = await leave.enqueue()
-    await work_off(app)
-    left[0].progress(2)
-    left[0].logger.warning("too late")
-    assert notebook_of(left[0]).pause() is None
-    assert await done(app, job) == 1
-    assert await app.lines(job.id) == []
-
-
 # Checkpoints
 
 
-async def test_next_attempt_goes_on_where_the_last_one_stopped(app: Penstock) -> None:
+async def test_next_attempt_continues_from_the_last_checkpoint(app: Penstock) -> None:
     steps: list[int] = []
     seen: list[Any] = []
 
@@ -447,7 +147,7 @@ async def test_next_attempt_goes_on_where_the_last_one_stopped(app: Penstock) ->
     assert await app.checkpoint(job.id) is None
 
 
-async def test_thread_goes_on_where_the_last_one_stopped(app: Penstock) -> None:
+async def test_thread_continues_from_the_last_checkpoint(app: Penstock) -> None:
     steps: list[int] = []
 
     @app.task(retry=AT_ONCE)
@@ -501,7 +201,7 @@ async def test_checkpoint_is_stored_on_return(app: Penstock) -> None:
     assert [(await app.get(job.id)).returned for job in jobs] == [True, True]
 
 
-async def test_checkpoint_is_what_it_was_when_it_was_made(app: Penstock) -> None:
+async def test_checkpoint_is_a_copy_of_the_state(app: Penstock) -> None:
     @app.task
     async def walk() -> list[int]:
         state = [1]
@@ -525,7 +225,7 @@ async def test_checkpoint_is_what_it_was_when_it_was_made(app: Penstock) -> None
         ("x" * 1_000_000, "1000002 bytes.*limit is 1000000"),
     ],
 )
-async def test_unfit_checkpoint_fails_the_job_for_good(
+async def test_invalid_checkpoint_is_a_permanent_failure(
     app: Penstock, state: Any, error: str
 ) -> None:
     @app.task(retry=AT_ONCE)
@@ -541,7 +241,7 @@ async def test_unfit_checkpoint_fails_the_job_for_good(
     assert await app.checkpoint(job.id) == "good", "kept on failure"
 
 
-async def test_retry_by_hand_begins_at_the_beginning(app: Penstock) -> None:
+async def test_manual_retry_starts_without_a_checkpoint(app: Penstock) -> None:
     seen: list[Any] = []
 
     @app.task(retry=ONCE)
@@ -559,7 +259,7 @@ async def test_retry_by_hand_begins_at_the_beginning(app: Penstock) -> None:
     assert seen == [None, None]
 
 
-async def test_largest_checkpoint_comes_back(app: Penstock) -> None:
+async def test_largest_checkpoint_is_restored(app: Penstock) -> None:
     @app.task(retry=AT_ONCE)
     def walk() -> int:
         if context().state is None:
@@ -572,7 +272,7 @@ async def test_largest_checkpoint_comes_back(app: Penstock) -> None:
     assert (await app.get(job.id)).returned == 999_998
 
 
-async def test_checkpoint_in_a_thread_can_be_awaited_by_whoever_likes(app: Penstock) -> None:
+async def test_checkpoint_in_a_thread_can_be_awaited(app: Penstock) -> None:
     saved: list[Awaitable[None]] = []
 
     @app.task
@@ -602,24 +302,25 @@ async def test_stale_run_overwrites_nothing_of_the_new_one(
         lost.append(refused.value)
 
     job = await walk.enqueue()
-    async with working(app, sweep=HOUR, concurrency=1):  # it has no room to take its job back
+    async with working(app, sweep=HOUR, concurrency=1):  # it has no free slot for its own job
         await soon(started)
         await take_away(app, job, clock)
-        (mine,) = await app.claim(worker="another")
+        (mine,) = await app.leases.claim(worker="another")
         assert await app.checkpoint(job.id) == "old"
-        said = Progress(1, 2, None, clock.now, clock.now)
-        assert await app.note([Note(lease=mine.lease, progress=said, state='"mine"')]) == [True]
+        theirs = Progress(1, 2, None, clock.now, clock.now)
+        report = Report(lease=mine.lease, progress=theirs, state='"mine"')
+        assert await app.store.report([report]) == [True]
         finish.set()
         await eventually(lambda: _was_refused(app, job, 2))
     assert [(one.job_id, one.token < mine.token) for one in lost] == [(job.id, True)]
-    assert await app.progress(job.id) == said
+    assert await app.progress(job.id) == theirs
     assert await app.checkpoint(job.id) == "mine"
     assert await app.lines(job.id) == []
     assert (await app.get(job.id)).token == mine.token
 
 
 async def _was_refused(app: Penstock, job: Job, times: int) -> bool:
-    """The checkpoint, and then what the run came to."""
+    """The checkpoint, and then the outcome of the run."""
     return sum(entry.event is Event.REFUSED for entry in await app.log(job.id)) == times
 
 
@@ -644,7 +345,7 @@ async def test_thread_ends_when_it_is_cancelled(app: Penstock) -> None:
         await eventually(lambda: _is_in(app, job, State.CANCELLED))
 
 
-async def test_thread_that_is_out_of_time_has_failed(app: Penstock) -> None:
+async def test_thread_that_timed_out_has_failed(app: Penstock) -> None:
     @app.task(timeout=timedelta(milliseconds=20), retry=ONCE)
     def loops() -> None:
         while True:
@@ -694,7 +395,7 @@ async def test_lines_are_kept_with_the_job(
     assert logged == ["from a thread"]
 
 
-async def test_debug_lines_are_kept_where_the_logging_wants_them(
+async def test_debug_lines_are_kept_if_the_logger_is_enabled_for_them(
     app: Penstock, caplog: pytest.LogCaptureFixture
 ) -> None:
     @app.task
@@ -764,7 +465,7 @@ async def test_any_line_can_be_kept(app: Penstock, monkeypatch: pytest.MonkeyPat
     ]
 
 
-async def test_newest_lines_of_a_talkative_job_are_kept(app: Penstock) -> None:
+async def test_only_the_newest_lines_of_a_job_are_kept(app: Penstock) -> None:
     @app.task
     def speak() -> None:
         for n in range(1500):
@@ -776,7 +477,7 @@ async def test_newest_lines_of_a_talkative_job_are_kept(app: Penstock) -> None:
     assert lines == [str(n) for n in range(500, 1500)]
 
 
-async def test_context_can_be_handed_to_a_thread_of_ones_own(app: Penstock) -> None:
+async def test_context_can_be_passed_to_another_thread(app: Penstock) -> None:
     @app.task
     async def share() -> None:
         run = context()
@@ -792,6 +493,8 @@ async def test_context_can_be_handed_to_a_thread_of_ones_own(app: Penstock) -> N
 
     job = await share.enqueue()
     await work_off(app)
-    assert await done(app, job) == 3
+    progress = await app.progress(job.id)
+    assert progress is not None
+    assert progress.done == 3
     assert await app.checkpoint(job.id) == "kept"
     assert [one.text for one in await app.lines(job.id)] == ["from elsewhere"]

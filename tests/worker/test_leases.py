@@ -1,4 +1,4 @@
-"""Leases while handlers run: renewed whatever they do, and what happens when one is lost."""
+"""Lease renewal while handlers run, and what happens when a lease is lost."""
 
 import asyncio
 import logging
@@ -10,22 +10,14 @@ from typing import Any, cast
 
 import pytest
 
-from penstock import (
-    Done,
-    Event,
-    Job,
-    Lease,
-    LeaseLost,
-    NewJob,
-    Penstock,
-    State,
-    StoreUnavailable,
-    context,
-    run_sync,
-)
-from penstock.worker.execute import Run
-from penstock.worker.leases import LeaseKeeper
-from tests.contract.support import HOUR, SOON, ManualClock
+from penstock import Job, LeaseLost, NewJob, Penstock, State, StoreUnavailable, context, run_sync
+from penstock.jobs import Event
+from penstock.leases import Done, Lease
+from penstock.runtime import Background, Step
+from penstock.worker.leases import LeaseRenewal
+from penstock.worker.run import Run
+from tests.contract.support import HOUR, ManualClock
+from tests.environment import SOON
 from tests.worker.support import ONCE, eventually, soon, take_away, work_off, working
 
 SHORT = timedelta(seconds=0.3)
@@ -61,7 +53,7 @@ async def _is(app: Penstock, job: Job, state: State) -> bool:
 async def test_lease_is_renewed_while_a_handler_blocks_the_event_loop(
     app: Penstock, clock: ManualClock
 ) -> None:
-    """Else it would lose its job, and every other running one."""
+    """Otherwise it would lose its job, and every other running one."""
     renewed = threading.Event()
     running: list[Job] = []
     swept: list[int] = []
@@ -70,7 +62,7 @@ async def test_lease_is_renewed_while_a_handler_blocks_the_event_loop(
         for _ in range(3):
             clock.advance(SHORT / 2)
             run_sync(_seen_renewed(app, running[0], clock))
-            swept.append(run_sync(app.reclaim()))
+            swept.append(run_sync(app.leases.reclaim()))
         renewed.set()
 
     @app.task(lease=SHORT, retry=ONCE)
@@ -86,7 +78,7 @@ async def test_lease_is_renewed_while_a_handler_blocks_the_event_loop(
 
 
 async def _seen_renewed(app: Penstock, job: Job, clock: ManualClock) -> None:
-    """Drivable without an event loop."""
+    """Wait until the lease is renewed, without an event loop."""
     pause = threading.Event()
     for _ in range(SOON * 100):
         if await _leased_until(app, job, clock):
@@ -117,8 +109,65 @@ async def test_short_lease_behind_a_long_one_is_renewed_in_time(
         finish.set()
 
 
+class ManualBackground(Background):
+    """Background work that a test runs by hand."""
+
+    def __init__(self, step: Step, name: str) -> None:
+        super().__init__(step, name)
+        self.woken = 0
+
+    def wake(self) -> None:
+        self.woken += 1
+
+    def run(self) -> float | None:
+        return self._step()
+
+
+async def test_renewal_keeps_the_pace_of_the_shortest_lease(
+    app: Penstock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And it rests while nothing runs."""
+    now, renewed, made = 0.0, list[int](), list[ManualBackground]()
+
+    def background(step: Step, name: str) -> ManualBackground:
+        made.append(ManualBackground(step, name))
+        return made[-1]
+
+    leases = [600 * HOUR, timedelta(seconds=30)]
+    await app.enqueue_many([NewJob(task="t", payload="{}", lease=lease) for lease in leases])
+    long, short = map(Run, await app.leases.claim(worker="w", limit=2))
+    runs: dict[int, Run] = {}
+    monkeypatch.setattr(app.runtime, "background", background)
+    monkeypatch.setattr(app.runtime, "monotonic", lambda: now)
+    renewal = LeaseRenewal(app, runs, lambda run, _: renewed.append(run.job.id))
+    [manual] = made
+
+    async def step() -> float | None:
+        return await asyncio.to_thread(manual.run)
+
+    assert await step() is None
+    runs[long.job.token] = long
+    renewal.added(long.job.lease_time)
+    assert manual.woken == 1, "however long the lease is"
+    assert await step() == 200 * 3600
+    runs[short.job.token] = short
+    renewal.added(short.job.lease_time)
+    renewal.added(short.job.lease_time)
+    assert (manual.woken, await step(), renewed) == (3, 10, [])
+    renewal.added(short.job.lease_time)
+    assert manual.woken == 3, "the pace is known"
+    now = 9.0
+    assert (await step(), renewed) == (1, []), "being woken does not postpone a renewal"
+    now = 10.0
+    assert (await step(), renewed) == (10, [long.job.id, short.job.id])
+    runs.clear()
+    now = 20.0
+    assert await step() is None
+    assert len(renewed) == 2
+
+
 class Runs(dict[int, Run]):
-    """The runs of a worker, of which another begins while they are looked at."""
+    """The runs of a worker, to which one is added while they are read."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -132,31 +181,32 @@ class Runs(dict[int, Run]):
         return found
 
 
-async def test_lease_that_begins_while_others_are_looked_at_is_renewed(app: Penstock) -> None:
-    """It is as short as the last one was, but that one has ended."""
+async def test_lease_of_a_run_added_while_others_are_read_is_renewed(app: Penstock) -> None:
+    """It is as short as that of the last run, which has ended."""
     await app.enqueue_many([NewJob(task="t", payload="{}", lease=SHORT)] * 2)
-    first, second = map(Run, await app.claim(worker="w", limit=2))
+    first, second = map(Run, await app.leases.claim(worker="w", limit=2))
     runs, renewed = Runs(), threading.Event()
 
     def begin() -> None:
         runs[second.job.token] = second
-        keeper.heed(SHORT)
+        renewal.added(SHORT)
 
-    def note(run: Run, job: Job | None) -> None:
+    def renewed_one(run: Run, job: Job | None) -> None:
         if run is second:
             renewed.set()
         elif runs.pop(first.job.token, None):
             runs.begins = begin
 
     runs[first.job.token] = first
-    keeper = LeaseKeeper(app, runs, note)
+    renewal = LeaseRenewal(app, runs, renewed_one)
+    renewal.added(SHORT)
     try:
         assert await asyncio.to_thread(renewed.wait, SOON)
     finally:
-        keeper.stop()
+        renewal.close()
 
 
-async def test_handler_whose_lease_was_lost_is_stopped_and_its_result_thrown_away(
+async def test_handler_whose_lease_was_lost_is_stopped_and_its_result_discarded(
     app: Penstock, clock: ManualClock
 ) -> None:
     started, stopped = asyncio.Event(), asyncio.Event()
@@ -184,8 +234,8 @@ async def test_handler_whose_lease_was_lost_is_stopped_and_its_result_thrown_awa
     ]  # fmt: skip
 
 
-async def test_thread_whose_lease_was_lost_is_told(app: Penstock, clock: ManualClock) -> None:
-    started, told = threading.Event(), threading.Event()
+async def test_thread_whose_lease_was_lost_is_cancelled(app: Penstock, clock: ManualClock) -> None:
+    started, cancelled = threading.Event(), threading.Event()
 
     @app.task(lease=SHORT)
     def work() -> str:
@@ -195,7 +245,7 @@ async def test_thread_whose_lease_was_lost_is_told(app: Penstock, clock: ManualC
         pause = threading.Event()
         for _ in range(SOON * 100):
             if context().cancelled:
-                told.set()
+                cancelled.set()
                 break
             pause.wait(0.01)
         return "first"
@@ -205,21 +255,21 @@ async def test_thread_whose_lease_was_lost_is_told(app: Penstock, clock: ManualC
         assert await asyncio.to_thread(started.wait, SOON)
         await take_away(app, job, clock)
         await eventually(lambda: _is(app, job, State.DONE))
-    assert told.is_set()
+    assert cancelled.is_set()
     assert (await app.get(job.id)).returned == "second"
 
 
-async def test_result_that_comes_after_the_lease_is_refused_and_noted(
+async def test_result_after_the_lease_expired_is_refused_and_logged(
     app: Penstock, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The worker had not heard yet that its lease was over."""
+    """The worker did not know yet that its lease had expired."""
 
     @app.task
     async def steal() -> str:
         clock.advance(HOUR)
-        await app.reclaim()
-        [thief] = await app.claim(worker="thief")
-        await app.settle([(thief, Done('"stolen"'))])
+        await app.leases.reclaim()
+        [thief] = await app.leases.claim(worker="thief")
+        await app.leases.settle([(thief, Done('"stolen"'))])
         return "late"
 
     job = await steal.enqueue()
@@ -231,7 +281,7 @@ async def test_result_that_comes_after_the_lease_is_refused_and_noted(
     assert f"job {job.id}" in caplog.text
 
 
-async def test_renewal_goes_on_after_the_store_did_not_answer(
+async def test_renewal_continues_after_the_store_did_not_answer(
     app: Penstock,
     clock: ManualClock,
     monkeypatch: pytest.MonkeyPatch,
@@ -262,10 +312,10 @@ async def test_renewal_goes_on_after_the_store_did_not_answer(
     assert (await app.get(job.id)).state is State.DONE
 
 
-async def test_lease_of_a_thread_out_of_time_is_not_renewed(
+async def test_lease_of_a_thread_that_timed_out_is_not_renewed(
     app: Penstock, clock: ManualClock
 ) -> None:
-    """It cannot be stopped; another worker may have its job when the lease is over."""
+    """It cannot be stopped; another worker may run its job when the lease expires."""
     out_of_time, finish = threading.Event(), threading.Event()
     over = asyncio.Event()
 
@@ -281,13 +331,13 @@ async def test_lease_of_a_thread_out_of_time_is_not_renewed(
     async def healthy() -> None:
         await over.wait()
 
-    late, beside = await stuck.enqueue(), await healthy.enqueue()
+    late, healthy_job = await stuck.enqueue(), await healthy.enqueue()
     async with working(app):
         assert await asyncio.to_thread(out_of_time.wait, SOON)
-        for _ in range(2):  # the first renewal may have begun before it was out of time
+        for _ in range(2):  # the first renewal may have begun before the timeout
             deadline = (await app.get(late.id)).expires_at
             clock.advance(SHORT / 4)
-            await eventually(lambda: _leased_until(app, beside, clock))
+            await eventually(lambda: _leased_until(app, healthy_job, clock))
         assert (await app.get(late.id)).expires_at == deadline
         finish.set()
         over.set()
@@ -299,25 +349,22 @@ async def test_lost_lease_cannot_be_settled(app: Penstock, clock: ManualClock) -
         pass
 
     await nothing.enqueue()
-    [job] = await app.claim(worker="slow")
+    [job] = await app.leases.claim(worker="slow")
     clock.advance(HOUR)
     await work_off(app, sweep=timedelta(milliseconds=1))
-    await app.reclaim()
+    await app.leases.reclaim()
     with pytest.raises(LeaseLost):
-        await app.settle([(job, Done())])
+        await app.leases.settle([(job, Done())])
 
 
 async def test_renewal_of_a_run_that_was_just_settled_leaves_no_entry(app: Penstock) -> None:
-    """The thread may look at the runs a moment before they end: nobody came late."""
+    """The runs may be read a moment before they end: that is not a stale write."""
     await app.enqueue_many([NewJob(task="t", payload="{}")])
-    [job] = await app.claim(worker="w")
+    [job] = await app.leases.claim(worker="w")
     run = cast("Run", SimpleNamespace(job=job, lost=False, unstoppable=False))
-    told: list[Job | None] = []
-    keeper = LeaseKeeper(app, {1: run}, lambda _, found: told.append(found))
-    try:
-        await app.settle([(job, Done())])
-        await asyncio.to_thread(keeper._renew)
-    finally:
-        keeper.stop()
-    assert told == [None]
+    answers: list[Job | None] = []
+    renewal = LeaseRenewal(app, {1: run}, lambda _, found: answers.append(found))
+    await app.leases.settle([(job, Done())])
+    await asyncio.to_thread(renewal._renew)
+    assert answers == [None]
     assert [entry.event for entry in await app.log(job.id)][-1] is Event.DONE

@@ -1,26 +1,47 @@
+"""Upkeep: expired leases, retention, the roll-up of the log, and the registry of workers."""
+
 import asyncio
 import logging
+import os
+import socket
 from collections.abc import Sequence
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from penstock import Event, Job, NewJob, Penstock, Retention, RetryPolicy, State, StoreUnavailable
+from penstock import (
+    Job,
+    NewJob,
+    Penstock,
+    Retention,
+    RetryPolicy,
+    State,
+    StoreUnavailable,
+    Worker,
+    run_sync,
+)
+from penstock.jobs import Event
+from penstock.leases import WorkerInfo
+from penstock.testing import Clock, Faults, WorkerProcess, drain, faulty, fresh
+from penstock.worker import upkeep
 from tests.contract.support import HOUR, SECOND, ManualClock
-from tests.worker.support import eventually, work_off, working
+from tests.environment import SOON
+from tests.testing import program
+from tests.worker.support import ended, eventually, soon, work_off, working
 
 OFTEN = timedelta(milliseconds=5)
 ELSEWHERE = RetryPolicy(attempts=2)
 
 A_DAY_LATER = 49 * HOUR
-"""Past the day for which finished jobs are kept, also where they are removed by the day."""
+"""Past the day for which finished jobs are kept, also on stores that remove whole days."""
 
 
 async def abandoned(app: Penstock, **options: Any) -> Job:
     """A job whose worker was killed."""
     await app.enqueue_many([NewJob(task="t", payload="{}", retry=ELSEWHERE, **options)])
-    [job] = await app.claim(worker="killed")
+    [job] = await app.leases.claim(worker="killed")
     return job
 
 
@@ -47,35 +68,36 @@ async def test_job_that_kills_its_workers_stops_at_its_attempt_limit(
     async with working(app, sweep=OFTEN, queues=["another"]):
         clock.advance(job.lease_time)
         await eventually(lambda: _is(app, job, State.PENDING))
-        [again] = await app.claim(worker="killed too")
+        [again] = await app.leases.claim(worker="killed too")
         clock.advance(job.lease_time)
         await eventually(lambda: _is(app, job, State.FAILED))
     assert again.attempt == 2
 
 
 @pytest.mark.parametrize(
-    ("n", "text"), [(1, "took back 1 job whose lease ran out"), (2, "took back 2 jobs whose")]
+    ("n", "text"),
+    [(1, "reclaimed 1 job whose lease expired"), (2, "reclaimed 2 jobs whose leases expired")],
 )
-async def test_what_was_taken_back_is_said(
+async def test_reclaimed_jobs_are_logged(
     app: Penstock, clock: ManualClock, caplog: pytest.LogCaptureFixture, n: int, text: str
 ) -> None:
     for _ in range(n):
         await abandoned(app)
     clock.advance(HOUR)
     async with working(app, sweep=OFTEN, queues=["another"]):
-        await eventually(lambda: _is_said(text, caplog))
+        await eventually(lambda: _is_logged(text, caplog))
     assert await _running(app, 0)
 
 
-async def test_many_expired_leases_are_all_taken_back(app: Penstock, clock: ManualClock) -> None:
+async def test_many_expired_leases_are_all_reclaimed(app: Penstock, clock: ManualClock) -> None:
     await app.enqueue_many([NewJob(task="t", payload="{}")] * 1500)
-    assert len(await app.claim(worker="killed", limit=1500)) == 1500
+    assert len(await app.leases.claim(worker="killed", limit=1500)) == 1500
     clock.advance(HOUR)
     async with working(app, sweep=OFTEN, queues=["another"]):
         await eventually(lambda: _running(app, 0))
 
 
-async def test_finished_jobs_past_their_time_are_removed_and_failed_ones_kept(
+async def test_finished_jobs_past_their_retention_are_removed_and_failed_ones_kept(
     app: Penstock, clock: ManualClock
 ) -> None:
     async def good() -> None:
@@ -110,7 +132,7 @@ async def test_retention_can_be_chosen(app: Penstock, clock: ManualClock) -> Non
         await eventually(lambda: _found(app, set()))
 
 
-async def test_more_than_one_portion_is_removed_at_once(app: Penstock, clock: ManualClock) -> None:
+async def test_more_than_one_batch_is_removed_at_once(app: Penstock, clock: ManualClock) -> None:
     async def good() -> None:
         pass
 
@@ -122,7 +144,7 @@ async def test_more_than_one_portion_is_removed_at_once(app: Penstock, clock: Ma
         await eventually(lambda: _found(app, set()))
 
 
-async def test_workers_sum_up_what_has_happened(app: Penstock) -> None:
+async def test_workers_roll_up_the_log(app: Penstock) -> None:
     async def good() -> None:
         pass
 
@@ -133,7 +155,7 @@ async def test_workers_sum_up_what_has_happened(app: Penstock) -> None:
         await eventually(lambda: _counted(app, {"enqueued": 3, "claimed": 3, "done": 3}))
 
 
-async def test_what_retention_removes_was_summed_up_before(
+async def test_log_is_rolled_up_before_retention_removes_it(
     app: Penstock, clock: ManualClock
 ) -> None:
     async def good() -> None:
@@ -147,7 +169,7 @@ async def test_what_retention_removes_was_summed_up_before(
     assert await _counted(app, {"enqueued": 1, "claimed": 1, "done": 1})
 
 
-async def test_upkeep_goes_on_after_the_store_did_not_answer(
+async def test_upkeep_continues_after_the_store_did_not_answer(
     app: Penstock,
     clock: ManualClock,
     monkeypatch: pytest.MonkeyPatch,
@@ -169,11 +191,264 @@ async def test_upkeep_goes_on_after_the_store_did_not_answer(
     assert "the disk is full" in caplog.text
 
 
+# The registry of workers
+
+
+async def test_idle_worker_is_registered_until_it_stops(app: Penstock, clock: ManualClock) -> None:
+    async with working(app, name="w", queues=["q"], tags=["x"], concurrency=3):
+        await eventually(lambda: registered(app, 1))
+        assert await app.workers.list() == [
+            WorkerInfo(
+                name="w",
+                host=socket.gethostname(),
+                pid=os.getpid(),
+                queues=("q",),
+                tags=("x",),
+                concurrency=3,
+                started_at=clock.now,
+                seen_at=clock.now,
+                tasks=(),
+            )
+        ]
+    assert await app.workers.list() == []
+
+
+async def test_worker_of_all_queues_is_registered_without_queues(app: Penstock) -> None:
+    async with working(app):
+        await eventually(lambda: registered(app, 1))
+        [worker] = await app.workers.list()
+        assert (worker.queues, worker.tags) == (None, ())
+
+
+async def test_busy_worker_is_registered_with_its_leases(app: Penstock, clock: ManualClock) -> None:
+    began, proceed = asyncio.Event(), asyncio.Event()
+
+    @app.task
+    async def long() -> None:
+        began.set()
+        await proceed.wait()
+
+    job = await long.enqueue()
+    async with working(app):
+        await soon(began)
+        await eventually(lambda: _has_host(app))
+        [worker] = await app.workers.list()
+        assert (worker.running, worker.oldest_start) == (1, clock.now)
+        assert worker.expires_at == clock.now + job.lease_time
+        proceed.set()
+    assert await app.workers.list() == []
+
+
+async def test_worker_sends_heartbeats(
+    app: Penstock, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upkeep, "HEARTBEAT_EVERY", OFTEN)
+    started = clock.now
+    async with working(app, sweep=HOUR):
+        await eventually(lambda: registered(app, 1))
+        clock.advance(10 * SECOND)
+        await eventually(lambda: _seen_now(app, clock))
+        [worker] = await app.workers.list()
+        assert worker.started_at == started
+
+
+async def test_heartbeats_do_not_depend_on_the_jobs(
+    app: Penstock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor on the sweeps: heartbeats have an interval of their own."""
+    monkeypatch.setattr(upkeep, "HEARTBEAT_EVERY", HOUR)
+
+    @app.task
+    async def brief() -> None: ...
+
+    await app.enqueue_many([brief.new()] * 200)
+    with faulty(app) as faults:
+        await work_off(app, concurrency=5, sweep=OFTEN)
+    assert faults.calls["claim"] > 20
+    assert (faults.calls["heartbeat"], faults.calls["deregister"]) == (1, 1)
+
+
+async def test_worker_that_is_cancelled_is_deregistered(app: Penstock) -> None:
+    running = asyncio.create_task(Worker(app).run())
+    await eventually(lambda: registered(app, 1))
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert await app.workers.list() == []
+
+
+async def test_worker_that_leaves_a_job_behind_stays_registered(
+    app: Penstock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.worker.worker._LAST_WAIT", 0.01)
+    began, proceed = asyncio.Event(), asyncio.Event()
+
+    @app.task
+    async def stubborn() -> None:
+        began.set()
+        while not proceed.is_set():
+            try:
+                await proceed.wait()
+            except asyncio.CancelledError:
+                continue
+
+    await stubborn.enqueue()
+    worker = Worker(app, grace=timedelta(0))
+    running = asyncio.create_task(worker.run())
+    await soon(began)
+    worker.stop()
+    await eventually(lambda: _has_given_up(worker))
+    [left] = await app.workers.list()
+    assert (left.running, left.host) == (1, socket.gethostname())
+    proceed.set()
+    await ended(running)
+    [left] = await app.workers.list()
+    assert left.host == socket.gethostname()
+
+
+async def test_worker_without_heartbeats_still_works(
+    app: Penstock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(upkeep, "HEARTBEAT_EVERY", OFTEN)
+    ran = asyncio.Event()
+
+    @app.task
+    async def job() -> None:
+        ran.set()
+
+    await job.enqueue()
+    with faulty(app) as faults, caplog.at_level(logging.WARNING):
+        faults.fail("heartbeat", every=1)
+        async with working(app, name="w"):
+            await soon(ran)
+            await eventually(lambda: _have_failed(faults, 3))
+            faults.clear()
+            await eventually(lambda: registered(app, 1))
+            faults.fail("deregister", error=StoreUnavailable("the disk is full"))
+    assert "upkeep failed, trying again: heartbeat failed" in caplog.text
+    assert "worker w could not be deregistered: the disk is full" in caplog.text
+
+
+async def test_worker_without_heartbeats_for_a_day_is_deregistered(
+    app: Penstock, clock: ManualClock
+) -> None:
+    gone = WorkerInfo(name="gone", host="h", seen_at=clock.now)
+    await app.store.heartbeat([gone])
+    clock.advance(23 * HOUR)
+    await app.store.heartbeat([WorkerInfo(name="silent", host="h", seen_at=clock.now)])
+    clock.advance(2 * HOUR)
+    async with working(app, name="w"):
+        await eventually(lambda: _names(app, {"silent", "w"}))
+
+
+async def test_silent_worker_stays_registered_while_it_holds_a_lease(
+    app: Penstock, clock: ManualClock
+) -> None:
+    @app.task(lease=200 * HOUR)
+    async def long() -> None: ...
+
+    await app.store.heartbeat([WorkerInfo(name="gone", host="h", seen_at=clock.now)])
+    await app.store.heartbeat([WorkerInfo(name="holder", host="h", seen_at=clock.now)])
+    await long.enqueue()
+    await app.leases.claim(worker="holder")
+    clock.advance(48 * HOUR)
+    async with working(app, name="w"):
+        await eventually(lambda: _names(app, {"holder", "w"}))
+    [holder] = await app.workers.list()
+    assert holder.host == "h"
+
+
+def test_worker_that_is_killed_stays_registered_as_silent(tmp_path: Path) -> None:
+    clock, app = Clock(), program.app
+    with fresh(app, url=f"sqlite:///{tmp_path}/jobs.db", clock=clock):
+        with WorkerProcess(app) as process:
+            asyncio.run(eventually(lambda: registered(app, 1)))
+            pid = process.pid
+            process.kill()
+        started = clock.now
+        clock.advance(2 * HOUR)
+        [killed] = run_sync(app.workers.list())
+        assert (killed.pid, killed.started_at, killed.seen_at) == (pid, started, started)
+        assert killed.is_silent(clock.now)
+        drain(app)  # another worker registers and deregisters
+        assert run_sync(app.workers.list()) == [killed]
+
+
+async def test_draining_worker_ends_when_its_running_jobs_have(
+    app: Penstock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(upkeep, "HEARTBEAT_EVERY", OFTEN)
+    began, proceed = asyncio.Event(), asyncio.Event()
+
+    @app.task
+    async def long() -> None:
+        began.set()
+        await proceed.wait()
+
+    first = await long.enqueue()
+    worker = Worker(app, name="w", concurrency=5)
+    running = asyncio.create_task(worker.run())
+    await asyncio.wait_for(began.wait(), SOON)
+    assert await app.workers.drain("w")
+    await eventually(lambda: asyncio.sleep(0, worker.draining))
+    second = await long.enqueue()
+    assert not running.done()
+    proceed.set()
+    await asyncio.wait_for(running, SOON)
+    assert (await app.get(first.id)).state == "done"
+    assert (await app.get(second.id)).state == "pending"
+    assert await app.workers.list() == []
+    assert "worker w is draining" in caplog.text
+
+
+async def test_draining_worker_can_still_be_stopped(app: Penstock) -> None:
+    began = asyncio.Event()
+
+    @app.task
+    async def endless() -> None:
+        began.set()
+        await asyncio.Event().wait()
+
+    job = await endless.enqueue()
+    worker = Worker(app, grace=timedelta(0))
+    running = asyncio.create_task(worker.run())
+    await asyncio.wait_for(began.wait(), SOON)
+    worker.drain()
+    worker.stop()
+    await asyncio.wait_for(running, SOON)
+    assert (await app.get(job.id)).state == "pending"
+
+
+async def registered(app: Penstock, n: int) -> bool:
+    return len(await app.workers.list()) == n
+
+
+async def _has_host(app: Penstock) -> bool:
+    return [worker.host for worker in await app.workers.list()] == [socket.gethostname()]
+
+
+async def _seen_now(app: Penstock, clock: ManualClock) -> bool:
+    [worker] = await app.workers.list()
+    return worker.seen_at == clock.now
+
+
+async def _names(app: Penstock, names: set[str]) -> bool:
+    return {worker.name for worker in await app.workers.list()} == names
+
+
+async def _has_given_up(worker: Worker) -> bool:
+    return worker._slots.closed
+
+
+async def _have_failed(faults: Faults, n: int) -> bool:
+    return len(faults.struck) >= n
+
+
 async def _is(app: Penstock, job: Job, state: State) -> bool:
     return (await app.get(job.id)).state is state
 
 
-async def _is_said(text: str, caplog: pytest.LogCaptureFixture) -> bool:
+async def _is_logged(text: str, caplog: pytest.LogCaptureFixture) -> bool:
     return text in caplog.text
 
 
@@ -188,4 +463,4 @@ async def _found(app: Penstock, ids: set[int]) -> bool:
 
 
 async def _counted(app: Penstock, counts: dict[str, int]) -> bool:
-    return [one.counts for one in await app.counters()] == [counts]
+    return [one.counts for one in await app.statistics.counters()] == [counts]

@@ -1,64 +1,62 @@
-"""The worker: what it takes, how much at once, how it stops, and what it survives."""
+"""The worker: which jobs it claims, how many at once, how it stops, and what it survives."""
 
 import asyncio
 import logging
 import threading
 from collections import Counter
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from penstock import (
     ConfigurationError,
-    Event,
     Job,
     NewJob,
-    Outcome,
     Penstock,
     RetryPolicy,
     State,
     StoreError,
     StoreUnavailable,
     Task,
-    Waiting,
     Worker,
     context,
 )
-from penstock.apps.entries import operations, rows
-from penstock.apps.events import contents as events
-from penstock.apps.indexing import tasks as indexing
-from penstock.apps.ingest import service as ingest
-from penstock.apps.notebooks import operations as notebooks
-from penstock.core.job import Change, Claim
+from penstock.core.job import Claim
 from penstock.core.lifecycle import Done
-from penstock.server.installed import APPS
+from penstock.core.tasks import AnnouncedTask
+from penstock.core.transition import Change
+from penstock.jobs import Event, Waiting
+from penstock.leases import Outcome
+from penstock.worker import exchange as exchange_module
 from penstock.worker import worker as worker_module
-from penstock.worker.execute import Run
-from penstock.worker.worker import APPLICATION_QUEUES
-from tests.contract.support import HOUR, SOON, ManualClock
+from penstock.worker.run import Run
+from tests.contract.support import HOUR, ManualClock, ids
+from tests.environment import SOON
 from tests.worker.support import AT_ONCE, ONCE, ended, eventually, soon, work_off, working
 
-AT_NO_TIME = timedelta(0)
+NO_TIME = timedelta(0)
 
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tests need not wait as long as users do for a store that fails."""
-    monkeypatch.setattr(worker_module, "_RETRY_PAUSE", 0.01)
+    """Retry sooner than in production when the store fails."""
+    monkeypatch.setattr(worker_module, "RETRY_PAUSE", 0.01)
+    monkeypatch.setattr(exchange_module, "RETRY_PAUSE", 0.01)
     monkeypatch.setattr(worker_module, "_LAST_WAIT", SOON)  # as long as a busy machine may take
 
 
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor for a handler that hangs."""
+    """Give up sooner on a handler that hangs."""
     monkeypatch.setattr(worker_module, "_LAST_WAIT", 0.2)
 
 
 class Hold:
-    """A handler that says that it runs, and goes on when it is told to."""
+    """A handler that signals when it has started, and waits until the test lets it finish."""
 
     def __init__(self, app: Penstock, **options: Any) -> None:
         self.running = 0
@@ -102,7 +100,7 @@ async def events_of(app: Penstock, job: Job) -> list[Event]:
     return [entry.event for entry in await app.log(job.id)]
 
 
-# What it takes, and how much at once
+# Which jobs it claims, and how many at once
 
 
 async def test_no_more_coroutines_run_than_the_concurrency_allows(app: Penstock) -> None:
@@ -210,7 +208,7 @@ async def test_jobs_of_one_key_run_in_order_one_at_a_time_also_across_retries(
         assert [(n, attempt) for found, n, attempt in order if found == key] == steps
 
 
-async def test_only_the_queues_asked_for_are_worked(app: Penstock) -> None:
+async def test_only_jobs_of_the_named_queues_run(app: Penstock) -> None:
     @app.task
     async def nothing() -> None:
         pass
@@ -221,17 +219,12 @@ async def test_only_the_queues_asked_for_are_worked(app: Penstock) -> None:
     assert (await state_of(app, ours), await state_of(app, theirs)) == (State.DONE, State.PENDING)
 
 
-def test_every_application_has_its_queue_for_itself() -> None:
-    assert set(APPS) <= APPLICATION_QUEUES
-    own = {events.QUEUE, indexing.QUEUE, rows.QUEUE, operations.OPERATIONS_QUEUE}
-    assert own | {ingest.QUEUE, notebooks.QUEUE} == APPLICATION_QUEUES
-
-
-async def test_queues_of_applications_are_left_to_them(app: Penstock) -> None:
+async def test_reserved_queues_are_for_workers_that_name_them(app: Penstock) -> None:
     @app.task
     async def nothing() -> None:
         pass
 
+    app.limits.reserve("events")
     ours = await nothing.enqueue()
     event = await nothing.using(queue="events").enqueue()
     await work_off(app)
@@ -240,7 +233,91 @@ async def test_queues_of_applications_are_left_to_them(app: Penstock) -> None:
     assert await state_of(app, event) == State.DONE
 
 
-async def test_only_the_tags_asked_for_are_worked(app: Penstock) -> None:
+async def test_worker_of_another_program_learns_of_reserved_queues(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    async with Penstock(url) as program, Penstock(url) as application:
+        program.task("common", lambda: None)
+        reserved = application.task("common", lambda: None, queue="events")
+        application.limits.reserve("events")
+        event = await reserved.enqueue()
+        job = await program.enqueue("common")
+        await work_off(program)
+        assert await state_of(program, event) == State.PENDING
+        assert await state_of(program, job) == State.DONE
+
+
+async def test_jobs_of_unknown_tasks_are_left_alone(app: Penstock) -> None:
+    known = app.task("known", lambda: None)
+    [unknown] = await app.enqueue_many([NewJob(task="unknown", payload="{}", retry=ONCE)])
+    ours = await known.enqueue()
+    await work_off(app)  # it does not wait for the other one
+    await work_off(app, tags=["none"])
+    assert await state_of(app, ours) == State.DONE
+    found = await app.get(unknown.id)
+    assert (found.state, found.attempt) == (State.PENDING, 0)
+    assert [entry.event for entry in await app.log(unknown.id)] == [Event.ENQUEUED]
+    app.task("unknown", lambda: None)
+    await work_off(app)
+    assert await state_of(app, unknown) == State.DONE
+
+
+async def test_task_that_is_registered_later_is_taken_from_then_on(app: Penstock) -> None:
+    known = app.task("known", lambda: None)
+    [unknown] = await app.enqueue_many([NewJob(task="later", payload="{}")])
+    async with working(app):
+        await app.result(await known.enqueue())
+        app.task("later", lambda: 7)
+        await app.result(await known.enqueue())
+        assert await app.result(unknown) == 7
+
+
+async def test_each_version_of_a_job_goes_to_a_worker_that_takes_it(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    async with Penstock(url) as before, Penstock(url) as present, Penstock(url) as after:
+        old = before.task("send", lambda: "old")
+        new = present.task("send", lambda: "present", version=3, accepts=range(2, 4))
+        late = after.task("send", lambda: "after", version=4, accepts=(3, 4))
+        jobs = [await task.enqueue() for task in (late, new, old)]
+        assert [job.task_version for job in jobs] == [4, 3, 1]
+        await work_off(present)
+        await work_off(before)
+        assert [(await app_job).returned for app_job in map(before.get, ids(jobs))] == [
+            None,
+            "present",
+            "old",
+        ]
+        await work_off(after)
+        assert (await after.get(jobs[0].id)).returned == "after"
+        assert {job.attempt for job in await before.find()} == {1}
+
+
+async def test_renamed_task_runs_jobs_of_its_old_names(app: Penstock) -> None:
+    [old] = await app.enqueue_many([NewJob(task="mail", payload="{}")])
+    send = app.task("send", lambda: "sent", aliases=["mail", "post"])
+    renamed = await app.enqueue("post")
+    assert (send.name, renamed.task) == ("send", "send")
+    await work_off(app)
+    assert [(await app.get(job.id)).returned for job in (old, renamed)] == ["sent", "sent"]
+
+
+async def test_workers_announce_their_tasks(app: Penstock) -> None:
+    app.task("send", lambda: None, version=2, accepts=(1, 2), aliases=["mail"], queue="post")
+    async with working(app, name="w"):
+
+        async def is_there() -> bool:
+            return bool(await app.workers.list())
+
+        await eventually(is_there)
+        [info] = await app.workers.list()
+        assert info.tasks == (
+            AnnouncedTask(name="send", version=2, oldest=1, newest=2, queue="post"),
+            AnnouncedTask(
+                name="mail", version=2, oldest=1, newest=2, queue="post", alias_of="send"
+            ),
+        )
+
+
+async def test_only_jobs_with_the_named_tags_run(app: Penstock) -> None:
     @app.task
     async def nothing() -> None:
         pass
@@ -258,12 +335,12 @@ async def test_paused_queue_starts_nothing_until_it_is_resumed(app: Penstock) ->
     async def nothing() -> None:
         pass
 
-    await app.pause("default")
+    await app.queues.pause("default")
     job = await nothing.enqueue()
     await work_off(app)
     assert await state_of(app, job) is State.PENDING
     async with working(app):
-        await app.resume("default")
+        await app.queues.resume("default")
         await eventually(lambda: has(app, job, State.DONE))
 
 
@@ -281,7 +358,7 @@ async def test_idle_worker_finds_a_job_that_is_enqueued(app: Penstock) -> None:
 
 
 async def _idle(app: Penstock) -> bool:
-    return not await app.claim(worker="looking")
+    return not await app.leases.claim(worker="looking")
 
 
 async def test_idle_worker_runs_a_job_when_its_time_comes(url: str) -> None:
@@ -297,7 +374,7 @@ async def test_idle_worker_runs_a_job_when_its_time_comes(url: str) -> None:
     async with working(app):
         await note.using(delay=timedelta(milliseconds=50)).enqueue()
         await soon(ran)
-    assert [by <= AT_NO_TIME for by in early] == [True]
+    assert [by <= NO_TIME for by in early] == [True]
     await app.close()
 
 
@@ -345,6 +422,25 @@ async def test_until_empty_runs_every_job_of_a_key(app: Penstock, concurrency: i
     assert await count(app, State.DONE) == 20
 
 
+async def test_settled_job_lets_the_next_of_its_key_be_claimed_at_once(
+    app: Penstock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without waiting for the store to report a change."""
+
+    async def never(seen: int, timeout: float) -> int:
+        await asyncio.Event().wait()
+        return seen
+
+    @app.task
+    async def nothing() -> None:
+        pass
+
+    await app.enqueue_many([nothing.using(key="k").new()] * 5)
+    monkeypatch.setattr(app.store, "wait", never)
+    await work_off(app)
+    assert await count(app, State.DONE) == 5
+
+
 @pytest.mark.parametrize("concurrency", [1, 7])
 async def test_until_empty_runs_retries_without_delay(app: Penstock, concurrency: int) -> None:
     @app.task(retry=AT_ONCE)
@@ -359,7 +455,7 @@ async def test_until_empty_runs_retries_without_delay(app: Penstock, concurrency
 
 @pytest.mark.parametrize("kind", ["queue", "task", "throttle"])
 @pytest.mark.parametrize("tags", [(), ("red",)])
-async def test_until_empty_waits_for_a_place_that_another_has(
+async def test_until_empty_waits_for_a_job_held_back_by_a_limit(
     app: Penstock, kind: str, tags: tuple[str, ...]
 ) -> None:
     """A limit holds the second job while somebody else runs the first."""
@@ -369,11 +465,11 @@ async def test_until_empty_waits_for_a_place_that_another_has(
         pass
 
     if kind == "queue":
-        await app.limit("default", concurrency=1)
+        await app.limits.queue("default", concurrency=1)
     elif kind == "task":
-        await app.limit_task("nothing", 1)
+        await app.limits.task("nothing", 1)
     await app.enqueue_many([nothing.using(throttle="x", tags=tags).new()] * 2)
-    [first] = await app.claim(worker="other")
+    [first] = await app.leases.claim(worker="other")
     looked = asyncio.Event()
     worker = Worker(app, tags=tags)
     is_empty = worker._is_empty
@@ -387,7 +483,7 @@ async def test_until_empty_waits_for_a_place_that_another_has(
     running = asyncio.create_task(worker.run(until_empty=True))
     await soon(looked)
     assert not running.done()
-    await app.settle([(first, Done())])
+    await app.leases.settle([(first, Done())])
     await ended(running)
     assert await count(app, State.DONE) == 2
 
@@ -399,7 +495,7 @@ async def test_until_empty_waits_for_a_rate(
     async def nothing() -> None:
         pass
 
-    await app.limit("default", rate=(1, HOUR))
+    await app.limits.queue("default", rate=(1, HOUR))
     await app.enqueue_many([nothing.new()] * 3)
     monkeypatch.setattr(worker_module, "_LOOK_AGAIN", 0.01)
     worker = Worker(app)
@@ -416,7 +512,7 @@ async def test_until_empty_waits_for_a_rate(
 
 
 @pytest.mark.parametrize("options", [{"queues": ["other"]}, {"tags": ["blue"]}])
-async def test_until_empty_leaves_what_it_does_not_serve(
+async def test_until_empty_leaves_jobs_of_other_queues_and_tags(
     app: Penstock, options: dict[str, list[str]]
 ) -> None:
     @app.task
@@ -425,12 +521,12 @@ async def test_until_empty_leaves_what_it_does_not_serve(
 
     await app.enqueue_many([nothing.using(tags=("red",)).new()] * 2)
     await work_off(app, **options)
-    await app.pause("default")
+    await app.queues.pause("default")
     await work_off(app)
     assert await count(app, State.PENDING) == 2
 
 
-async def test_until_empty_leaves_what_is_not_due(app: Penstock, clock: ManualClock) -> None:
+async def test_until_empty_leaves_jobs_that_are_not_due(app: Penstock, clock: ManualClock) -> None:
     @app.task
     async def nothing() -> None:
         pass
@@ -443,7 +539,7 @@ async def test_until_empty_leaves_what_is_not_due(app: Penstock, clock: ManualCl
     assert await state_of(app, job) is State.DONE
 
 
-async def test_threads_and_coroutines_are_worked_off_together(app: Penstock) -> None:
+async def test_threads_and_coroutines_run_together(app: Penstock) -> None:
     @app.task
     def plain() -> None:
         pass
@@ -510,7 +606,7 @@ async def test_running_coroutine_is_cancelled_by_another_program(url: str) -> No
     await other.close()
 
 
-async def test_cancelled_run_lets_the_others_run_on(app: Penstock) -> None:
+async def test_cancelled_run_does_not_affect_the_others(app: Penstock) -> None:
     hold = Hold(app)
     jobs = await app.enqueue_many([hold.task.new()] * 3)
     async with working(app):
@@ -578,10 +674,10 @@ async def test_stop_lets_running_jobs_finish_and_claims_no_more(app: Penstock) -
     assert (await app.get(second.id)).attempt == 0
 
 
-async def test_stop_releases_what_is_not_finished_within_its_grace(app: Penstock) -> None:
+async def test_stop_releases_jobs_that_do_not_finish_within_its_grace(app: Penstock) -> None:
     hold = Hold(app, retry=ONCE)
     job = await hold.task.enqueue()
-    async with working(app, grace=AT_NO_TIME):
+    async with working(app, grace=NO_TIME):
         await hold.begun()
     job = await app.get(job.id)
     assert (job.state, job.waiting, job.attempt) == (State.PENDING, Waiting.READY, 0)
@@ -602,7 +698,7 @@ async def test_cancelling_the_worker_releases_its_jobs(app: Penstock) -> None:
     assert await count(app, State.PENDING) == 3
 
 
-async def test_outcome_on_its_way_is_not_lost_when_the_worker_is_cancelled(
+async def test_outcome_being_settled_is_not_lost_when_the_worker_is_cancelled(
     app: Penstock, caplog: pytest.LogCaptureFixture
 ) -> None:
     over = asyncio.Event()
@@ -628,7 +724,7 @@ async def test_worker_runs_only_once(app: Penstock) -> None:
         await worker.run()
 
 
-async def test_job_asked_to_stop_is_not_released_but_cancelled(app: Penstock) -> None:
+async def test_job_with_a_cancel_request_is_not_released_but_cancelled(app: Penstock) -> None:
     started = asyncio.Event()
 
     @app.task
@@ -640,14 +736,14 @@ async def test_job_asked_to_stop_is_not_released_but_cancelled(app: Penstock) ->
             await asyncio.sleep(0.01)
 
     job = await slow_to_stop.enqueue()
-    async with working(app, grace=AT_NO_TIME):
+    async with working(app, grace=NO_TIME):
         await soon(started)
         await app.cancel(job.id)
     assert await state_of(app, job) is State.CANCELLED
 
 
 @pytest.mark.usefixtures("hasty")
-async def test_thread_that_does_not_end_keeps_no_worker_from_stopping(
+async def test_thread_that_does_not_end_does_not_keep_the_worker_from_stopping(
     app: Penstock, caplog: pytest.LogCaptureFixture
 ) -> None:
     started, finish = threading.Event(), threading.Event()
@@ -658,7 +754,7 @@ async def test_thread_that_does_not_end_keeps_no_worker_from_stopping(
         finish.wait(2 * SOON)
 
     job = await stuck.enqueue()
-    worker = Worker(app, grace=AT_NO_TIME)
+    worker = Worker(app, grace=NO_TIME)
     running = asyncio.create_task(worker.run())
     assert await asyncio.to_thread(started.wait, SOON)
     worker.stop()
@@ -666,12 +762,14 @@ async def test_thread_that_does_not_end_keeps_no_worker_from_stopping(
         await ended(running)
     finally:
         finish.set()
-    assert await state_of(app, job) is State.RUNNING  # until its lease runs out
+    assert await state_of(app, job) is State.RUNNING  # until its lease expires
     assert f"job {job.id} did not stop" in caplog.text
 
 
 @pytest.mark.usefixtures("hasty")
-async def test_coroutine_that_does_not_end_keeps_no_worker_from_stopping(app: Penstock) -> None:
+async def test_coroutine_that_does_not_end_does_not_keep_the_worker_from_stopping(
+    app: Penstock,
+) -> None:
     started = asyncio.Event()
 
     @app.task
@@ -683,12 +781,12 @@ async def test_coroutine_that_does_not_end_keeps_no_worker_from_stopping(app: Pe
             await asyncio.Event().wait()
 
     job = await stuck.enqueue()
-    worker = Worker(app, grace=AT_NO_TIME)
+    worker = Worker(app, grace=NO_TIME)
     running = asyncio.create_task(worker.run())
     await soon(started)
     worker.stop()
     await ended(running)
-    assert await state_of(app, job) is State.RUNNING  # until its lease runs out
+    assert await state_of(app, job) is State.RUNNING  # until its lease expires
 
 
 async def test_stop_before_the_start_ends_at_once(app: Penstock) -> None:
@@ -722,8 +820,8 @@ async def test_crashed_slot_is_replaced_and_its_job_is_not_stuck(
 
     async def crashing(
         self: Run,
-        task: Task[..., Any] | None,
-        threads: ThreadPoolExecutor,
+        task: Task[..., Any],
+        threads: Executor,
         slot: asyncio.Task[Any] | None,
     ) -> Outcome:
         for crash in crashes:
@@ -742,7 +840,7 @@ async def test_crashed_slot_is_replaced_and_its_job_is_not_stuck(
     assert await count(app, State.DONE) == 3
 
 
-async def test_claim_is_tried_again_when_the_store_does_not_answer(
+async def test_claim_is_retried_when_the_store_does_not_answer(
     app: Penstock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     claim, failures = app.store.claim, iter([StoreUnavailable("locked")] * 3)
@@ -764,7 +862,7 @@ async def test_claim_is_tried_again_when_the_store_does_not_answer(
     assert await count(app, State.DONE) == 3
 
 
-async def test_outcome_is_kept_until_the_store_takes_it(
+async def test_outcome_is_kept_until_the_store_accepts_it(
     app: Penstock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     transition, failures = app.store.transition, iter([StoreUnavailable("full")] * 3)
@@ -789,7 +887,7 @@ async def test_outcome_is_kept_until_the_store_takes_it(
 async def test_jobs_claimed_while_settling_failed_are_run(
     app: Penstock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Settling and claiming go out together; one may fail without the other."""
+    """Settling and claiming are sent together; one may fail without the other."""
     transition, failures = app.store.transition, iter([StoreUnavailable("full")])
 
     async def failing(changes: Sequence[Change], *, actor: str) -> list[Job | None]:
@@ -827,7 +925,7 @@ async def test_outcome_is_settled_when_the_store_answers_again_during_the_stop(
     assert await state_of(app, job) is State.DONE
 
 
-async def test_wait_is_tried_again_when_the_store_does_not_answer(
+async def test_wait_is_retried_when_the_store_does_not_answer(
     app: Penstock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wait, failures = app.store.wait, iter([StoreUnavailable("locked")] * 3)
@@ -856,11 +954,11 @@ async def test_worker_names_itself_in_the_log(app: Penstock) -> None:
     job = await nothing.enqueue()
     await work_off(app, name="mill")
     by = [entry.actor for entry in await app.log(job.id)]
-    assert by == [app.actor, "mill", "mill"]
+    assert by == [app.connection.actor, "mill", "mill"]
     assert (await app.get(job.id)).worker == "mill"
 
 
-async def test_workers_of_one_process_have_names_of_their_own() -> None:
+async def test_workers_of_one_process_have_different_names() -> None:
     app = Penstock("memory://")
     assert Worker(app).name != Worker(app).name
 
@@ -884,7 +982,7 @@ async def test_handler_that_cancels_its_own_task_costs_neither_slot_nor_job(
         await eventually(lambda: counted(app, State.DONE, 1))
     assert await state_of(app, bad) is State.FAILED
     assert await state_of(app, fine) is State.DONE
-    assert "another takes its place" in caplog.text
+    assert "opening another" in caplog.text
 
 
 @pytest.mark.usefixtures("hasty")
@@ -908,7 +1006,7 @@ async def test_threads_that_do_not_end_take_no_jobs_from_other_workers(url: str)
 
     try:
         await hang.enqueue()
-        async with working(app, concurrency=2, grace=AT_NO_TIME, sweep=timedelta(seconds=0.05)):
+        async with working(app, concurrency=2, grace=NO_TIME, sweep=timedelta(seconds=0.05)):
             for _ in range(2):  # the second time in the slot that was still free
                 assert await asyncio.to_thread(started.acquire, timeout=SOON)
             job = await innocent.using(queue="another").enqueue()
@@ -928,7 +1026,7 @@ async def done(app: Penstock, job: Job) -> bool:
     [{"queues": "mail"}, {"tags": "a"}, {"grace": 5}, {"sweep": 1}, {"concurrency": 0}],
     ids=str,
 )
-def test_worker_with_a_wrong_setting_is_refused(options: dict[str, Any]) -> None:
+def test_invalid_setting_is_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError):
         Worker(Penstock("memory://"), **options)
 
@@ -939,7 +1037,7 @@ async def test_store_that_cannot_be_opened_ends_the_worker(url: str) -> None:
         await Worker(Penstock(url)).run(until_empty=True)
 
 
-async def test_failures_are_logged_with_what_comes_next(
+async def test_failures_are_logged_with_the_next_attempt(
     app: Penstock, caplog: pytest.LogCaptureFixture
 ) -> None:
     @app.task(retry=RetryPolicy(attempts=2, delay=timedelta(0)))
@@ -949,7 +1047,10 @@ async def test_failures_are_logged_with_what_comes_next(
     job = await broken.enqueue()
     await work_off(app)
     first, last = (record for record in caplog.records if "broken" in record.getMessage())
-    assert f"job {job.id} (broken) failed, attempt 1 of 2: ValueError: no; " in first.getMessage()
-    assert "is failed after attempt 2 of 2: ValueError: no" in last.getMessage()
+    assert f"job {job.id} (broken) failed: ValueError: no; queue " in first.getMessage()
+    assert ", attempt 1 of 2, " in first.getMessage()
+    assert "; the next is due at " in first.getMessage()
+    assert f"job {job.id} (broken) is failed: ValueError: no; queue " in last.getMessage()
+    assert ", attempt 2 of 2, " in last.getMessage()
     assert (first.levelname, last.levelname) == ("WARNING", "ERROR")
     assert vars(last)["job_id"] == job.id

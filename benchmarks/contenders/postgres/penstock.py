@@ -2,7 +2,9 @@
 
 # ruff: noqa: D102 - see PenstockQueue
 
-from benchmarks import postgres
+from contextlib import AbstractContextManager
+
+from benchmarks import postgres, usage
 from benchmarks.contenders.penstock import PenstockQueue
 
 
@@ -16,6 +18,12 @@ class PostgresQueue(PenstockQueue):
 
     def rest(self) -> None:
         postgres.rest(self.folder)
+
+    def size(self) -> float:
+        return usage.database_size(self.folder)
+
+    def held_open(self) -> AbstractContextManager[None]:
+        return postgres.held_open(self.folder)
 
 
 class WideQueue(PostgresQueue):

@@ -1,34 +1,10 @@
-"""The systems that stand on the queue; each is a folder that uses the public API alone.
+"""Applications on the queue: each is a folder that uses the public API and the kit.
 
-A module here offers `Settings`, a Struct whose fields are set in the section of its name, and
-`install(penstock, settings, data)`, which registers its tasks and returns an `Application`; `data`
-is the folder for what the server keeps.
+The package of an application has three names. `MANIFEST` declares its name, queues and tasks.
+`Settings` is a Struct whose fields are set in the section of its name. `install(penstock, settings,
+data)` registers its tasks and returns an `Application`; `data` is the folder for its files.
 
-The names of its jobs begin with its own name, which `namespaces.NAMESPACES` reserves for its
-routes. Its handlers decode arguments into types that hold nothing a route would refuse: a job may
-have been put into the database by other means.
+The names of an application's jobs start with its own name, which is reserved for its routes. Its
+handlers decode arguments into types that hold nothing a route would refuse, because a job may have
+been stored by other means.
 """
-
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
-from types import MappingProxyType
-from typing import Any, NamedTuple
-
-from penstock.http.routes import Route
-
-
-class Application(NamedTuple):
-    """What a server serves of an installed application, and what runs beside it meanwhile."""
-
-    name: str
-    summary: str
-    routes: Sequence[Route]
-    running: Callable[[], AbstractAsyncContextManager[Any]] = nullcontext
-    let_go: Callable[[], None] = lambda: None
-    """Called when the server stops listening: those who wait for something get their answers."""
-    listening: Callable[[str], AbstractAsyncContextManager[Any]] = lambda _: nullcontext()
-    """What lasts while the server listens at this address; in one of its processes."""
-    working: Callable[[], AbstractAsyncContextManager[Any]] = nullcontext
-    """What works beside the jobs that the server runs; not where it runs none (`workers = 0`)."""
-    slots: Mapping[str, int] = MappingProxyType({})
-    """Queues with a worker of their own, which runs so many jobs at a time: they work together."""

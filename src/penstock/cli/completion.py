@@ -1,12 +1,12 @@
-"""The command `completion`: what a shell needs to complete our commands."""
+"""The command `completion`: prints completion scripts for shells."""
 
 from collections.abc import Sequence
 
 import click
 from click.shell_completion import get_completion_class
 
+from penstock.cli.options import json_option
 from penstock.cli.output import emit
-from penstock.cli.store import json_option
 
 _WHERE = {
     "bash": 'eval "$(penstock completion bash)"  # in ~/.bashrc',
@@ -22,7 +22,7 @@ _WHERE = {
 @json_option
 @click.pass_context
 def print_completion(context: click.Context, shell: str, *, as_json: bool) -> None:
-    """Print the completion script for a shell."""
+    """Print the completion script for bash, zsh or fish."""
     completion = get_completion_class(shell)
     if completion is None:
         raise click.UsageError(f"there is no completion for {shell}")

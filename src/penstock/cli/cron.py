@@ -1,18 +1,17 @@
 """Commands on schedules: `cron list`, `cron run`, `cron pause`, `cron resume`, `cron remove`."""
 
 import shlex
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import click
 
+from penstock.cli.connection import connected, suggest
+from penstock.cli.options import on_store, refuse_options_before
 from penstock.cli.output import Column, emit, show_table, shown, when
-from penstock.cli.store import on_store, opened, refuse_options_before, suggest
-from penstock.core.errors import ScheduleNotFound
 from penstock.core.schedule import Schedule
-from penstock.engine import Penstock, run_sync
+from penstock.engine.penstock import run_sync
 
 name_argument = click.argument("name")
 
@@ -21,9 +20,9 @@ name_argument = click.argument("name")
 @on_store
 @click.pass_context
 def cron(context: click.Context, *, store: str, as_json: bool) -> None:
-    """Look at periodic tasks, and steer them.
+    """List, run, pause and remove schedules of periodic tasks.
 
-    Alone, it lists them.
+    Without a command, lists the schedules.
     """
     if context.invoked_subcommand is None:
         _list(store, as_json=as_json)
@@ -34,55 +33,55 @@ def cron(context: click.Context, *, store: str, as_json: bool) -> None:
 @cron.command("list")
 @on_store
 def list_schedules(*, store: str, as_json: bool) -> None:
-    """List every schedule with its rhythm, its next run and its last."""
+    """List the schedules with their next and last runs."""
     _list(store, as_json=as_json)
 
 
 def _list(store: str, *, as_json: bool) -> None:
-    with opened(store) as app:
-        schedules = run_sync(app.schedules())
+    with connected(store) as app:
+        schedules = run_sync(app.schedules.list())
     if as_json:
         emit({"schedules": [_fields(schedule) for schedule in schedules]})
     elif schedules:
         _print_schedules(schedules)
     else:
-        click.echo("There is no schedule; workers store those of their tasks when they start.")
+        click.echo("There are no schedules; workers store those of their tasks when they start.")
 
 
 @cron.command("run")
 @name_argument
 @on_store
 def run_schedule(*, name: str, store: str, as_json: bool) -> None:
-    """Enqueue the job of a schedule at once; its rhythm goes on as before."""
-    with _opened(store) as app:
-        job = run_sync(app.run_now(name))
+    """Enqueue the job of a schedule now; its next run stays the same."""
+    with connected(store) as app:
+        job = run_sync(app.schedules.run_now(name))
     if as_json:
         emit(job)
     elif job.duplicate:
-        click.echo(f"Job {job.id} of this schedule is {job.state} already.")
+        click.echo(f"Job {job.id} of this schedule is already {job.state}.")
     else:
-        click.echo(f"Enqueued job {job.id}; to look at it: {suggest(f'jobs {job.id}')}")
+        click.echo(f"Enqueued job {job.id}; to see it: {suggest(f'jobs {job.id}')}")
 
 
 @cron.command("pause")
 @name_argument
 @on_store
 def pause_schedule(*, name: str, store: str, as_json: bool) -> None:
-    """Fire a schedule no more, in any process. Jobs that it has enqueued go on."""
-    with _opened(store) as app:
-        schedule = run_sync(app.pause_schedule(name))
+    """Pause a schedule, in all processes. Jobs that it has enqueued continue."""
+    with connected(store) as app:
+        schedule = run_sync(app.schedules.pause(name))
     step = suggest(f"cron resume {shlex.quote(name)}")
-    _print_schedule(schedule, f"is paused; to go on: {step}", as_json=as_json)
+    _print_schedule(schedule, f"is paused; to resume it: {step}", as_json=as_json)
 
 
 @cron.command("resume")
 @name_argument
 @on_store
 def resume_schedule(*, name: str, store: str, as_json: bool) -> None:
-    """Fire a schedule again. Runs that fell into the pause do not happen."""
-    with _opened(store) as app:
-        schedule = run_sync(app.resume_schedule(name))
-    _print_schedule(schedule, f"goes on; its next run is {_next(schedule)}", as_json=as_json)
+    """Resume a schedule. Runs during the pause are skipped."""
+    with connected(store) as app:
+        schedule = run_sync(app.schedules.resume(name))
+    _print_schedule(schedule, f"is resumed; its next run is {_next(schedule)}", as_json=as_json)
 
 
 @cron.command("remove")
@@ -91,28 +90,18 @@ def resume_schedule(*, name: str, store: str, as_json: bool) -> None:
 def remove_schedule(*, name: str, store: str, as_json: bool) -> None:
     """Remove a schedule. Jobs that it has enqueued stay.
 
-    One that stands in the code of a task comes back with the next worker that starts.
+    A schedule that a task declares is stored again by the next worker that starts.
     """
-    with _opened(store) as app:
-        run_sync(app.unschedule(name))
+    with connected(store) as app:
+        run_sync(app.schedules.remove(name))
     if as_json:
         emit({"name": name, "removed": True})
     else:
         click.echo(shown(f"Removed schedule {name}."))
 
 
-@contextmanager
-def _opened(store: str) -> Iterator[Penstock]:
-    try:
-        with opened(store) as app:
-            yield app
-    except ScheduleNotFound as error:
-        error.add_note(suggest("cron list"))
-        raise
-
-
 def _fields(schedule: Schedule) -> dict[str, Any]:
-    """What a program wants to know; `known` is a matter of each program's tasks."""
+    """Return the fields for programs, without `known`, which depends on the tasks of a program."""
     return {
         "name": schedule.name,
         "task": schedule.task,

@@ -1,23 +1,26 @@
-"""The command `enqueue`: a job from the shell."""
+"""The command `enqueue`: stores a job."""
 
 import sys
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import click
 import msgspec
 
-from penstock.checks import MAX_PRIORITY
+from penstock.cli.connection import complete_queues, connected
+from penstock.cli.discovery import load_app
+from penstock.cli.options import JOB_ID, on_store, parse_seconds
 from penstock.cli.output import emit
-from penstock.cli.store import JOB_ID, complete_queues, on_store, parse_seconds, reached
-from penstock.cli.worker import load_app
 from penstock.core import jsontext
-from penstock.core.errors import InvalidJob, UnknownTask
+from penstock.core.decode_errors import mismatch
+from penstock.core.errors import InvalidJob, PenstockError, UnknownTask
 from penstock.core.job import NewJob
-from penstock.core.mismatch import mismatch
-from penstock.engine import run_sync
-from penstock.task import Options
+from penstock.core.workers import announced_task
+from penstock.engine.penstock import run_sync
+from penstock.engine.protocol import App
+from penstock.engine.task import Options, announced_options
+from penstock.engine.validation import MAX_PRIORITY
 
 
 def _parse_delay(ctx: click.Context, param: click.Parameter, value: str | None) -> timedelta | None:
@@ -27,17 +30,32 @@ def _parse_delay(ctx: click.Context, param: click.Parameter, value: str | None) 
 @click.command("enqueue")
 @click.argument("task")
 @click.argument("arguments", metavar="[NAME=VALUE...]", nargs=-1)
-@click.option("--args", "text", metavar="JSON", help="All arguments as a JSON object; - for stdin.")
-@click.option("--queue", help="The queue.", shell_complete=complete_queues)
-@click.option("--priority", type=click.IntRange(0, MAX_PRIORITY), help="Higher runs first.")
-@click.option("--delay", metavar="SECONDS", callback=_parse_delay, help="Not before then.")
-@click.option("--key", help="One at a time, in order, with other jobs of this key.")
-@click.option("--dedupe", help="Not again while a job with this dedupe key is unfinished.")
-@click.option("--tag", "tags", multiple=True, help="A tag; may be repeated.")
-@click.option("--tenant", help="Whose job it is, for fair shares.")
-@click.option("--after", type=JOB_ID, multiple=True, metavar="ID", help="Wait for this job's end.")
 @click.option(
-    "--app", "target", metavar="MODULE:APP", help="Check task and arguments against this app."
+    "--args", "text", metavar="JSON", help="All arguments as a JSON object; - reads it from stdin."
+)
+@click.option("--queue", help="The queue.", shell_complete=complete_queues)
+@click.option(
+    "--priority", type=click.IntRange(0, MAX_PRIORITY), help="From 0 to 10; higher runs first."
+)
+@click.option(
+    "--delay", metavar="SECONDS", callback=_parse_delay, help="Run the job only after this time."
+)
+@click.option("--key", help="Run jobs with this key one at a time, in order.")
+@click.option("--dedupe", help="Enqueue nothing while a job with this dedupe key is unfinished.")
+@click.option("--tag", "tags", multiple=True, help="A tag. Can be repeated.")
+@click.option("--tenant", help="The tenant; tenants get fair shares.")
+@click.option(
+    "--after",
+    type=JOB_ID,
+    multiple=True,
+    metavar="ID",
+    help="Run the job after this one has ended. Can be repeated.",
+)
+@click.option(
+    "--app",
+    "target",
+    metavar="MODULE:APP",
+    help="Check the task and its arguments against this app.",
 )
 @on_store
 def enqueue_job(
@@ -50,38 +68,59 @@ def enqueue_job(
     as_json: bool,
     **given: Any,
 ) -> None:
-    """Store a job for a task, with arguments like `n=3 name=Ada` or as JSON.
+    """Enqueue a job for TASK, with arguments like n=3 name=Ada.
 
-    A value is JSON where it can be, else text. Without --app, task and arguments are not
-    checked: the worker's program knows them.
+    A value is read as JSON if possible, otherwise as text. Without --app, the task and its
+    arguments are not checked: only the program of the worker knows them. The queue and other
+    options are then those that live workers have announced for the task.
     """
     options = {name: value for name, value in given.items() if value not in (None, ())}
     values = _arguments(arguments, text)
-    with reached(store) as app:
+    is_announced = True
+    with connected(store) as app:
         if target is None:
             payload = jsontext.encode(values, "args", jsontext.DEPTH_LIMIT + 1)
-            new = NewJob(task=task, payload=payload, **options)
+            own, is_announced = _announced(app, task)
+            new = NewJob(**{"task": task, **own, **options}, payload=payload)
         else:
             new = _checked(target, task, values, options)
         (job,) = run_sync(app.enqueue_many([new]))
+    if not is_announced:
+        click.echo(
+            f"Warning: no live worker has announced the task {task!r}. The job waits for one.",
+            err=True,
+        )
     if as_json:
         emit({"job": job, "duplicate": job.duplicate})
     elif job.duplicate:
-        click.echo(f"Job {job.id} holds that dedupe key; nothing was enqueued.")
+        click.echo(f"Nothing was enqueued: job {job.id} has this dedupe key.")
     else:
         click.echo(f"Job {job.id} is {job.state} ({job.waiting}).")
 
 
+def _announced(app: App, task: str) -> tuple[dict[str, Any], bool]:
+    """Return the options of a task that a live worker has announced, and whether any has.
+
+    A server fills in what is left out.
+    """
+    try:
+        workers = run_sync(app.workers.list())
+    except PenstockError:  # a token that may only enqueue
+        return {}, True
+    found = announced_task(task, workers, datetime.now(UTC))
+    return announced_options(found), found is not None
+
+
 def _arguments(pairs: Sequence[str], text: str | None) -> dict[str, Any]:
     if text is not None and pairs:
-        raise click.UsageError("give arguments one by one or as --args, not both")
+        raise click.UsageError("give arguments as NAME=VALUE or as --args, not both")
     if text is not None:
         return _object(sys.stdin.read() if text == "-" else text)
     values: dict[str, Any] = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not (name and equals):
-            hint = "; a JSON object stands behind --args" if pair.startswith("{") else ""
+            hint = "; a JSON object goes after --args" if pair.startswith("{") else ""
             raise click.UsageError(f"{pair!r} is not NAME=VALUE{hint}")
         try:
             values[name] = msgspec.json.decode(value)
@@ -102,7 +141,7 @@ def _checked(target: str, task: str, values: dict[str, Any], options: dict[str, 
     known = load_app(target).tasks
     if task not in known:
         names = ", ".join(sorted(known)) or "none"
-        raise UnknownTask(f"{target} has no task {task!r}; it knows: {names}")
+        raise UnknownTask(f"{target} has no task {task!r}; its tasks are: {names}")
     given: Options = {**options}  # type: ignore[typeddict-item] # names as click gave them
     return known[task].using(**given).of(values)
 

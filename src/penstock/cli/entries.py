@@ -1,5 +1,6 @@
-"""The commands `entries import`, `entries export` and `entries rebuild`: on a server, or here."""
+"""The commands `entries import`, `export` and `rebuild`: on a server, or in this process."""
 
+import asyncio
 import math
 import os
 import tempfile
@@ -7,37 +8,35 @@ import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, TypeVar
+from typing import IO, Any, TypeVar
 
 import click
-import msgspec
 
+from penstock.cli.application import Body, Routes, application
+from penstock.cli.options import on_server_or_here
 from penstock.cli.output import console, emit, shown
-from penstock.cli.store import here_or_on_server
-from penstock.client.line import Line, line_to
+from penstock.client.remote import RemotePenstock
 from penstock.client.wire import Request
-from penstock.config import Server, Sources
 from penstock.core.errors import ConfigurationError, PenstockError, ServerUnreachable
-from penstock.engine import Penstock, run_sync
-from penstock.server.installed import store_url
-
-if TYPE_CHECKING:
-    from penstock.apps.entries import Entries
 
 T = TypeVar("T")
-Body = dict[str, Any]
 Progress = Callable[[float, float | None, str], None]
 
-_FORMATS = click.Choice(["csv", "jsonl", "xlsx"])
+_FORMATS = ("csv", "jsonl", "xlsx")
+_SUFFIXES = {".tsv": "csv", ".txt": "csv", ".ndjson": "jsonl"} | {
+    f".{one}": one for one in _FORMATS
+}
 _FINAL = ("succeeded", "failed", "cancelled")
-_LOOK_AGAIN = 0.2
+_WRONG_INPUT = ("UnreadableFile", "InvalidEntry", "ConfigurationError")
+"""The names of errors of an operation that are about the file or the options."""
+_POLL = 0.2
 _SOON = 5.0
-"""Seconds within which a worker begins an operation, where there is one."""
+"""Seconds within which a worker starts an operation, if there is a worker."""
 _PATIENCE = 3600.0
 
 
 class OperationFailed(PenstockError):
-    """An operation on entries did not come to a good end."""
+    """An operation on entries failed or was cancelled."""
 
 
 @click.group("entries")
@@ -45,10 +44,17 @@ def entries_group() -> None:
     """Import and export entries, and rebuild their index."""
 
 
-_where = here_or_on_server("Without a server: the vectors lie here.")
-_TYPE = click.option("--type", "entity_type", metavar="NAME", help="Of this type.")
-_CATEGORY = click.option("--category", "category_code", metavar="CODE", help="Of this category.")
-_FORMAT = click.option("--format", "kind", type=_FORMATS, help="As its name says, unless given.")
+_where = on_server_or_here("Without a server: the folder with the vectors.")
+_TYPE = click.option("--type", "entity_type", metavar="NAME", help="The type of the entries.")
+_CATEGORY = click.option(
+    "--category", "category_code", metavar="CODE", help="The category of the entries."
+)
+_FORMAT = click.option(
+    "--format",
+    "kind",
+    type=click.Choice(_FORMATS),
+    help="The format of the file.  [default: by its name]",
+)
 
 
 @entries_group.command("import")
@@ -60,41 +66,46 @@ _FORMAT = click.option("--format", "kind", type=_FORMATS, help="As its name says
     type=click.Choice(["merge", "replace"]),
     default="merge",
     show_default=True,
-    help="Replace: what is not in the file is removed, of the type and category if given.",
+    help="Replace removes entries that are not in the file, of the type and category if given.",
 )
-@click.option("--dry-run", is_flag=True, help="Only check the file and count; change nothing.")
-@click.option("--skip-bad", is_flag=True, help="Leave out records that are wrong.")
+@click.option("--dry-run", is_flag=True, help="Check the file and count, and change nothing.")
+@click.option("--skip-bad", is_flag=True, help="Leave out invalid records.")
 @_FORMAT
 @_where
 def import_file(
     *, file: Path, kind: str | None, as_json: bool, dry_run: bool, **given: Any
 ) -> None:
-    """Store the entries in FILE: CSV, lines of JSON, or a workbook (XLSX).
+    """Import the entries in FILE: CSV, lines of JSON, or XLSX.
 
-    All of them in one transaction, or none. Every one is pending then, and is embedded by the
-    processes of a server. The queue is held meanwhile, and goes on in every case.
+    All of them in one transaction, or none. Worker processes of a server embed them afterwards;
+    they pause during the import.
     """
-    from penstock.apps.entries.formats import UnreadableFile, format_of
-
     where = {name: given.pop(name) for name in ("url", "store", "data")}
-    options = {**given, "dry_run": dry_run}
-    try:
-        kind = kind or format_of(file.name)
+    options = {name: value for name, value in given.items() if value is not None}
+    params = {**options, "dry_run": dry_run, "format": kind or _format_of(file)}
+
+    async def main(entries: Routes) -> Body:
         with _bar(as_json=as_json) as progress, file.open("rb") as opened:
-            if url := where["url"]:
-                report = _import_there(url, opened, {**options, "format": kind}, progress)
-            else:
-                report = _import_here(where, opened, kind, options, progress)
-    except UnreadableFile as error:
-        raise ConfigurationError(f"{file}: {error}") from error
+            started = await entries.send(
+                Request(
+                    "POST",
+                    "/api/v1/entries/import",
+                    params={name: _parameter(value) for name, value in params.items()},
+                    file=opened,
+                    repeats=False,
+                )
+            )
+            return await _finished(entries, started, progress, file)
+
+    report = _run(main, where, works=True)
     refused = not (report["stored"] or dry_run)
     if as_json:
         emit(report)
     else:
-        _tell(report, refused=refused)
+        _print_report(report, refused=refused)
     if refused:
-        wrong = f"{report['bad']:,} of {report['read']:,} records are wrong"
-        raise OperationFailed(f"nothing was stored: {wrong}")
+        invalid = f"{report['bad']:,} of {report['read']:,} records are invalid"
+        raise OperationFailed(f"nothing was stored: {invalid}")
 
 
 @entries_group.command("export")
@@ -104,16 +115,18 @@ def import_file(
 @_FORMAT
 @_where
 def export_file(*, file: Path, kind: str | None, as_json: bool, **given: Any) -> None:
-    """Write entries to FILE, all as they are at one moment: CSV, lines of JSON, or XLSX."""
-    from penstock.apps.entries.formats import UnreadableFile, Unwritable, format_of
+    """Export entries to FILE, as of one moment: CSV, lines of JSON, or XLSX."""
+    selected = {name: given.pop(name) for name in ("entity_type", "category_code")}
+    params = {name: value for name, value in selected.items() if value}
+    params["format"] = kind or _format_of(file)
 
-    try:
-        kind = kind or format_of(file.name)
-        with _replaced(file) as opened, _bar(as_json=as_json) as progress:
-            _export(opened, kind, given, progress)
-            size = opened.seek(0, os.SEEK_END)
-    except (UnreadableFile, Unwritable) as error:
-        raise ConfigurationError(str(error)) from error
+    async def main(entries: Routes) -> int:
+        with _replaced(file) as opened, _bar(as_json=as_json):
+            request = Request("GET", "/api/v1/entries/export", params=params, patience=_PATIENCE)
+            await entries.connection.fetch(request, opened)
+            return opened.seek(0, os.SEEK_END)
+
+    size = _run(main, given)
     if as_json:
         emit({"file": str(file), "bytes": size})
     else:
@@ -121,21 +134,22 @@ def export_file(*, file: Path, kind: str | None, as_json: bool, **given: Any) ->
 
 
 @entries_group.command("rebuild")
-@click.option("--embedder", metavar="NAME", required=True, help="What embeds from then on.")
+@click.option("--embedder", metavar="NAME", required=True, help="The embedder to switch to.")
 @_where
 def rebuild_index(*, embedder: str, as_json: bool, **where: str | None) -> None:
-    """Embed all entries with another embedder; searches go on with the one in use until then."""
-    with _bar(as_json=as_json) as progress:
-        if url := where["url"]:
-            with _line(url) as line:
-                started = Request(
-                    "POST", "/api/v1/operations/rebuild", body={"payload": {"embedder": embedder}}
-                )
-                rebuilt = _followed(line, run_sync(line.ask(started, Body)), progress)
-        else:
-            from penstock.apps.entries.rebuilding import rebuild
+    """Embed all entries with another embedder, then switch to it.
 
-            rebuilt = _here(where, lambda app: rebuild(app, embedder, progress=progress))._asdict()
+    Until then, searches use the current one.
+    """
+
+    async def main(entries: Routes) -> Body:
+        with _bar(as_json=as_json) as progress:
+            body = {"payload": {"embedder": embedder}}
+            started = await entries.post("/api/v1/operations/rebuild", body)
+            return await _finished(entries, started, progress)
+
+    # On this machine, the command line decides what an embedder may be.
+    rebuilt = _run(main, where, works=True, embedders=(embedder,))
     if as_json:
         emit(rebuilt)
     else:
@@ -143,121 +157,67 @@ def rebuild_index(*, embedder: str, as_json: bool, **where: str | None) -> None:
         click.echo(shown(f"{embedder} is in use: {text}."))
 
 
-# There
-
-
-@contextmanager
-def _line(url: str) -> Iterator[Line]:
-    line = line_to(url, None, retries=3, timeout=120, blocking=True)
-    try:
-        yield line
-    finally:
-        run_sync(line.close())
-
-
-def _import_there(url: str, file: IO[bytes], options: Body, progress: Progress) -> Body:
-    params = {name: _plain(value) for name, value in options.items() if value is not None}
-    with _line(url) as line:
-        sent = Request("POST", "/api/v1/entries/import", params=params, file=file, repeats=False)
-        return _followed(line, run_sync(line.ask(sent, Body)), progress)
-
-
-def _followed(line: Line, started: Body, progress: Progress) -> Body:
-    """What an operation came to; meanwhile its bar is drawn."""
-    asked = Request("GET", f"/api/v1/operations/jobs/{started['job_id']}")
-    patience = time.monotonic() + _SOON
-    try:
-        while (job := run_sync(line.ask(asked, Body)))["status"] not in _FINAL:
-            progress(job["progress"] or 0, job["total"], job["note"] or "waiting for a worker")
-            if job["status"] == "queued" and time.monotonic() > patience:
-                patience = math.inf
-                click.echo(f"Operation {job['job_id']} waits for a worker of the server.", err=True)
-            time.sleep(_LOOK_AGAIN)
-    except ServerUnreachable:
-        click.echo(f"Operation {started['job_id']} goes on when the server is back.", err=True)
-        raise
-    if job["result"] is None:
-        raise OperationFailed(f"operation {job['job_id']} {job['status']}: {job['error']}")
-    result: Body = job["result"]
-    return result
-
-
-def _export(file: IO[bytes], kind: str, given: Body, progress: Progress) -> None:
-    chosen = {name: given[name] for name in ("entity_type", "category_code") if given[name]}
-    if url := given["url"]:
-        params = {**chosen, "format": kind}
-        with _line(url) as line:
-            asked = Request("GET", "/api/v1/entries/export", params=params, patience=_PATIENCE)
-            line.fetch(asked, file)
-        return
-    from penstock.apps.entries.exporting import export_entries
-    from penstock.apps.entries.rows import Chosen
-
-    def work(app: "Entries") -> Coroutine[Any, Any, int]:
-        name = chosen.get("entity_type")
-        wanted = Chosen(
-            None if name is None else app.types.get(name).name, chosen.get("category_code")
-        )
-        return export_entries(app, file, kind, wanted, progress=progress)
-
-    _here(given, work)
-
-
-def _plain(value: Any) -> Any:
-    return str(value).lower() if isinstance(value, bool) else value
-
-
-# Here
-
-
-def _here(where: Body, work: "Callable[[Entries], Coroutine[Any, Any, T]]") -> T:
-    """Do it on the store itself, where `penstock serve` would keep the entries."""
-    import asyncio
-
-    from penstock.apps.entries import Entries, InvalidEntry, Settings
-
-    sources = Sources()
-    given = {name: where[name] for name in ("store", "data")}
-    server = sources.section("", Server, given).settings
-    settings = sources.section("entries", Settings).settings
-
+def _run(
+    main: Callable[[Routes], Coroutine[Any, Any, T]],
+    where: Body,
+    *,
+    works: bool = False,
+    **changed: Any,
+) -> T:
     async def run() -> T:
-        async with Penstock(store_url(server)) as penstock:
-            app = Entries(penstock, Path(server.data) / "entries", settings=settings)
-            try:
-                await app.prepare()
-                return await work(app)
-            except InvalidEntry as error:
-                raise ConfigurationError(str(error)) from error
-            finally:
-                app.close()
+        settings = {"workers": 1, **changed}
+        async with application("entries", where, settings=settings, works=works) as entries:
+            return await main(entries)
 
     return asyncio.run(run())
 
 
-def _import_here(where: Body, file: IO[bytes], kind: str, given: Body, progress: Progress) -> Body:
-    from penstock.apps.entries.formats import read
-    from penstock.apps.entries.importing import ImportRefused, Options, import_records
+async def _finished(
+    entries: Routes, started: Body, progress: Progress, file: Path | None = None
+) -> Body:
+    """Wait for an operation and return its result; report its progress meanwhile."""
+    path = f"/api/v1/operations/jobs/{started['job_id']}"
+    patience = time.monotonic() + (math.inf if entries.is_here else _SOON)
+    try:
+        while (job := await entries.get(path))["status"] not in _FINAL:
+            progress(job["progress"] or 0, job["total"], job["note"] or "waiting for a worker")
+            if job["status"] == "queued" and time.monotonic() > patience:
+                patience = math.inf
+                click.echo(f"Operation {job['job_id']} waits for a worker of the server.", err=True)
+            await asyncio.sleep(_POLL)
+    except ServerUnreachable:
+        click.echo(f"Operation {started['job_id']} continues when the server is back.", err=True)
+        raise
+    result: Body | None = job["result"]
+    if result is not None:
+        return result
+    if entries.is_here and await _is_wrong_input(entries, job["job_id"]):
+        raise ConfigurationError(job["error"] if file is None else f"{file}: {job['error']}")
+    raise OperationFailed(f"operation {job['job_id']} {job['status']}: {job['error']}")
 
-    options = Options(**given)
 
-    async def work(app: "Entries") -> Body:
-        found = read(file, kind, app.types, entity_type=options.entity_type)
-        try:
-            report = await import_records(app, found, options, progress=progress)
-        except ImportRefused as error:
-            report = error.report
-        return msgspec.to_builtins(report)  # type: ignore[no-any-return] # a Struct is a dict then
-
-    return _here(where, work)
+async def _is_wrong_input(entries: Routes, job_id: str) -> bool:
+    """Whether an operation failed because of the file or the options, by the name of its error."""
+    failed = await RemotePenstock.on(entries.connection).get(int(job_id))
+    name = (failed.error or "").partition(":")[0]
+    return name.rpartition(".")[2] in _WRONG_INPUT
 
 
-# Telling
+def _format_of(file: Path) -> str:
+    kind = _SUFFIXES.get(file.suffix.lower())
+    if kind is None:
+        known = ", ".join(sorted(_SUFFIXES))
+        raise ConfigurationError(f"{file}: the name ends with none of {known}; add --format")
+    return kind
+
+
+def _parameter(value: Any) -> Any:
+    return str(value).lower() if isinstance(value, bool) else value
 
 
 @contextmanager
 def _bar(*, as_json: bool) -> Iterator[Progress]:
-    """Draws how far it is, on a terminal."""
+    """Show a progress bar on a terminal."""
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
     from rich.progress import Progress as Bars
 
@@ -278,13 +238,15 @@ def _bar(*, as_json: bool) -> Iterator[Progress]:
         yield progress
 
 
-def _tell(report: Body, *, refused: bool) -> None:
-    """What an import came to; what is wrong goes to stderr if nothing was stored because of it."""
+def _print_report(report: Body, *, refused: bool) -> None:
+    """Print the result of an import; on stderr if invalid records prevented it."""
     did = ("added", "replaced", "removed")
     would = "" if report["stored"] else "would be "
     parts = [f"{report[name]:,} {would}{name}" for name in did]
     if not refused:
-        click.echo(f"{report['read']:,} records read: {', '.join(parts)}, {report['bad']:,} wrong.")
+        click.echo(
+            f"{report['read']:,} records read: {', '.join(parts)}, {report['bad']:,} invalid."
+        )
     for one in report["errors"]:
         click.echo(shown(f"line {one['line']}: {one['error']}"), err=refused)
     if more := report["bad"] - len(report["errors"]):
@@ -293,7 +255,7 @@ def _tell(report: Body, *, refused: bool) -> None:
 
 @contextmanager
 def _replaced(file: Path) -> Iterator[IO[bytes]]:
-    """A file that takes the place of another when it is whole."""
+    """Open a file that replaces another one when it is complete."""
     handle, name = tempfile.mkstemp(dir=file.absolute().parent, prefix=f".{file.name}-")
     try:
         with os.fdopen(handle, "w+b") as opened:

@@ -1,4 +1,4 @@
-"""Commands on jobs: `jobs`, `explain`, `cancel`, `retry`."""
+"""Commands on jobs: `jobs`, `explain`, `cancel`, `retry`, `delete` and `prioritise`."""
 
 import json
 from collections.abc import Callable, Coroutine, Sequence
@@ -8,36 +8,43 @@ from typing import Any
 import click
 from msgspec.structs import replace
 
-from penstock.admin import Bulk
-from penstock.cli.admin import Choice, change_all, choosing, doubt_choice
-from penstock.cli.exits import Exit, report, warn
+from penstock.cli.archive import ARCHIVE
+from penstock.cli.connection import connected, offered, suggest
+from penstock.cli.errors import Exit, report, warn
+from penstock.cli.options import JOB_ID, on_store
 from penstock.cli.output import (
     Column,
-    concealed,
     decoded,
     emit,
     is_narrow,
+    latest,
     plain,
     show_table,
     show_text,
     shown,
     span,
+    state_text,
+    state_word,
     when,
+    without_secrets,
     wrapped,
 )
-from penstock.cli.store import JOB_ID, App, on_store, reached, suggest
-from penstock.cli.watch import watch
+from penstock.cli.selection import Selected, change_all, doubt_selection, selecting
 from penstock.core.errors import PenstockError, TransitionRefused
-from penstock.core.job import DEFAULT_QUEUE, Job, JobId, JobQuery, LogEntry, headline
-from penstock.core.lifecycle import State, Waiting
-from penstock.core.note import LINES_KEPT, Line, Progress
-from penstock.engine import Penstock, run_sync
-from penstock.explaining import Explanation
+from penstock.core.explanation import Explanation
+from penstock.core.job import DEFAULT_QUEUE, Job, JobId, LogEntry, headline
+from penstock.core.lifecycle import State
+from penstock.core.progress import LINES_KEPT, Line, Progress
+from penstock.core.query import JobQuery
+from penstock.engine.bulk import Bulk
+from penstock.engine.penstock import run_sync
+from penstock.engine.protocol import App
+from penstock.engine.validation import MAX_PRIORITY
 
-# Entries of one job's log that are shown: a job that is snoozed for ever has many.
+# Log entries of one job to show: a job that keeps snoozing has many.
 _LOG_LIMIT = 1_000
 _LINES_SHOWN = 10
-# Of arguments, results and checkpoints, which may be a million characters.
+# Characters of arguments, results and checkpoints to show, of up to a million.
 _TEXT_SHOWN = 20_000
 
 _COLUMNS = (
@@ -70,21 +77,23 @@ _LINE_COLUMNS = (
 
 @click.command("jobs")
 @click.argument("job_id", metavar="[ID]", type=JOB_ID, required=False)
-@choosing(confirms=False)
+@selecting(confirms=False)
 @click.option(
     "--limit",
     type=click.IntRange(1, 10_000),
     default=20,
     show_default=True,
-    help="At most this many jobs.",
+    help="The largest number of jobs to list.",
 )
-@click.option("--after", type=JOB_ID, metavar="ID", help="Go on after this job of the last page.")
+@click.option(
+    "--after", type=JOB_ID, metavar="ID", help="Continue after this job, the last one of a page."
+)
 @click.option(
     "--lines",
     type=click.IntRange(0, LINES_KEPT),
     default=_LINES_SHOWN,
     show_default=True,
-    help="With an ID: the newest lines that the job has logged, at most this many.",
+    help="With an ID: the largest number of lines to show that the job has logged.",
 )
 @click.option("--watch", "live", is_flag=True, help="Show queues and jobs live, until Ctrl-C.")
 @on_store
@@ -92,32 +101,38 @@ def list_jobs(
     *,
     live: bool,
     job_id: int | None,
-    choice: Choice,
+    selected: Selected,
     limit: int,
     after: int | None,
     lines: int,
     store: str,
     as_json: bool,
 ) -> None:
-    """List jobs, newest first; with an ID, show that job in full."""
+    """List jobs, newest first, or show one job in full.
+
+    With an ID, shows that job: its options, arguments, result, progress and log.
+    """
     if job_id is not None:
-        if choice.any or live or after is not None:
+        if selected.any or live or after is not None:
             raise click.UsageError(
-                "filters and --watch are for many jobs: leave them out, or the ID",
+                "an ID cannot be combined with filters or --watch",
                 click.get_current_context(),
             )
         show_job(job_id, lines, store, as_json=as_json)
         return
     query = replace(
-        choice.query,
+        selected.query,
         after=None if after is None else JobId(after),
-        limit=limit + 1,  # one more tells whether there is another page
+        limit=limit + 1,  # one more shows whether there is another page
     )
-    with reached(store) as app:
-        if live:
-            watch(app, query)
+    if live:
+        from penstock.cli.live import watch
+
+        watch.run(store, query)
+        return
+    with connected(store) as app:
         found = [job for job in run_sync(app.find(query)) if app.secrets.lets_find(job, query)]
-        doubt = None if found else doubt_choice(app, choice)
+        doubt = None if found else doubt_selection(app, selected)
     if doubt is not None:
         warn(doubt, as_json=as_json)
     page, more = found[:limit], len(found) > limit
@@ -126,16 +141,16 @@ def list_jobs(
         return
     _print_jobs(page, datetime.now(UTC))
     if more:
-        click.echo(f"There are more: add --after {page[-1].id}")
+        click.echo(f"There are more jobs: add --after {page[-1].id}")
 
 
 def _print_jobs(jobs: Sequence[Job], now: datetime) -> None:
     if not jobs:
-        click.echo("There are no such jobs.")
+        click.echo("No jobs match.")
         return
     plain_queue = all(job.queue == DEFAULT_QUEUE for job in jobs)
-    stands = _standing_in_a_word if is_narrow() else standing
-    show_table(_COLUMNS, [_row(job, stands(job), now, plain_queue=plain_queue) for job in jobs])
+    state_of = state_word if is_narrow() else state_text
+    show_table(_COLUMNS, [_row(job, state_of(job), now, plain_queue=plain_queue) for job in jobs])
 
 
 def _row(job: Job, state: str, now: datetime, *, plain_queue: bool) -> list[str]:
@@ -144,39 +159,21 @@ def _row(job: Job, state: str, now: datetime, *, plain_queue: bool) -> list[str]
         job.task,
         state,
         f"{job.attempt}/{job.retry.attempts}",
-        when(_latest(job), now),
+        when(latest(job), now),
         "" if plain_queue else job.queue,
         job.key or "",
         headline(job.error),
     ]
 
 
-def standing(job: Job) -> str:
-    """A job's state and, when pending, what it waits for."""
-    if job.cancel_requested:
-        return f"{job.state} (asked to stop)"
-    return f"{job.state} ({job.waiting})" if job.waiting else str(job.state)
-
-
-def _standing_in_a_word(job: Job) -> str:
-    return "stopping" if job.cancel_requested else str(job.waiting or job.state)
-
-
-def _latest(job: Job) -> datetime:
-    """The instant that says most about a job in its state."""
-    if job.state is State.PENDING:
-        return job.run_at if job.waiting is Waiting.SCHEDULED else job.enqueued_at
-    return job.finished_at or job.started_at or job.enqueued_at
-
-
 def show_job(job_id: int, most: int, store: str, *, as_json: bool) -> None:
-    """Print all that is known about one job, with so many of its lines."""
-    with reached(store) as app:
+    """Print one job in full, with at most this many of its lines."""
+    with connected(store) as app:
         job = run_sync(app.get(job_id))
         explanation = run_sync(app.explain(job_id))
         progress = run_sync(app.progress(job_id))
-        saved = run_sync(app.checkpoint(job_id)) if isinstance(app, Penstock) else None
-        checkpoint = concealed(saved)
+        saved = run_sync(offered(app.checkpoint(job_id)))
+        checkpoint = without_secrets(saved)
         lines = run_sync(app.lines(job_id, limit=LINES_KEPT))
         log = run_sync(app.log(job_id, limit=_LOG_LIMIT))
     shown_lines = lines[len(lines) - min(most, len(lines)) :]
@@ -196,14 +193,14 @@ def show_job(job_id: int, most: int, store: str, *, as_json: bool) -> None:
     _print_lines(shown_lines, now)
     if len(shown_lines) < len(lines):
         more = suggest(f"jobs {job_id} --lines {LINES_KEPT}")
-        click.echo(f"It keeps {len(lines):,} lines; to see all: {more}")
+        click.echo(f"The job has {len(lines):,} lines; to see all of them: {more}")
     _print_log(log, now)
 
 
 def _print_json(title: str, value: object) -> None:
     text = json.dumps(value, indent=2, ensure_ascii=False)
     if len(text) > _TEXT_SHOWN:
-        text = f"{text[:_TEXT_SHOWN]}\n… {len(text):,} characters in all; --json has them"
+        text = f"{text[:_TEXT_SHOWN]}\n… {len(text):,} characters in all; --json prints them"
     show_text(title, text)
 
 
@@ -218,9 +215,11 @@ def _print_lines(lines: Sequence[Line], now: datetime) -> None:
 def _print_fields(
     job: Job, explanation: Explanation, progress: Progress | None, now: datetime
 ) -> None:
-    click.echo(click.style(wrapped(shown(f"Job {job.id}: {job.task}, {standing(job)}")), bold=True))
+    click.echo(
+        click.style(wrapped(shown(f"Job {job.id}: {job.task}, {state_text(job)}")), bold=True)
+    )
     click.echo(wrapped(shown(f"{explanation.text[:1].upper()}{explanation.text[1:]}.")) + "\n")
-    for name, value in [*_fields(job, now), ("progress", _far(progress))]:
+    for name, value in [*_fields(job, now), ("progress", _progress_text(progress))]:
         if value:
             click.echo(wrapped(f"  {name:<9} {shown(value)}", hang=12))
 
@@ -247,8 +246,8 @@ def _fields(job: Job, now: datetime) -> list[tuple[str, str]]:
     ]
 
 
-def _far(progress: Progress | None) -> str:
-    """How far a job is, in words: `3 of 4 (75%), img-3.png`."""
+def _progress_text(progress: Progress | None) -> str:
+    """Format the progress of a job: `3 of 4 (75%), img-3.png`."""
     if progress is None:
         return ""
     far = f"{progress.done:,g}"
@@ -281,15 +280,15 @@ def _print_log(log: Sequence[LogEntry], now: datetime) -> None:
         ],
     )
     if len(log) == _LOG_LIMIT:
-        click.echo(f"Only the first {_LOG_LIMIT} entries of its log are shown.")
+        click.echo(f"Only the first {_LOG_LIMIT:,} log entries are shown.")
 
 
 @click.command("explain")
 @click.argument("job_id", metavar="ID", type=JOB_ID)
 @on_store
 def explain_job(*, job_id: int, store: str, as_json: bool) -> None:
-    """Say why a job is not running, or what became of it."""
-    with reached(store) as app:
+    """Explain why a job is not running, or how it ended."""
+    with connected(store) as app:
         explanation = run_sync(app.explain(job_id))
     if as_json:
         emit(explanation)
@@ -299,86 +298,128 @@ def explain_job(*, job_id: int, store: str, as_json: bool) -> None:
 
 @click.command("cancel")
 @click.argument("job_ids", metavar="[ID]...", type=JOB_ID, nargs=-1)
-@click.option("--reason", help="Why, for the log.")
-@choosing(confirms=True)
+@click.option("--reason", help="The reason, for the log.")
+@selecting(confirms=True)
 @on_store
 def cancel_jobs(
-    *, job_ids: tuple[int, ...], reason: str | None, choice: Choice, store: str, as_json: bool
+    *, job_ids: tuple[int, ...], reason: str | None, selected: Selected, store: str, as_json: bool
 ) -> None:
-    """End pending jobs; ask running ones to stop.
+    """Cancel pending jobs, and ask running ones to stop.
 
-    Those with these IDs, or all that fit the filters.
+    Name the jobs by their IDs, or select them with filters.
     """
-    if not _named(job_ids, choice):
+    if not _by_id(job_ids, selected):
 
         def run(app: App, query: JobQuery, **how: Any) -> Coroutine[Any, Any, Bulk]:
-            return app.cancel_all(query, reason=reason, **how)
+            return app.bulk(query).cancel(reason=reason, **how)
 
-        change_all(run, "cancel", choice, store, as_json=as_json)
+        change_all(run, "cancel", selected, store, as_json=as_json)
         return
-    _steer(job_ids, lambda app, job_id: app.cancel(job_id, reason), store, as_json=as_json)
+    _change_each(job_ids, lambda app, job_id: app.cancel(job_id, reason), store, as_json=as_json)
 
 
 @click.command("retry")
 @click.argument("job_ids", metavar="[ID]...", type=JOB_ID, nargs=-1)
-@click.option("--reason", help="Why, for the log.")
-@choosing(confirms=True)
+@click.option("--reason", help="The reason, for the log.")
+@selecting(confirms=True)
 @on_store
 def retry_jobs(
-    *, job_ids: tuple[int, ...], reason: str | None, choice: Choice, store: str, as_json: bool
+    *, job_ids: tuple[int, ...], reason: str | None, selected: Selected, store: str, as_json: bool
 ) -> None:
     """Run failed, cancelled or waiting jobs now.
 
-    They have all their attempts again. Those with these IDs, or all failed ones that fit the
-    filters; cancelled and waiting ones if --state names them.
+    They get all their attempts again. Name the jobs by their IDs, or select them with filters,
+    which select failed jobs unless --state names other states.
     """
-    if not _named(job_ids, choice):
+    if not _by_id(job_ids, selected):
 
         def run(app: App, query: JobQuery, **how: Any) -> Coroutine[Any, Any, Bulk]:
-            return app.retry_all(query, reason=reason, **how)
+            return app.bulk(query).retry(reason=reason, **how)
 
-        change_all(run, "retry", choice, store, as_json=as_json)
+        change_all(run, "retry", selected, store, as_json=as_json)
         return
-    _steer(job_ids, lambda app, job_id: app.retry(job_id, reason), store, as_json=as_json)
+    _change_each(job_ids, lambda app, job_id: app.retry(job_id, reason), store, as_json=as_json)
 
 
-def _named(job_ids: Sequence[int], choice: Choice) -> bool:
-    """Whether jobs are named by their ids; not by filters as well."""
-    if job_ids and (choice.any or choice.dry_run):
+def _by_id(job_ids: Sequence[int], selected: Selected) -> bool:
+    """Whether jobs are named by their IDs. Raises `click.UsageError` for filters as well."""
+    if job_ids and (selected.any or selected.dry_run):
         raise click.UsageError(
-            "filters and --dry-run choose among jobs: leave them out, or the IDs",
+            "IDs cannot be combined with filters or --dry-run",
             click.get_current_context(),
         )
     return bool(job_ids)
 
 
-def _steer(
+def _change_each(
     job_ids: Sequence[int],
-    move: Callable[[App, int], Coroutine[Any, Any, Job]],
+    change: Callable[[App, int], Coroutine[Any, Any, Job]],
     store: str,
     *,
     as_json: bool,
 ) -> None:
-    """Move each job; one that is refused does not keep the others from moving."""
-    moved: list[Job] = []
+    """Change each job; one that is refused does not affect the others."""
+    changed: list[Job] = []
     errors: list[PenstockError] = []
-    with reached(store) as app:
+    with connected(store) as app:
         for job_id in dict.fromkeys(job_ids):
             try:
-                moved.append(run_sync(move(app, job_id)))
+                changed.append(run_sync(change(app, job_id)))
             except PenstockError as error:
                 refused = isinstance(error, TransitionRefused)
                 error.add_note(suggest(f"explain {job_id}" if refused else "jobs"))
                 errors.append(error)
     if as_json:
-        emit({"jobs": moved})
+        emit({"jobs": changed})
     else:
-        for job in moved:
-            click.echo(f"Job {job.id} is {standing(job)}.")
+        for job in changed:
+            click.echo(f"Job {job.id} is {state_text(job)}.")
     for refusal in errors:
         report(refusal, as_json=as_json)
     if errors:
         click.get_current_context().exit(max(map(Exit.of, errors)))
 
 
-COMMANDS: Sequence[click.Command] = (list_jobs, explain_job, cancel_jobs, retry_jobs)
+@click.command("delete")
+@ARCHIVE
+@selecting(confirms=True)
+@on_store
+def delete_jobs(*, archive: str | None, selected: Selected, store: str, as_json: bool) -> None:
+    """Delete finished jobs with their logs.
+
+    Unfinished jobs are never deleted: cancel them first.
+    """
+
+    def run(app: App, query: JobQuery, **how: Any) -> Coroutine[Any, Any, Bulk]:
+        return app.bulk(query).delete(archive=archive, **how)
+
+    change_all(run, "delete", selected, store, as_json=as_json)
+
+
+@click.command("prioritise")
+@click.argument("priority", type=click.IntRange(0, MAX_PRIORITY))
+@click.option("--reason", help="The reason, for the log.")
+@selecting(confirms=True)
+@on_store
+def prioritise_jobs(
+    *, priority: int, reason: str | None, selected: Selected, store: str, as_json: bool
+) -> None:
+    """Set the priority of pending jobs to PRIORITY.
+
+    From 0 to 10; higher runs first.
+    """
+
+    def run(app: App, query: JobQuery, **how: Any) -> Coroutine[Any, Any, Bulk]:
+        return app.bulk(query).reprioritise(priority, reason=reason, **how)
+
+    change_all(run, "prioritise", selected, store, as_json=as_json)
+
+
+COMMANDS: Sequence[click.Command] = (
+    list_jobs,
+    explain_job,
+    cancel_jobs,
+    retry_jobs,
+    delete_jobs,
+    prioritise_jobs,
+)

@@ -1,4 +1,4 @@
-"""The command `migrate-legacy`: rows of legacy tables become items."""
+"""The command `migrate-legacy`: turns rows of legacy tables into items to ingest."""
 
 import asyncio
 from pathlib import Path
@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
+from penstock.cli.options import json_option
 from penstock.cli.output import emit, shown
-from penstock.cli.store import json_option
-from penstock.engine import Penstock
+from penstock.engine.penstock import Penstock
 
 if TYPE_CHECKING:
     from penstock.apps.ingest.legacy import Report
@@ -17,19 +17,21 @@ if TYPE_CHECKING:
 
 @click.command("migrate-legacy")
 @click.argument("file", metavar="DB", type=click.Path(path_type=Path))
-@click.option("--dry-run", is_flag=True, help="Only tell what would be done; change nothing.")
-@click.option("--drop", is_flag=True, help="Drop the tables of which every row has fitted.")
+@click.option("--dry-run", is_flag=True, help="Report what would be done, and change nothing.")
+@click.option("--drop", is_flag=True, help="Drop the tables whose rows were all migrated.")
 @json_option
 def migrate_legacy(*, file: Path, dry_run: bool, drop: bool, as_json: bool) -> None:
-    """Make items of the legacy tables in the SQLite file DB, which becomes their store.
+    """Turn legacy tables into items to ingest.
 
-    One transaction; it may be repeated, and interrupted. The tables stay, unless --drop is given.
+    The tables are in the SQLite file DB, which becomes the store of the items. Everything happens
+    in one transaction, which may be interrupted and repeated. The tables stay, unless --drop is
+    given.
     """
     report = asyncio.run(_migrated(file.absolute(), dry_run=dry_run, drop=drop))
     if as_json:
         emit({**msgspec.to_builtins(report), "dry_run": dry_run})
     else:
-        _tell(report, dry_run=dry_run)
+        _print_report(report, dry_run=dry_run)
 
 
 async def _migrated(file: Path, *, dry_run: bool, drop: bool) -> "Report":
@@ -37,12 +39,12 @@ async def _migrated(file: Path, *, dry_run: bool, drop: bool) -> "Report":
 
     if dry_run:
         return legacy.dry_run(file)
-    legacy.check(file)  # before it becomes a store
+    legacy.check(file)  # before the file becomes a store
     async with Penstock(f"sqlite:///{file}") as app:
         return await legacy.migrate(Service(app, Settings()), file, drop=drop)
 
 
-def _tell(report: "Report", *, dry_run: bool) -> None:
+def _print_report(report: "Report", *, dry_run: bool) -> None:
     from penstock.apps.ingest.legacy import MAPPING
 
     migrated = "to migrate" if dry_run else "migrated"

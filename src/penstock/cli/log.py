@@ -1,19 +1,18 @@
-"""The command `log`: the audit of one job or of all, as it was or as it grows."""
+"""The command `log`: shows the log of one job or of all, and follows it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 import click
 import msgspec
 
+from penstock.cli.connection import connected
+from penstock.cli.options import JOB_ID, on_store
 from penstock.cli.output import Column, emit, plain, show_table, shown, span
-from penstock.cli.store import JOB_ID, App, on_store, reached
-from penstock.client.remote import RemotePenstock
 from penstock.core.job import LogEntry, headline
-from penstock.engine import run_sync
+from penstock.engine.penstock import run_sync
+from penstock.engine.protocol import App
 
-_PORTION = 1_000
-_LOOK_AGAIN = 5.0
 _COLUMNS = (
     Column("at"),
     Column("job", right=True),
@@ -28,21 +27,22 @@ _COLUMNS = (
 
 @click.command("log")
 @click.argument("job_id", metavar="[ID]", type=JOB_ID, required=False)
-@click.option("--follow", "-f", is_flag=True, help="Go on with what happens; Ctrl-C ends it.")
+@click.option("--follow", "-f", is_flag=True, help="Continue with new entries, until Ctrl-C.")
 @click.option(
     "--limit",
     type=click.IntRange(1, 100_000),
     default=50,
     show_default=True,
-    help="The newest entries, at most this many.",
+    help="The largest number of entries, of the newest.",
 )
 @on_store
 def show_log(*, job_id: int | None, follow: bool, limit: int, store: str, as_json: bool) -> None:
-    """Show what happened to a job, or to all: who did what, when, and where it led.
+    """Show the log of a job, or of all jobs, oldest entry first.
 
-    With --follow and --json, every entry is a line of JSON.
+    An entry says what happened, when, who did it, and the new state. With --follow and --json,
+    prints one JSON document per line.
     """
-    with reached(store) as app:
+    with connected(store) as app:
         if job_id is not None:
             run_sync(app.get(job_id))
         entries = _newest(app, job_id, limit)
@@ -54,7 +54,7 @@ def show_log(*, job_id: int | None, follow: bool, limit: int, store: str, as_jso
             return
         for entry in entries:
             _print_line(entry, as_json=as_json)
-        _follow(app, job_id, entries[-1].id if entries else 0, as_json=as_json)
+        run_sync(_follow(app, job_id, entries[-1].id if entries else 0, as_json=as_json))
 
 
 def _newest(app: App, job_id: int | None, limit: int) -> list[LogEntry]:
@@ -63,34 +63,13 @@ def _newest(app: App, job_id: int | None, limit: int) -> list[LogEntry]:
         while portion := run_sync(app.log(job_id, after=found[-1].id if found else None)):
             found += portion
         return found[-limit:]
-    if isinstance(app, RemotePenstock):
-        return list(_behind(app, limit))
     newest = run_sync(app.newest_log())
     return run_sync(app.log(after=max(0, newest - limit), limit=limit))
 
 
-def _behind(app: RemotePenstock, limit: int) -> Iterator[LogEntry]:
-    """The newest entries of all jobs, up to the newest that there is now."""
-    newest = next(app.tail(None)).place
-    for place, entry in app.tail(max(0, newest - limit)):
-        if entry is not None:
-            yield entry
-        if place >= newest:
-            return
-
-
-def _follow(app: App, job_id: int | None, after: int, *, as_json: bool) -> None:
-    if isinstance(app, RemotePenstock):
-        for frame in app.tail(after, job_id):
-            if frame.entry is not None:
-                _print_line(frame.entry, as_json=as_json)
-        return
-    seen = 0
-    while True:
-        for entry in run_sync(app.log(job_id, after=after, limit=_PORTION)):
-            _print_line(entry, as_json=as_json)
-            after = entry.id
-        seen = run_sync(app.store.wait(seen, _LOOK_AGAIN))
+async def _follow(app: App, job_id: int | None, after: int, *, as_json: bool) -> None:
+    async for entry in app.tail(after, job_id):
+        _print_line(entry, as_json=as_json)
 
 
 def _print(entries: Sequence[LogEntry]) -> None:

@@ -1,4 +1,4 @@
-"""The command `penstock`: puts the commands together and turns errors into exit codes."""
+"""The command `penstock`: its commands in groups, and exit codes for errors."""
 
 import sys
 from collections.abc import Sequence
@@ -7,12 +7,13 @@ from typing import Any, NoReturn
 import click
 
 from penstock.cli import (
-    admin,
+    archive,
+    backup,
     completion,
     cron,
     enqueue,
     entries,
-    indexing,
+    index,
     ingest,
     jobs,
     legacy,
@@ -20,18 +21,36 @@ from penstock.cli import (
     migrate,
     notebook,
     queues,
+    schema,
     serve,
     stats,
     token,
     worker,
     workers,
 )
-from penstock.cli.exits import Exit, is_json, report
+from penstock.cli.errors import Exit, is_json, report
 from penstock.cli.top import command as top
+
+GROUPS: dict[str, Sequence[click.Command]] = {
+    "Jobs": (*enqueue.COMMANDS, *jobs.COMMANDS, *log.COMMANDS),
+    "Queues": (*queues.COMMANDS, *stats.COMMANDS),
+    "Workers and schedules": (*worker.COMMANDS, *workers.COMMANDS, *cron.COMMANDS),
+    "Store": (*archive.COMMANDS, *backup.COMMANDS, *migrate.COMMANDS, *schema.COMMANDS),
+    "Server": (*serve.COMMANDS, *token.COMMANDS),
+    "Applications": (
+        *index.COMMANDS,
+        *ingest.COMMANDS,
+        *legacy.COMMANDS,
+        *entries.COMMANDS,
+        *notebook.COMMANDS,
+    ),
+    "Tools": (*top.COMMANDS, *completion.COMMANDS),
+}
+"""All commands, by the headings of the help."""
 
 
 class Cli(click.Group):
-    """A group whose errors are one line each, with an exit code from the one table."""
+    """A group with headings, whose errors are one line each and set the exit code."""
 
     def main(  # type: ignore[override] # ends with our own exit codes
         self, args: Sequence[str] | None = None, prog_name: str | None = "penstock", **extra: Any
@@ -41,10 +60,24 @@ class Cli(click.Group):
         extra["standalone_mode"] = False
         try:
             code = super().main(given, prog_name, **extra)
-        except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the last to see it
+        except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - nobody else reports it
             report(error, as_json=is_json(given))
             sys.exit(Exit.of(error))
         sys.exit(code if isinstance(code, int) else Exit.OK)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's signature
+        """List the commands under their headings, all with the same indentation."""
+        names = [command.name or "" for commands in GROUPS.values() for command in commands]
+        longest = max(map(len, names))
+        room = formatter.width - longest - 6
+        for heading, commands in GROUPS.items():
+            with formatter.section(heading):
+                formatter.write_dl(
+                    [
+                        (f"{command.name:<{longest}}", command.get_short_help_str(room))
+                        for command in commands
+                    ]
+                )
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's signature
         """Add the table of exit codes to the help."""
@@ -61,37 +94,18 @@ class Cli(click.Group):
 @click.version_option(package_name="penstock", message="%(prog)s %(version)s")
 @click.pass_context
 def cli(context: click.Context) -> None:
-    """Run workers, look at jobs and queues, and steer them.
+    """Enqueue, inspect and manage jobs and queues, run workers and a server.
 
-    All commands but `worker`, `migrate` and `completion` work on the store or server that --store
-    or --url names, else PENSTOCK_STORE or PENSTOCK_URL.
+    Commands work on the store or server that --store or --url names, or else PENSTOCK_STORE or
+    PENSTOCK_URL. Exceptions are worker, migrate, migrate-legacy, serve, config and completion.
     """
     if context.invoked_subcommand is None:
         click.echo(context.get_help())
 
 
-for _command in (
-    *worker.COMMANDS,
-    *workers.COMMANDS,
-    *enqueue.COMMANDS,
-    *jobs.COMMANDS,
-    *log.COMMANDS,
-    *queues.COMMANDS,
-    *stats.COMMANDS,
-    *top.COMMANDS,
-    *cron.COMMANDS,
-    *admin.COMMANDS,
-    *migrate.COMMANDS,
-    *token.COMMANDS,
-    *serve.COMMANDS,
-    *indexing.COMMANDS,
-    *entries.COMMANDS,
-    *ingest.COMMANDS,
-    *legacy.COMMANDS,
-    *notebook.COMMANDS,
-    *completion.COMMANDS,
-):
-    cli.add_command(_command)
+for _commands in GROUPS.values():
+    for _command in _commands:
+        cli.add_command(_command)
 
 
 def main() -> NoReturn:

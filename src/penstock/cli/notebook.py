@@ -1,4 +1,4 @@
-"""Commands on the notebooks of a server: `notebook add`, `list`, `write`, `mv`, `rm` and so on."""
+"""The command `notebook`: notebooks of a server, their files and their history."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,14 +9,14 @@ from urllib.parse import quote
 import click
 import msgspec
 
+from penstock.cli.options import on_server
 from penstock.cli.output import Column, emit, show_table, shown, when
-from penstock.cli.store import on_server
-from penstock.client.line import Line, line_to
-from penstock.client.stream import frames
+from penstock.client.connection import Connection, connect
+from penstock.client.stream import endless_frames
 from penstock.client.wire import Request
 from penstock.core.errors import JobNotFound, PenstockError, StoreError
 from penstock.core.lifecycle import State
-from penstock.engine import run_sync
+from penstock.engine.penstock import run_sync
 
 F = TypeVar("F", bound=Callable[..., Any])
 Body = dict[str, Any]
@@ -30,36 +30,39 @@ _SOME = 3
 _ALL = 20
 _FINAL = frozenset({State.DONE, State.FAILED, State.CANCELLED})
 _LATE = frozenset({408})
-"""An operation that has not ended in time is answered so, with how it stands."""
+"""The status of an operation that has not ended in time; the body has its state."""
 
 
 _on_server = on_server("http://127.0.0.1:8000")
 
 
 class NotebookRefused(PenstockError):
-    """An operation on a notebook did not come to a good end."""
+    """An operation on a notebook failed or was refused."""
 
 
 notebook_argument = click.argument("notebook")
 path_argument = click.argument("path")
 version_option = click.option(
-    "--version", type=click.IntRange(0), metavar="N", help="Only if this is its version still."
+    "--version",
+    type=click.IntRange(0),
+    metavar="N",
+    help="Only if the file still has this version.",
 )
 
 
 @click.group("notebook")
 def notebook() -> None:
-    """Change the files of notebooks on a server, and look at their history."""
+    """Manage notebooks on a server: files and their history."""
 
 
 @notebook.command("add")
 @click.argument("name")
-@click.option("--path", metavar="DIR", help="A folder that is there.  [default: a new one]")
-@click.option("--git/--no-git", default=True, help="Whether its history is kept in git.")
+@click.option("--path", metavar="DIR", help="An existing folder.  [default: a new one]")
+@click.option("--git/--no-git", default=True, help="Whether to keep its history in git.")
 @click.option(
     "--join",
     is_flag=True,
-    help="Commit into the repository that the folder is, or lies in.  [default: its own]",
+    help="Commit to the repository that contains the folder.  [default: its own repository]",
 )
 @_on_server
 def add(*, name: str, path: str | None, git: bool, join: bool, url: str, as_json: bool) -> None:
@@ -69,15 +72,15 @@ def add(*, name: str, path: str | None, git: bool, join: bool, url: str, as_json
         body["repository"] = "join"
     with _asking(url) as ask:
         made = ask("POST", _NOTEBOOKS, body=body)
-    told = f"Added notebook {made['name']}: {made['path']}"
+    text = f"Added notebook {made['name']}: {made['path']}"
     if _is_joined(made):
-        told += f"\nIts history is in the repository {made['repository']['path']}, which it joins."
-    _tell(made, told, as_json=as_json)
+        text += f"\nIts history is kept in the repository {made['repository']['path']}."
+    _print_result(made, text, as_json=as_json)
 
 
 @notebook.command("list")
 @click.argument("notebook", required=False)
-@click.option("--prefix", metavar="TEXT", default="", help="Only paths that begin so.")
+@click.option("--prefix", metavar="TEXT", default="", help="Only paths that start with this text.")
 @_on_server
 def list_all(*, notebook: str | None, prefix: str, url: str, as_json: bool) -> None:
     """List notebooks, or the files of NOTEBOOK."""
@@ -89,7 +92,7 @@ def list_all(*, notebook: str | None, prefix: str, url: str, as_json: bool) -> N
     if as_json:
         emit({"notebooks" if notebook is None else "files": found})
     elif not found:
-        click.echo("There is no notebook." if notebook is None else "There is no file.")
+        click.echo("There are no notebooks." if notebook is None else "There are no files.")
     elif notebook is None:
         _print_notebooks(found)
     else:
@@ -100,7 +103,7 @@ def list_all(*, notebook: str | None, prefix: str, url: str, as_json: bool) -> N
 @notebook_argument
 @_on_server
 def show(*, notebook: str, url: str, as_json: bool) -> None:
-    """Show NOTEBOOK: where it is, its repository, and what is not committed and why."""
+    """Show NOTEBOOK: its folder, its repository, and uncommitted paths with the reasons."""
     with _asking(url) as ask:
         found = ask("GET", _at(notebook))
     if as_json:
@@ -125,14 +128,14 @@ def show(*, notebook: str, url: str, as_json: bool) -> None:
 def write(
     *, notebook: str, path: str, file: BinaryIO, version: int | None, url: str, as_json: bool
 ) -> None:
-    """Write what is in FILE, or comes from stdin, to PATH of NOTEBOOK.
+    """Write FILE, or stdin, to PATH in NOTEBOOK.
 
-    The file is made if it is not there.
+    Creates the file at PATH if it does not exist.
     """
     params = {"path": path, **_given(version=version)}
     with _asking(url) as ask:
         made = ask("PUT", f"{_at(notebook)}/content", params, file.read(), sync=True)
-    _tell(made, f"Wrote {path}, version {made.get('version', '?')}.", as_json=as_json)
+    _print_result(made, f"Wrote {path}, version {made.get('version', '?')}.", as_json=as_json)
 
 
 @notebook.command("mv")
@@ -141,25 +144,27 @@ def write(
 @click.argument("target")
 @_on_server
 def move(*, notebook: str, source: str, target: str, url: str, as_json: bool) -> None:
-    """Move the file or folder SOURCE of NOTEBOOK to TARGET."""
+    """Move the file or folder SOURCE in NOTEBOOK to TARGET."""
     with _asking(url) as ask:
         file = _file(ask, notebook, source)
         place = f"/files/{file['id']}/move" if file else f"/folders/{quote(source.strip('/'))}"
         body = {"path": target}
         made = ask("PATCH", f"{_at(notebook)}{place}", body=body, sync=True, repeats=False)
-    _tell(made, f"Moved {source} to {target}.", as_json=as_json)
+    _print_result(made, f"Moved {source} to {target}.", as_json=as_json)
 
 
 @notebook.command("rm")
 @notebook_argument
 @path_argument
-@click.option("-r", "--recursive", is_flag=True, help="Also a folder, with all that is in it.")
+@click.option(
+    "-r", "--recursive", is_flag=True, help="Also delete folders with everything in them."
+)
 @version_option
 @_on_server
 def remove(
     *, notebook: str, path: str, recursive: bool, version: int | None, url: str, as_json: bool
 ) -> None:
-    """Delete the file PATH of NOTEBOOK. It stays in the history."""
+    """Delete the file PATH in NOTEBOOK. It stays in the history."""
     with _asking(url) as ask:
         file = _file(ask, notebook, path)
         if file is None and not recursive:
@@ -167,18 +172,23 @@ def remove(
         place = f"/files/{file['id']}" if file else f"/folders/{quote(path.strip('/'))}"
         params = _given(version=version) if file else {}
         made = ask("DELETE", f"{_at(notebook)}{place}", params, sync=True, repeats=False)
-    _tell(made, f"Deleted {path}.", as_json=as_json)
+    _print_result(made, f"Deleted {path}.", as_json=as_json)
 
 
 @notebook.command("log")
 @notebook_argument
 @click.argument("path", required=False)
 @click.option(
-    "-n", "--limit", type=click.IntRange(1, 1_000), default=20, show_default=True, help="At most."
+    "-n",
+    "--limit",
+    type=click.IntRange(1, 1_000),
+    default=20,
+    show_default=True,
+    help="The largest number of commits.",
 )
 @_on_server
 def show_history(*, notebook: str, path: str | None, limit: int, url: str, as_json: bool) -> None:
-    """Show the commits of NOTEBOOK, or of its file PATH, also from before it was moved."""
+    """Show the commits of NOTEBOOK, or of its file PATH, including its former paths."""
     with _asking(url) as ask:
         place = ""
         if path is not None:
@@ -199,12 +209,12 @@ def show_history(*, notebook: str, path: str | None, limit: int, url: str, as_js
 @click.argument("notebook", required=False)
 @_on_server
 def commit(*, notebook: str | None, url: str, as_json: bool) -> None:
-    """Commit what has changed in NOTEBOOK, or in all, without waiting for its time."""
+    """Commit changes in NOTEBOOK, or in all notebooks, now."""
     body = _given(notebook=notebook)
     with _asking(url) as ask:
         made = ask("POST", f"{_EVENTS}/commit", body=body, sync=True)
         found = [ask("GET", _at(notebook))] if notebook else ask("GET", _NOTEBOOKS)["notebooks"]
-    _tell(made, f"Committed {notebook or 'all notebooks'}.", as_json=as_json)
+    _print_result(made, f"Committed {notebook or 'all notebooks'}.", as_json=as_json)
     if not as_json:
         _print_problems(found, _SOME)
 
@@ -213,26 +223,30 @@ def commit(*, notebook: str | None, url: str, as_json: bool) -> None:
 @notebook_argument
 @_on_server
 def watch(*, notebook: str, url: str, as_json: bool) -> None:
-    """Show what is done to NOTEBOOK, by whomever, until Ctrl-C."""
+    """Show changes in NOTEBOOK as they happen, until Ctrl-C."""
     with _asking(url) as ask:
         wanted = ask("GET", _at(notebook))["id"]
-        for _, entry in frames(ask.line, None, None):
-            if entry is None:  # where the log ends: all that comes now is shown
-                click.echo(shown(f"Watching {notebook}; Ctrl-C ends it."), err=True)
-            elif entry.state in _FINAL:
-                event = _event(ask, entry.job_id)
-                if event is not None and event["notebook_id"] == wanted:
-                    _print_event(event, as_json=as_json)
+        run_sync(_watch(ask, notebook, wanted, as_json=as_json))
 
 
-# Asking
+async def _watch(ask: "Asker", notebook: str, wanted: int, *, as_json: bool) -> None:
+    async for _, entry in endless_frames(ask.connection):
+        if entry is None:  # the end of the log: everything after this is shown
+            click.echo(shown(f"Watching {notebook}; Ctrl-C quits."), err=True)
+        elif entry.state in _FINAL:
+            event = _event(ask, entry.job_id)
+            if event is not None and event["notebook_id"] == wanted:
+                _print_event(event, as_json=as_json)
+
+
+# Requests
 
 
 class Asker:
-    """Asks a server, and waits for what it does."""
+    """Makes requests to a server, and waits for operations to end."""
 
-    def __init__(self, line: Line) -> None:
-        self.line = line
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
 
     def __call__(
         self,
@@ -244,7 +258,7 @@ class Asker:
         sync: bool = False,
         repeats: bool = True,
     ) -> Any:
-        """The answer of the server; raises what it stands for."""
+        """Return the answer, or raise the error that it stands for."""
         waiting = {"sync": "true", "timeout": _PATIENCE} if sync else {}
         request = Request(
             method,
@@ -256,22 +270,22 @@ class Asker:
             conflict=NotebookRefused,
             accepts=_LATE,
         )
-        said = run_sync(self.line.ask(request, Body))
-        if "detail" in said:
-            raise NotebookRefused(said["detail"])
-        return said
+        answer = run_sync(self.connection.ask(request, Body))
+        if "detail" in answer:
+            raise NotebookRefused(answer["detail"])
+        return answer
 
 
 @contextmanager
 def _asking(url: str) -> Iterator[Asker]:
-    line = line_to(url, None, retries=3, timeout=60, blocking=True)
+    connection = connect(url, None, retries=3, timeout=60, blocking=True)
     try:
-        yield Asker(line)
+        yield Asker(connection)
     except StoreError as error:
         error.add_note("penstock serve, or another --url URL")
         raise
     finally:
-        run_sync(line.close())
+        run_sync(connection.close())
 
 
 def _at(notebook: str) -> str:
@@ -294,7 +308,7 @@ def _files(ask: Asker, notebook: str, prefix: str) -> Iterator[Body]:
 
 
 def _file(ask: Asker, notebook: str, path: str) -> Body | None:
-    """The file at a path; None if there is none, as for a folder."""
+    """Return the file at a path; None if there is none, or if it is a folder."""
     plain = path.strip("/")
     params = {"prefix": plain, "limit": 1}
     found = ask("GET", f"{_at(notebook)}/files", params)["files"]
@@ -308,7 +322,7 @@ def _missing(notebook: str, path: str, step: str) -> JobNotFound:
 
 
 def _event(ask: Asker, job_id: int) -> Body | None:
-    """The operation that a job is; None if it is another's."""
+    """Return the operation of a job; None if it is not an operation on a notebook."""
     try:
         event: Body = ask("GET", f"{_EVENTS}/{job_id}")
     except JobNotFound:
@@ -316,10 +330,10 @@ def _event(ask: Asker, job_id: int) -> Body | None:
     return event
 
 
-# Showing
+# Output
 
 
-def _tell(document: Body, text: str, *, as_json: bool) -> None:
+def _print_result(document: Body, text: str, *, as_json: bool) -> None:
     if as_json:
         emit(document)
     else:
@@ -345,21 +359,21 @@ def _is_joined(notebook: Body) -> bool:
 
 
 def _history(notebook: Body) -> str:
-    """Whether a notebook has a history: not where there is no repository."""
+    """Describe the history of a notebook; without a repository, it has none."""
     if not notebook["git"]:
         return "missing" if notebook.get("git_problem") else "no"
     return "joined" if _is_joined(notebook) else "yes"
 
 
 def _print_problems(found: list[Body], limit: int) -> None:
-    """Print why notebooks are not committed, and which paths are not."""
+    """Print which notebooks and paths are not committed, and why."""
     for one in found:
         if problem := one.get("git_problem"):
             click.echo(shown(f"{one['name']} is not committed: {problem}"))
-        told = one.get("held", [])[:limit]
-        for held in told:
+        listed = one.get("held", [])[:limit]
+        for held in listed:
             click.echo(shown(f"{one['name']}: {held['path']} is not committed: {held['reason']}"))
-        if (more := one.get("held_count", 0) - len(told)) > 0:
+        if (more := one.get("held_count", 0) - len(listed)) > 0:
             click.echo(shown(f"{one['name']}: {more:,} more not committed"))
 
 
@@ -401,7 +415,7 @@ def _print_event(event: Body, *, as_json: bool) -> None:
     at = datetime.fromisoformat(event["processed_at"])
     words = [f"{at:%H:%M:%S}", event["type"], event["path"]]
     if event["type"] == "sync" and event["result"]:
-        words.append(f"{event['result']['changed']:,} changed by others")
+        words.append(f"{event['result']['changed']:,} changed by other programs")
     if event["dest_path"]:
         words += ["->", event["dest_path"]]
     if event["status"] != "completed":

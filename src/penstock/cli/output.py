@@ -1,6 +1,6 @@
-"""What commands print: JSON for programs, tables and short times for people.
+"""The output of commands: JSON for programs, tables and short times for people.
 
-Rich is imported where it is used: `--json` and `--help` need not wait the 30 ms for it.
+Rich is imported where it is used, because it takes 30 ms: `--json` and `--help` do without it.
 """
 
 import json
@@ -17,12 +17,13 @@ import msgspec
 from penstock.core import jsontext
 from penstock.core.errors import Unreadable
 from penstock.core.job import Job
+from penstock.core.lifecycle import State, Waiting
 from penstock.core.secrets import Secrets
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-# Nothing is cut where no terminal limits the width.
+# Wide enough to cut nothing where no terminal limits the width.
 _PIPE_WIDTH = 1_000
 _GAP = 2
 _NARROWEST = 8
@@ -56,7 +57,7 @@ def emit(value: Any) -> None:
 
 
 def plain(value: Any) -> Any:  # noqa: PLR0911 - a list of cases
-    """A value of the Python API as JSON knows it, with the same names.
+    """Convert a value of the Python API to JSON values, with the same names.
 
     Instants are ISO 8601 in UTC, durations are seconds.
     """
@@ -78,33 +79,33 @@ def plain(value: Any) -> Any:  # noqa: PLR0911 - a list of cases
 
 
 def _job_fields(job: Job) -> dict[str, Any]:
-    """The fields of a job, its arguments and result decoded."""
+    """Return the fields of a job, with its arguments and result decoded."""
     fields: dict[str, Any] = {}
     for name in job.__struct_fields__:
         if name == "payload":
             fields["args"] = decoded(job.payload)
         elif name == "result_json":
             fields["result"] = decoded(job.result_json)
-        elif name != "duplicate":  # says something about an enqueue only
+        elif name != "duplicate":  # is about an enqueue only
             fields[name] = getattr(job, name)
     return fields
 
 
 def decoded(text: str | None) -> Any:
-    """The value of a JSON text; what is wrong with it if it cannot be read."""
+    """Return the value of a JSON text, or why it cannot be read."""
     try:
-        return None if text is None else concealed(jsontext.read(text, "", _DEPTH))
+        return None if text is None else without_secrets(jsontext.read(text, "", _DEPTH))
     except Unreadable as error:
         return f"unreadable: {error.reason}"
 
 
-def conceal(secrets: Secrets) -> None:
-    """Show no more, in the current command, than these let through."""
+def hide_secrets(secrets: Secrets) -> None:
+    """Hide the values of these fields in the output of the current command."""
     click.get_current_context().meta[_SECRETS] = secrets
 
 
-def concealed(value: Any) -> Any:
-    """A decoded value as it may be shown; from a server, it comes so already."""
+def without_secrets(value: Any) -> Any:
+    """Return a value without secrets; a server has already hidden them."""
     context = click.get_current_context(silent=True)
     secrets: Secrets | None = None if context is None else context.meta.get(_SECRETS)
     return value if secrets is None else secrets.hidden(value)
@@ -114,7 +115,7 @@ def concealed(value: Any) -> Any:
 
 
 def shown(text: str) -> str:
-    """Text that cannot play tricks on a terminal: control characters are spelled out."""
+    """Return text that is safe on a terminal: control characters are escaped."""
     return "".join(
         c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode()
         for c in text.expandtabs(4)
@@ -122,7 +123,7 @@ def shown(text: str) -> str:
 
 
 def span(duration: timedelta) -> str:
-    """A duration at a glance: `250 ms`, `90 s`, `5 min`, `30 h`, `12 d`."""
+    """Format a duration: `250 ms`, `90 s`, `5 min`, `30 h`, `12 d`."""
     seconds = duration.total_seconds()
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms"
@@ -133,7 +134,7 @@ def span(duration: timedelta) -> str:
 
 
 def when(instant: datetime | None, now: datetime) -> str:
-    """An instant seen from now: `3 s ago`, `in 5 min`."""
+    """Format an instant relative to now: `3 s ago`, `in 5 min`."""
     if instant is None:
         return ""
     distance = instant - now
@@ -143,7 +144,7 @@ def when(instant: datetime | None, now: datetime) -> str:
 
 
 def number(count: int) -> str:
-    """A count with its thousands apart; nothing for zero, so that the others stand out."""
+    """Format a count with thousands separators; a dot for zero, so that the others stand out."""
     return f"{count:,}" if count else "·"
 
 
@@ -152,19 +153,38 @@ def jobs_of(count: int) -> str:
     return f"{count:,} job" + ("" if count == 1 else "s")
 
 
+def state_text(job: Job) -> str:
+    """Return the state of a job and, when pending, what it waits for: `pending (ready)`."""
+    if job.cancel_requested:
+        return f"{job.state} (asked to stop)"
+    return f"{job.state} ({job.waiting})" if job.waiting else str(job.state)
+
+
+def state_word(job: Job) -> str:
+    """Return the state of a job in one word; when pending, what it waits for."""
+    return "stopping" if job.cancel_requested else str(job.waiting or job.state)
+
+
+def latest(job: Job) -> datetime:
+    """Return the instant that says most about a job in its state."""
+    if job.state is State.PENDING:
+        return job.run_at if job.waiting is Waiting.SCHEDULED else job.enqueued_at
+    return job.finished_at or job.started_at or job.enqueued_at
+
+
 def show_text(title: str, text: str) -> None:
-    """Print a title and, indented, what stands under it."""
+    """Print a title and an indented text below it."""
     click.echo(click.style(f"\n{title}", bold=True))
     for line in shown(text).split("\n"):
         click.echo(wrapped(f"  {line}".rstrip(), hang=len(line) - len(line.lstrip()) + 4))
 
 
 def wrapped(line: str, hang: int = 0) -> str:
-    """A line that fits the terminal; where it goes on, it is indented by `hang`."""
+    """Wrap a line to the width of the terminal; further lines are indented by `hang`."""
     if not sys.stdout.isatty():
         return line
     width = shutil.get_terminal_size().columns
-    # Not indented so far that nothing fits beside it.
+    # An indentation of half the width leaves no room for text.
     hang = hang if hang < width // 2 else 0
     wrapper = textwrap.TextWrapper(
         width,
@@ -185,7 +205,7 @@ def is_narrow() -> bool:
 
 
 class Column(NamedTuple):
-    """A column of a table; one that `bends` is cut when the terminal is narrow."""
+    """A column of a table; with `bends`, it is cut when the terminal is narrow."""
 
     title: str
     bends: bool = False
@@ -193,7 +213,7 @@ class Column(NamedTuple):
 
 
 def console() -> "Console":
-    """Stdout: in colour on a terminal, plain and wide in a pipe."""
+    """Return a console on stdout: in colour on a terminal, plain and wide in a pipe."""
     from rich.console import Console
 
     width = None if sys.stdout.isatty() else _PIPE_WIDTH
@@ -201,7 +221,7 @@ def console() -> "Console":
 
 
 def show_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
-    """Print rows under their titles; a column that is empty everywhere is left out."""
+    """Print a table; columns that are empty in all rows are left out."""
     from rich.table import Table
     from rich.text import Text
 
@@ -225,7 +245,7 @@ def show_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None
 
 
 def _widths(columns: Sequence[Column], cells: Sequence[Sequence[str]], available: int) -> list[int]:
-    """The width of each column that has room, from the left."""
+    """Return the widths of the columns that fit, from the left."""
     from rich.cells import cell_len
 
     widths = [
@@ -236,7 +256,7 @@ def _widths(columns: Sequence[Column], cells: Sequence[Sequence[str]], available
 
 
 def fitted(columns: Sequence[Column], widths: Sequence[int], available: int) -> list[int]:
-    """Of columns that would be so wide, those that have room; the widest that bend give way."""
+    """Return the widths of the columns that fit; the widest ones that bend are narrowed."""
     widths = list(widths)
     floors = [
         min(width, _NARROWEST) if column.bends else width

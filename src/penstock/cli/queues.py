@@ -8,27 +8,25 @@ from typing import Any
 import click
 import msgspec
 
-from penstock.cli.admin import parse_age
-from penstock.cli.exits import Exit, QueueNotFound, warn
-from penstock.cli.output import Column, emit, jobs_of, number, show_table, shown, span
-from penstock.cli.store import (
-    App,
+from penstock.cli.connection import (
+    connected,
     did_you_mean,
     doubt_queue,
-    on_store,
-    opened,
-    parse_seconds,
+    offered,
     queue_exists,
-    reached,
     some_queues,
     suggest,
 )
-from penstock.core.job import Ages, Queue, QueueQuery, QueueStatus
+from penstock.cli.errors import Exit, QueueNotFound, warn
+from penstock.cli.options import on_store, parse_age, parse_seconds
+from penstock.cli.output import Column, emit, jobs_of, number, show_table, shown, span
 from penstock.core.lifecycle import State, Waiting
 from penstock.core.limits import MOST_QUEUES, Limit
-from penstock.core.seal import describe
-from penstock.engine import Penstock, run_sync
-from penstock.queues import Drained
+from penstock.core.migration_lock import describe
+from penstock.core.queue import Ages, Queue, QueueQuery, QueueStatus
+from penstock.engine.penstock import run_sync
+from penstock.engine.protocol import App
+from penstock.engine.queues import Drained
 
 queue_argument = click.argument("queue")
 _MAX_LIMIT = 10**12
@@ -44,7 +42,7 @@ def _parse_limit(
     if value is None or value == "none":
         return msgspec.UNSET if value is None else None
     if not value.isdecimal() or int(value) > _MAX_LIMIT:
-        raise click.BadParameter(f"{value!r} is neither a whole number nor 'none'.", ctx, param)
+        raise click.BadParameter(f"{value!r} is neither an integer nor 'none'.", ctx, param)
     return int(value)
 
 
@@ -55,7 +53,9 @@ def _parse_rate(
         return msgspec.UNSET if value is None else None
     n, slash, seconds = value.partition("/")
     if not slash or not n.isdecimal() or int(n) > _MAX_LIMIT:
-        raise click.BadParameter(f"{value!r} is neither like 100/1 nor 'none'.", ctx, param)
+        raise click.BadParameter(
+            f"{value!r} is neither a rate such as 100/1 nor 'none'.", ctx, param
+        )
     return int(n), parse_seconds(ctx, param, seconds)
 
 
@@ -69,62 +69,64 @@ def _parse_ages(
 
 
 @click.command("status")
-@click.option("--name", metavar="TEXT", help="Only queues with this text in their name.")
-@click.option("--after", metavar="QUEUE", help="Only queues behind this one, by name.")
+@click.option("--name", metavar="TEXT", help="Only queues whose name contains this text.")
+@click.option("--after", metavar="QUEUE", help="Only queues after this one, by name.")
 @click.option(
     "--limit",
     type=click.IntRange(1),
-    help=f"At most so many queues. A table has {_SHOWN} unless told otherwise, JSON has all.",
+    help=f"The largest number of queues.  [default: {_SHOWN} in a table, all in JSON]",
 )
 @on_store
 def show_status(
     *, name: str | None, after: str | None, limit: int | None, store: str, as_json: bool
 ) -> None:
-    """Count the jobs of each queue by state, and the workers.
+    """Show the queues with their jobs by state.
 
-    Pending jobs are also counted by what they wait for: ready for a worker, scheduled for later,
-    or blocked by an earlier job of their key.
+    Also shows limits, and the number of workers.
+
+    Pending jobs are counted by what they wait for: ready for a worker, scheduled for later, or
+    blocked by an earlier job with their key.
     """
     if limit is None and not as_json:
         limit = _SHOWN
     one_more = None if limit is None else limit + 1
     query = QueueQuery(contains=name, after=after, limit=one_more)
-    with reached(store) as app:
-        found = run_sync(app.queue_statuses(query))
+    with connected(store) as app:
+        found = run_sync(app.queues.statuses(query))
         more = limit is not None and len(found) > limit
-        total = run_sync(app.overall()).queues if more else len(found)
-        limits = run_sync(app.limits()) if isinstance(app, Penstock) else None
-        workers = run_sync(app.workers())
-        seal = run_sync(app.store.sealed()) if isinstance(app, Penstock) else None
+        total = run_sync(app.queues.summary()).queues if more else len(found)
+        limits = run_sync(offered(app.limits.list()))
+        workers = run_sync(app.workers.list())
+        migration = run_sync(offered(app.archive.migration()))
     silent = sum(worker.is_silent(datetime.now(UTC)) for worker in workers)
     alive = len(workers) - silent
     summaries = [_summary(status) for status in found[:limit]]
     if as_json:
         counted = {"alive": alive, "silent": silent}
-        sealed = None if seal is None else {"passage": seal.passage, "place": seal.place}
+        seal = None if migration is None else {"passage": migration.phase, "place": migration.place}
         emit(
             {
                 "store": store,
                 "queues": summaries,
                 "limits": limits,
                 "workers": counted,
-                "seal": sealed,
+                "seal": seal,
             }
         )
         return
     if summaries:
         _print_status(summaries)
     elif name is None and after is None:
-        click.echo("No queue has held a job yet.")
+        click.echo("There are no queues yet.")
     else:
-        click.echo("No queue is called so.")
+        click.echo("No queue has such a name.")
     if more:
         click.echo(_more_text(summaries[-1]["name"], len(summaries), total, name))
     for held in limits or ():
         click.echo(shown(_limit_text(held)))
     click.echo(_workers_text(alive, silent))
-    if seal is not None:
-        text = describe(seal)
+    if migration is not None:
+        text = describe(migration)
         click.echo(shown(f"{text[0].upper()}{text[1:]}."))
 
 
@@ -132,25 +134,25 @@ def _workers_text(alive: int, silent: int) -> str:
     text = f"{alive:,} workers are alive" if alive > 1 else f"{alive or 'No'} worker is alive"
     if not silent:
         return f"{text}."
-    return f"{text}, {silent} silent; to see which: {suggest('workers')}"
+    return f"{text}, {silent} silent; to list them: {suggest('workers')}"
 
 
 def _limit_text(limit: Limit) -> str:
     if limit.kind == "queues":
-        return f"The store takes at most {limit.concurrency:,} queues."
+        return f"The store accepts at most {limit.concurrency:,} queues."
     what = f"throttle {limit.name}…" if limit.kind == "throttle" else f"task {limit.name}"
-    return f"Of {what}, at most {limit.concurrency:,} run at a time."
+    return f"At most {limit.concurrency:,} jobs of {what} run at a time."
 
 
 def _more_text(last: str, shown_here: int, total: int, name: str | None) -> str:
     narrowed = f" --name {shlex.quote(name)}" if name else ""
     on = suggest(f"status{narrowed} --after {shlex.quote(last)}")
     search = "" if name else " To search by name: --name TEXT."
-    return shown(f"{shown_here:,} queues of {total:,}; for the next ones: {on}.{search}")
+    return shown(f"{shown_here:,} of {total:,} queues; to see the next ones: {on}.{search}")
 
 
 def _summary(status: QueueStatus) -> dict[str, Any]:
-    """A queue with its counts by state, and of the pending by what they wait for."""
+    """Return a queue with its jobs by state, and its pending ones by what they wait for."""
     queue = status.queue
     return {
         "name": queue.name,
@@ -167,7 +169,7 @@ def _summary(status: QueueStatus) -> dict[str, Any]:
 
 def _print_status(summaries: Sequence[Mapping[str, Any]]) -> None:
     counted = [{**summary["states"], **summary["waiting"]} for summary in summaries]
-    # Rare ones take their place only where there are any.
+    # Rare states have a column only if there are such jobs.
     titles = [
         title
         for title in (_PENDING, *Waiting, *(state for state in State if state is not _PENDING))
@@ -211,22 +213,22 @@ def _limits(summary: Mapping[str, Any]) -> list[str]:
     "duration",
     metavar="TIME",
     callback=parse_age,
-    help="Go on by itself after this time: 90s, 30m, 12h.",
+    help="Resume automatically after this time: 90s, 30m, 12h.",
 )
 @on_store
 def pause_queue(*, queue: str, duration: timedelta | None, store: str, as_json: bool) -> None:
-    """Start no more jobs of a queue, in any process.
+    """Pause a queue: start no more of its jobs, in any process.
 
-    Jobs that are running go on. A queue may be paused before its first job. To pause again sets
-    a new end.
+    Running jobs continue. A queue can be paused before its first job. Pausing again sets a new
+    end.
     """
-    with reached(store) as app:
+    with connected(store) as app:
         unknown = doubt_queue(app, queue)
-        paused = run_sync(app.pause(queue, duration=duration))
+        paused = run_sync(app.queues.pause(queue, duration=duration))
     until = "" if duration is None or paused.paused_until is None else f" for {span(duration)}"
     _print_queue(
         paused,
-        f"is paused{until}; to go on: {suggest(f'resume {shlex.quote(queue)}')}",
+        f"is paused{until}; to resume it: {suggest(f'resume {shlex.quote(queue)}')}",
         as_json=as_json,
         warning=unknown,
     )
@@ -236,11 +238,11 @@ def pause_queue(*, queue: str, duration: timedelta | None, store: str, as_json: 
 @queue_argument
 @on_store
 def resume_queue(*, queue: str, store: str, as_json: bool) -> None:
-    """Start jobs of a queue again."""
-    with reached(store) as app:
+    """Resume a paused queue."""
+    with connected(store) as app:
         require_queue(app, queue)
-        resumed = run_sync(app.resume(queue))
-    _print_queue(resumed, "goes on.", as_json=as_json)
+        resumed = run_sync(app.queues.resume(queue))
+    _print_queue(resumed, "is resumed.", as_json=as_json)
 
 
 @click.command("limit")
@@ -250,32 +252,32 @@ def resume_queue(*, queue: str, store: str, as_json: bool) -> None:
     "--concurrency",
     metavar="N|none",
     callback=_parse_limit,
-    help="Run at most this many at a time, in all processes.",
+    help="Run at most this many jobs at a time, in all processes.",
 )
 @click.option(
     "--rate",
     metavar="N/SECONDS|none",
     callback=_parse_rate,
-    help="Start at most this many within any time of so many seconds: 100/1.",
+    help="Start at most N jobs within any SECONDS: 100/1.",
 )
 @click.option(
     "--promote-after",
     metavar="SECONDS|none",
     callback=_parse_ages,
-    help="Raise the priority of a waiting job by one each time; or once at each age: 300,900.",
+    help="Raise the priority of a waiting job every SECONDS, or once at each age: 300,900.",
 )
 @on_store
 def limit_queue(*, queue: str, store: str, as_json: bool, **limits: Any) -> None:
-    """Refuse new jobs while a queue has N pending ones; hold or promote those that are ready.
+    """Set limits of a queue: pending jobs, concurrency, rate.
 
-    Whoever enqueues into a full queue gets `QueueFull`. The word none lifts a limit; what is not
-    named stays.
+    While the queue has N pending jobs, enqueuing raises `QueueFull`. The word none removes a
+    limit; limits that are not named stay.
     """
     if all(value is msgspec.UNSET for value in limits.values()):
-        raise click.UsageError("Name a limit: how many may be pending, or an option.")
-    with reached(store) as app:
+        raise click.UsageError("no limit is given: add the number of pending jobs, or an option")
+    with connected(store) as app:
         unknown = doubt_queue(app, queue)
-        limited = run_sync(app.limit(queue, **limits))
+        limited = run_sync(app.limits.queue(queue, **limits))
     _print_queue(limited, _limits_text(limited), as_json=as_json, warning=unknown)
 
 
@@ -286,14 +288,14 @@ def _ages_text(ages: Ages) -> str:
 def _limits_text(queue: Queue) -> str:
     parts = []
     if queue.max_pending is not None:
-        parts.append(f"takes at most {queue.max_pending:,} pending jobs")
+        parts.append(f"accepts at most {jobs_of(queue.max_pending).replace(' ', ' pending ')}")
     if queue.concurrency is not None:
-        parts.append(f"runs at most {queue.concurrency:,} at a time")
+        parts.append(f"runs at most {jobs_of(queue.concurrency)} at a time")
     if queue.rate is not None:
-        parts.append(f"starts at most {queue.rate[0]:,} in {span(queue.rate[1])}")
+        parts.append(f"starts at most {jobs_of(queue.rate[0])} in {span(queue.rate[1])}")
     if queue.promote_after is not None:
         parts.append(f"promotes jobs after {_ages_text(queue.promote_after)}")
-    return f"{', '.join(parts)}." if parts else "has no limit."
+    return f"{', '.join(parts)}." if parts else "has no limits."
 
 
 def _print_queue(queue: Queue, text: str, *, as_json: bool, warning: str | None = None) -> None:
@@ -309,18 +311,21 @@ def _print_queue(queue: Queue, text: str, *, as_json: bool, warning: str | None 
 @queue_argument
 @on_store
 def remove_queue(*, queue: str, store: str, as_json: bool) -> None:
-    """Remove a queue: lift its limits and its pause.
+    """Remove a queue with its limits and its pause.
 
-    It goes with its last job, at once if it has none. A queue with unfinished jobs is not removed.
+    A queue disappears with its last job, immediately if it has none. A queue with unfinished jobs
+    is not removed.
     """
-    with reached(store) as app:
+    with connected(store) as app:
         require_queue(app, queue)
-        run_sync(app.remove_queue(queue))
+        run_sync(app.queues.remove(queue))
         stays = queue_exists(app, queue)
     if as_json:
         emit({"name": queue, "removed": not stays})
     elif stays:
-        click.echo(shown(f"Queue {queue} has no settings any more, and goes with its last job."))
+        click.echo(
+            shown(f"Queue {queue} has no settings any more, and disappears with its last job.")
+        )
     else:
         click.echo(shown(f"Queue {queue} is removed."))
 
@@ -329,17 +334,17 @@ def remove_queue(*, queue: str, store: str, as_json: bool) -> None:
 @click.argument("most", metavar="N|none", callback=_parse_limit)
 @on_store
 def limit_queues(*, most: int | None, store: str, as_json: bool) -> None:
-    """Have at most N queues in the store; none: 100,000.
+    """Limit the number of queues; none stands for 100,000.
 
-    A job of a further queue is refused with `TooManyQueues`; the queues that are there stay.
+    A job for one queue more is refused with `TooManyQueues`. Existing queues stay.
     """
-    with opened(store, create=False) as app:
-        run_sync(app.limit_queues(most))
+    with connected(store) as app:
+        run_sync(app.limits.queues(most))
         limit = MOST_QUEUES if most is None else most
     if as_json:
         emit({"queues": limit})
     else:
-        click.echo(f"The store takes at most {limit:,} queues.")
+        click.echo(f"The store accepts at most {limit:,} queues.")
 
 
 @click.command("drain")
@@ -350,19 +355,19 @@ def limit_queues(*, most: int | None, store: str, as_json: bool) -> None:
     default="60",
     show_default=True,
     callback=parse_seconds,
-    help="How long to wait at most.",
+    help="The longest time to wait.",
 )
 @on_store
 def drain_queue(*, queue: str | None, timeout: timedelta, store: str, as_json: bool) -> None:
     """Wait until the jobs that are unfinished now have finished.
 
-    All queues count unless one is named; jobs that come later do not. It ends early when what is
-    left lies in paused queues.
+    In all queues unless one is named; jobs that are enqueued later do not count. Ends early when
+    all remaining jobs are in paused queues.
     """
-    with reached(store) as app:
+    with connected(store) as app:
         if queue is not None:
             require_queue(app, queue)
-        drained = run_sync(app.drain(queue, timeout=timeout))
+        drained = run_sync(app.queues.drain(queue, timeout=timeout))
     if as_json:
         emit(drained)
     else:
@@ -376,12 +381,12 @@ def _drain_text(drained: Drained) -> str:
         return f"Drained after {span(drained.elapsed)}."
     left = f"{jobs_of(drained.remaining)} left after {span(drained.elapsed)}"
     if drained.status == "paused":
-        return f"Not drained: {left}, in paused queues; to see which: {suggest('status')}"
-    return f"Not drained: {left}; is a worker running? To see them: {suggest('jobs')}"
+        return f"Not drained: {left}, in paused queues; to list them: {suggest('status')}"
+    return f"Not drained: {left}; is a worker running? To list the jobs: {suggest('jobs')}"
 
 
 def require_queue(app: App, name: str) -> None:
-    """Raise `QueueNotFound` for a queue that has held neither a job nor a setting."""
+    """Raise `QueueNotFound` for a queue that has neither jobs nor settings."""
     if not queue_exists(app, name):
         error = QueueNotFound(f"there is no queue {name!r}{did_you_mean(name, some_queues(app))}")
         error.add_note(suggest("status"))

@@ -1,40 +1,73 @@
-"""The commands `serve` and `config`: a store as an HTTP service, and its settings."""
+"""The commands `serve` and `config`: an HTTP server for a store, and its settings."""
 
 import asyncio
 import logging
-import os
 import socket
 import sys
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
+from penstock.cli.options import json_option
 from penstock.cli.output import Column, emit, show_table, shown
-from penstock.cli.processes import Processes, Told
-from penstock.cli.stopping import LAST_BREATH, Stopper, Watchdog
-from penstock.cli.store import json_option
-from penstock.config import Server, Sources
+from penstock.cli.processes import Child, Processes
+from penstock.cli.service_manager import ServiceManager
+from penstock.cli.signals import LAST_BREATH, Stopper, Watchdog
+from penstock.config import Server, Sources, store_url
 from penstock.core.errors import ConfigurationError
 from penstock.logs import set_up_logging
+from penstock.worker.liveness import Pulse
 
 _log = logging.getLogger(__name__)
 
 _SETTINGS = (
-    click.option("--config", "file", type=click.Path(path_type=Path), help="A TOML file."),
+    click.option(
+        "--config",
+        "file",
+        type=click.Path(path_type=Path),
+        help="A TOML file with settings.  [default: penstock.toml]",
+    ),
     click.option("--store", metavar="URL", help="The store.  [default: a file in the data folder]"),
-    click.option("--data", metavar="DIR", help="The folder for what the server keeps."),
+    click.option(
+        "--data",
+        metavar="DIR",
+        help="The folder for the data of the server.  [default: penstock-data]",
+    ),
     click.option("--host", help="The address to listen on.  [default: 127.0.0.1]"),
-    click.option("--port", type=int, help="The port; 0 takes a free one.  [default: 8000]"),
-    click.option("--workers", type=int, metavar="N", help="Run so many jobs at a time."),
-    click.option("--processes", type=int, metavar="N", help="Serve with so many processes."),
+    click.option("--port", type=int, help="The port; 0 picks a free one.  [default: 8000]"),
+    click.option("--workers", type=int, metavar="N", help="The number of jobs to run at a time."),
+    click.option(
+        "--processes", type=int, metavar="N", help="The number of processes that serve requests."
+    ),
     click.option("--apps", metavar="A,B", help="The applications.  [default: all installed]"),
-    click.option("--grace", type=float, metavar="SECONDS", help="Time to end when stopping."),
-    click.option("--keep-finished", type=float, metavar="SECONDS", help="Remove jobs after that."),
-    click.option("--keep-failed", type=float, metavar="SECONDS", help="The same for failed ones."),
-    click.option("--log-format", metavar="text|json", help="How the log is written."),
+    click.option(
+        "--grace",
+        type=float,
+        metavar="SECONDS",
+        help="How long requests and jobs may continue when the server stops.",
+    ),
+    click.option(
+        "--drain-delay",
+        type=float,
+        metavar="SECONDS",
+        help="How long a server that stops accepts requests, as not ready.",
+    ),
+    click.option(
+        "--keep-finished",
+        type=float,
+        metavar="SECONDS",
+        help="Remove jobs this long after they ended.",
+    ),
+    click.option(
+        "--keep-failed",
+        type=float,
+        metavar="SECONDS",
+        help="Remove failed jobs this long after they ended.",
+    ),
+    click.option("--log-format", metavar="text|json", help="The format of the log."),
     click.option("--request-log/--no-request-log", default=None, help="Log every request."),
 )
 
@@ -48,45 +81,74 @@ def _with_settings(command: Any) -> Any:
 @click.command("serve")
 @_with_settings
 def run_server(*, file: Path | None, as_json: bool, **given: Any) -> int:
-    """Serve a store over HTTP, with the applications that are installed.
+    """Serve a store over HTTP, with the installed applications.
 
-    Settings come from these options, from variables such as PENSTOCK_PORT, and from the file
-    penstock.toml, in this order. Without an access token only this machine is served.
+    Settings come from these options, environment variables such as PENSTOCK_PORT, and the file
+    penstock.toml, in this order. Without access tokens, only this machine is served.
 
-    SIGTERM or Ctrl-C stops gracefully: requests are answered and running jobs get their grace; a
-    second one stops at once.
+    SIGTERM or Ctrl-C stops the server gracefully: it answers requests, and running jobs get their
+    grace. A second signal stops it immediately. If NOTIFY_SOCKET is set, the server reports to its
+    service manager, for example systemd.
     """
     if as_json:
         given["log_format"] = given["log_format"] or "json"
     sources = Sources(file=file)
     settings = sources.section("", Server, given).settings
     try:
-        from penstock.server import serve
-        from penstock.server.installed import store_url, strangers
+        from penstock.server import process
+        from penstock.server.applications import unknown_variables
     except ImportError as error:
-        problem = ConfigurationError(f"the server needs what is not installed ({error})")
+        from penstock.apps.kit import is_package_missing
+
+        if not is_package_missing(error):
+            raise
+        problem = ConfigurationError(f"the server needs a package that is not installed ({error})")
         problem.add_note("pip install 'penstock[server]'")
         raise problem from error
-    unknown = strangers(settings, sources)  # a wrong setting is told before a port that is in use
+    unknown = unknown_variables(
+        settings, sources
+    )  # a wrong setting is reported before a port in use
     store_url(settings)
     set_up_logging(as_json=settings.log_format == "json")
     for text in unknown:
         _log.warning("%s", text)
-    listening = serve.bind(settings.host, settings.port)
+    listening = process.bind(settings.host, settings.port)
+    manager = ServiceManager()
+    address = process.address_of(listening)
 
     def ready() -> None:
-        _announce(serve.address_of(listening), as_json=as_json)
+        _announce(address, as_json=as_json)
+        manager.ready(f"serves on {address}")
+
+    def stopping() -> None:
+        manager.stopping("finishes requests and running jobs")
 
     if settings.processes == 1:
-        _serve(settings, sources, listening, ready, as_json=as_json)
+        pulse = None if manager.every is None else Pulse(manager.alive, manager.every)
+        parent = Parent(ready, stopping, pulse)
+        _serve(settings, sources, listening, parent, as_json=as_json)
         return 0
 
-    def work(told: Told) -> None:
-        _serve(settings, sources, listening, told.ready, as_json=as_json, told=told)
+    def work(child: Child) -> None:
+        pulse = None if manager.every is None else Pulse(child.beat, manager.every)
+        parent = Parent(child.ready, lambda: None, pulse)
+        _serve(settings, sources, listening, parent, as_json=as_json, child=child)
 
-    return Processes(work, settings.processes, stop_listening=listening.close, as_json=as_json).run(
-        ready
-    )
+    def stop() -> None:
+        stopping()
+        listening.close()
+
+    return Processes(
+        work, settings.processes, "server", on_stop=stop, on_beat=manager.alive, as_json=as_json
+    ).run(ready)
+
+
+class Parent(NamedTuple):
+    """How a process that serves reports to whoever started it."""
+
+    ready: Callable[[], None]
+    stopping: Callable[[], None]
+    pulse: Pulse | None
 
 
 def _announce(address: str, *, as_json: bool) -> None:
@@ -101,39 +163,41 @@ def _serve(
     settings: Server,
     sources: Sources,
     listening: socket.socket,
-    ready: Callable[[], None],
+    parent: Parent,
     *,
     as_json: bool,
-    told: Told | None = None,
+    child: Child | None = None,
 ) -> None:
-    """Serve in this process, until a signal or until the parent is gone."""
-    from penstock.server.serve import Serving
+    """Serve in this process, until a signal or until the parent dies."""
+    from penstock.server.process import ServerProcess
 
     async def run() -> None:
         watchdog = Watchdog()
-        number, replaces = (0, None) if told is None else (told.number, told.replaces)
-        serving = Serving(settings, sources, process=number, replaces=replaces)
-        grace = timedelta(seconds=settings.grace)
-        Stopper(serving.stop, grace, watchdog, as_json=as_json).install()
-        if told is not None:
-            asyncio.get_running_loop().add_reader(told.lifeline, _orphaned, told, serving.stop)
-        await serving.run(listening, ready)
+        number, replaces = (0, None) if child is None else (child.number, child.replaces)
+        serving = ServerProcess(
+            settings, sources, process=number, replaces=replaces, pulse=parent.pulse
+        )
+
+        def stop() -> None:
+            parent.stopping()
+            serving.stop()
+
+        grace, delay = timedelta(seconds=settings.grace), timedelta(seconds=settings.drain_delay)
+        stopper = Stopper(stop, grace, watchdog, as_json=as_json, delay=delay)
+        stopper.install()
+        if child is not None:
+            child.when_orphaned(stopper.stop_orphan)
+        await serving.run(listening, parent.ready)
         watchdog.allow(LAST_BREATH)
 
     with asyncio.Runner(loop_factory=_fast_loop()) as runner:
         runner.run(run())
 
 
-def _orphaned(told: Told, stop: Callable[[], None]) -> None:
-    asyncio.get_running_loop().remove_reader(told.lifeline)
-    os.close(told.lifeline)
-    stop()
-
-
 def _fast_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
     try:
         import uvloop
-    except ImportError:  # it does not exist for every system
+    except ImportError:  # not available on every system
         return None
     return uvloop.new_event_loop
 
@@ -141,15 +205,15 @@ def _fast_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
 @click.command("config")
 @_with_settings
 def show_config(*, file: Path | None, as_json: bool, **given: Any) -> None:
-    """Show every setting of the server and of its applications, and where it came from."""
-    from penstock.server.installed import sections, strangers
+    """Show the settings of the server, with their sources."""
+    from penstock.server.applications import sections, unknown_variables
 
     sources = Sources(file=file)
     found = sources.section("", Server, given)
     every = [*found.sources]
     for section in sections(found.settings, sources):
         every += section.sources
-    for text in strangers(found.settings, sources):
+    for text in unknown_variables(found.settings, sources):
         click.echo(f"penstock: {text}", err=True)
     if as_json:
         emit({one.name: {"value": one.shown, "source": one.source} for one in every})

@@ -1,4 +1,4 @@
-"""The command `stats`: how much went through each queue, and how long it took."""
+"""The command `stats`: throughput of the queues, waiting times and running times."""
 
 import shutil
 import sys
@@ -11,13 +11,13 @@ from typing import Any
 import click
 import msgspec
 
-from penstock.cli.admin import parse_age
+from penstock.cli.connection import complete_queues, connected, offered
+from penstock.cli.options import on_store, parse_age
 from penstock.cli.output import Column, emit, number, show_table, span
 from penstock.cli.queues import require_queue
-from penstock.cli.store import complete_queues, on_store, reached
-from penstock.core.history import KEPT, MINUTE, Interval, Spread
 from penstock.core.lifecycle import Event
-from penstock.engine import Penstock, run_sync
+from penstock.core.statistics import KEPT, MINUTE, Interval, Spread
+from penstock.engine.penstock import run_sync
 
 _RATES = (Event.ENQUEUED, Event.DONE, Event.FAILED)
 _PARTS = (0.5, 0.95)
@@ -29,12 +29,12 @@ _COLUMNS = (
 _BARS = "▁▂▃▄▅▆▇█"
 _LONGEST_LINE = 120
 _SHOWN = 100
-# What stands beside a line in a narrow terminal: the queue, the highest number, and gaps.
+# Columns beside a sparkline in a narrow terminal: the queue, the highest number, gaps.
 _BESIDE = 30
 
 
 class Flow(msgspec.Struct, frozen=True):
-    """What went through one queue in the time that was asked for."""
+    """What happened in one queue in the requested time."""
 
     queue: str
     counts: dict[Event, int]
@@ -52,25 +52,24 @@ class Flow(msgspec.Struct, frozen=True):
     callback=parse_age,
     default="1h",
     show_default=True,
-    help="From this long ago on, at most 8d: 90s, 30m, 12h.",
+    help="The period, at most 8d: 90s, 30m, 12h.",
 )
 @on_store
 def show_stats(*, queue: str | None, since: timedelta, store: str, as_json: bool) -> None:
-    """Show how much went through each queue, how long jobs waited and how long they ran.
+    """Show throughput, waiting times and running times by queue.
 
-    Rates are means over the whole time. A failed run counts as failed also if it is tried again.
-    The p95 is the time that 95 of 100 jobs did not pass, as nearly as is kept.
+    Rates are averages over the whole period. Every failed run counts, even if the job is retried.
+    Of all jobs, 95% took at most the time in the column p95, to the precision that is kept.
     """
     if since > KEPT:
-        raise click.BadParameter(f"minutes are kept for {span(KEPT)}.", param_hint="'--since'")
+        raise click.BadParameter(f"statistics are kept for {span(KEPT)}.", param_hint="'--since'")
     until = datetime.now(UTC)
     begin = (until - max(since, MINUTE)).replace(second=0, microsecond=0)
-    with reached(store) as app:
+    with connected(store) as app:
         if queue is not None:
             require_queue(app, queue)
-        if isinstance(app, Penstock):  # a server counts by itself
-            run_sync(app.digest())
-        found = run_sync(app.history(begin, until, queue))
+        run_sync(offered(app.statistics.roll_up()))  # a server does it by itself
+        found = run_sync(app.statistics.intervals(begin, until, queue))
     minutes = -((begin - until) // MINUTE)
     by_queue: dict[str, list[Interval]] = {}
     for one in found:
@@ -87,9 +86,11 @@ def show_stats(*, queue: str | None, since: timedelta, store: str, as_json: bool
     elif flows:
         _print(_busiest(flows), until - begin)
         if len(flows) > _SHOWN:
-            click.echo(f"The {_SHOWN} busiest queues of {len(flows):,}; for one: --queue NAME")
+            click.echo(
+                f"The {_SHOWN} busiest of {len(flows):,} queues; for one queue: --queue NAME"
+            )
     else:
-        click.echo(f"Nothing has happened in the last {span(since)}.")
+        click.echo(f"Nothing happened in the last {span(since)}.")
 
 
 def _flow(queue: str, found: Sequence[Interval], begin: datetime, minutes: int) -> Flow:
@@ -108,7 +109,7 @@ def _flow(queue: str, found: Sequence[Interval], begin: datetime, minutes: int) 
 
 
 def _busiest(flows: Sequence[Flow]) -> list[Flow]:
-    """Those that can be looked at, by name."""
+    """Return the busiest queues, by name."""
     most = nlargest(_SHOWN, flows, key=lambda flow: sum(flow.counts.values()))
     return sorted(most, key=lambda flow: flow.queue)
 
@@ -153,7 +154,7 @@ def _print(flows: Sequence[Flow], time: timedelta) -> None:
 
 
 def sparkline(numbers: Sequence[int]) -> str:
-    """A bar for each number, as high as it is beside the highest; none for zero."""
+    """Return a bar for each number, scaled to the highest; a dot for zero."""
     most = max(numbers, default=0)
     return "".join(_BARS[(n * len(_BARS) - 1) // most] if n else "·" for n in numbers)
 
@@ -161,9 +162,9 @@ def sparkline(numbers: Sequence[int]) -> str:
 def _per_second(rate: float) -> str:
     if not rate:
         return number(0)
-    if rate < 0.01:  # noqa: PLR2004 - what two places can show
+    if rate < 0.01:  # noqa: PLR2004 - the smallest that two places show
         return "<0.01"
-    return f"{rate:,.0f}" if rate >= 100 else f"{rate:.2f}"  # noqa: PLR2004 - places that say nothing
+    return f"{rate:,.0f}" if rate >= 100 else f"{rate:.2f}"  # noqa: PLR2004 - more places are noise
 
 
 def _time(duration: timedelta | None) -> str:

@@ -1,19 +1,17 @@
 """Commands on access tokens: `token create`, `token list`, `token revoke`."""
 
 import shlex
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import click
 
-from penstock.cli.admin import parse_age
+from penstock.cli.connection import connected, suggest
+from penstock.cli.options import on_store, parse_age, refuse_options_before
 from penstock.cli.output import Column, emit, show_table, shown, when
-from penstock.cli.store import on_store, opened, refuse_options_before, suggest
-from penstock.core.errors import TokenExists, TokenNotFound
-from penstock.core.token import Access, Token
-from penstock.engine import Penstock, run_sync
+from penstock.core.tokens import Access, Token
+from penstock.engine.penstock import run_sync
 
 name_argument = click.argument("name")
 
@@ -22,9 +20,9 @@ name_argument = click.argument("name")
 @on_store
 @click.pass_context
 def token(context: click.Context, *, store: str, as_json: bool) -> None:
-    """Make access tokens for the server, and revoke them.
+    """Create, list and revoke access tokens for the server.
 
-    Alone, it lists them.
+    Without a command, lists the tokens.
     """
     if context.invoked_subcommand is None:
         _list(store, as_json=as_json)
@@ -40,76 +38,68 @@ def token(context: click.Context, *, store: str, as_json: bool) -> None:
     multiple=True,
     required=True,
     type=click.Choice([access.value for access in Access]),
-    help="What its bearer may do; may be repeated.",
+    help="What the token allows. Can be repeated.",
 )
 @click.option(
     "--expires",
     metavar="TIME",
     callback=parse_age,
-    help="How long it is good for: 90s, 30m, 12h, 30d.  [default: until it is revoked]",
+    help="How long the token is valid: 90s, 30m, 12h, 30d.  [default: until it is revoked]",
 )
 @on_store
 def create_token(
     *, name: str, scopes: tuple[str, ...], expires: timedelta | None, store: str, as_json: bool
 ) -> None:
-    """Make an access token, and print its secret.
+    """Create an access token and print its secret.
 
-    The secret alone goes to stdout. It is shown once: the store keeps no more than a digest.
+    Only the secret goes to stdout. It is shown once: the store keeps a digest of it.
     """
-    with _opened(store) as app:
-        secret = run_sync(app.create_token(name, scopes, expires))
+    with connected(store) as app:
+        secret = run_sync(app.tokens.create(name, scopes, expires))
     if as_json:
         emit({"name": name, "secret": secret})
         return
     click.echo(secret)
     step = suggest(f"token revoke {shlex.quote(name)}")
-    click.echo(shown(f"This is shown once: keep it now. To take it back: {step}"), err=True)
+    click.echo(
+        shown(f"The secret is shown only once: keep it now. To revoke the token: {step}"), err=True
+    )
 
 
 @token.command("list")
 @on_store
 def list_tokens(*, store: str, as_json: bool) -> None:
-    """List every access token with its scopes; secrets cannot be shown."""
+    """List the access tokens with their scopes, without their secrets."""
     _list(store, as_json=as_json)
 
 
 def _list(store: str, *, as_json: bool) -> None:
-    with opened(store) as app:
-        tokens = run_sync(app.tokens())
+    with connected(store) as app:
+        tokens = run_sync(app.tokens.list())
     if as_json:
         emit({"tokens": [_fields(one) for one in tokens]})
     elif tokens:
         _print_tokens(tokens)
     else:
         step = suggest("token create NAME --scope publish")
-        click.echo(f"There is no access token; to make one: {step}")
+        click.echo(f"There are no access tokens; to create one: {step}")
 
 
 @token.command("revoke")
 @name_argument
 @on_store
 def revoke_token(*, name: str, store: str, as_json: bool) -> None:
-    """Remove an access token: it opens nothing any more, in any process."""
-    with _opened(store) as app:
-        run_sync(app.revoke_token(name))
+    """Revoke an access token, in all processes."""
+    with connected(store) as app:
+        run_sync(app.tokens.revoke(name))
     if as_json:
         emit({"name": name, "revoked": True})
     else:
         click.echo(shown(f"Revoked token {name}."))
 
 
-@contextmanager
-def _opened(store: str) -> Iterator[Penstock]:
-    try:
-        with opened(store) as app:
-            yield app
-    except (TokenExists, TokenNotFound) as error:
-        error.add_note(suggest("token list"))
-        raise
-
-
 def _fields(one: Token) -> dict[str, Any]:
-    """What may be shown: not the digest."""
+    """Return the fields to show, without the digest."""
     return {
         "name": one.name,
         "scopes": _in_order(one),

@@ -1,29 +1,39 @@
-"""The command `worker`: runs the jobs of an app until it is told to stop."""
+"""The command `worker`: runs the jobs of an app until it is stopped."""
 
 import asyncio
-import importlib
 import logging
 import os
 import sys
-import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from datetime import timedelta
-from types import ModuleType
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import click
 
+from penstock.apps.kit.background import in_background
+from penstock.cli.connection import configured
+from penstock.cli.discovery import load_app
+from penstock.cli.options import json_option, parse_seconds
 from penstock.cli.output import emit, shown
-from penstock.cli.stopping import LAST_BREATH, Stopper, Watchdog
-from penstock.cli.store import json_option, parse_seconds
+from penstock.cli.processes import Child, Processes
+from penstock.cli.reload import Handover, SourceFiles
+from penstock.cli.service_manager import ServiceManager
+from penstock.cli.signals import LAST_BREATH, Stopper, Watchdog
 from penstock.core.errors import ConfigurationError
 from penstock.core.job import Retention
 from penstock.core.redaction import redacted
-from penstock.engine import Penstock
-from penstock.logs import set_up_logging
+from penstock.engine.penstock import Penstock
+from penstock.logs import reset_logging, set_up_logging
+from penstock.stores import is_private
+from penstock.worker.liveness import Liveness, Pulse
 from penstock.worker.worker import Worker
 
 _log = logging.getLogger("penstock.worker")
+
+_HEALTH_FILE_EVERY = timedelta(seconds=10)
+_LEVELS = ("debug", "info", "warning", "error", "critical")
 
 
 def _parse_names(
@@ -33,23 +43,30 @@ def _parse_names(
         return None
     names = tuple(dict.fromkeys(name.strip() for name in value.split(",")))
     if not all(names):
-        raise click.BadParameter(f"{value!r} has an empty name in it.", ctx, param)
+        raise click.BadParameter(f"{value!r} contains an empty name.", ctx, param)
     return names
 
 
 @click.command("worker")
-@click.argument("target", metavar="MODULE:APP")
+@click.argument("target", metavar="MODULE[:APP]")
+@click.option(
+    "--import",
+    "imports",
+    metavar="MODULE",
+    multiple=True,
+    help="Import this module, too, for its tasks. May be repeated.",
+)
 @click.option(
     "--queues",
     metavar="A,B",
     callback=_parse_names,
-    help="Only jobs of these queues.  [default: all but those of applications]",
+    help="Run only jobs of these queues.  [default: all but those of applications]",
 )
 @click.option(
     "--tags",
     metavar="A,B",
     callback=_parse_names,
-    help="Only jobs with any of these tags.",
+    help="Run only jobs with any of these tags.",
 )
 @click.option(
     "--concurrency",
@@ -57,7 +74,15 @@ def _parse_names(
     metavar="N",
     default=20,
     show_default=True,
-    help="Run this many jobs at a time.",
+    help="The number of jobs that a process runs at a time.",
+)
+@click.option(
+    "--processes",
+    type=click.IntRange(min=1, max=64),
+    metavar="N",
+    default=1,
+    show_default=True,
+    help="The number of processes that run jobs; one that dies is replaced.",
 )
 @click.option(
     "--grace",
@@ -65,7 +90,7 @@ def _parse_names(
     default="30",
     show_default=True,
     callback=parse_seconds,
-    help="When stopping, let running jobs go on for this long.",
+    help="How long running jobs may continue when the worker stops.",
 )
 @click.option(
     "--keep-finished",
@@ -73,7 +98,7 @@ def _parse_names(
     default="86400",
     show_default="a day",
     callback=parse_seconds,
-    help="Remove jobs this long after their end.",
+    help="Remove jobs this long after they ended.",
 )
 @click.option(
     "--keep-failed",
@@ -81,136 +106,223 @@ def _parse_names(
     default="604800",
     show_default="a week",
     callback=parse_seconds,
-    help="Remove failed jobs this long after their end.",
+    help="Remove failed jobs this long after they ended.",
+)
+@click.option(
+    "--health-file",
+    metavar="PATH",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Touch this file every 10 seconds, as long as the worker and its store answer.",
+)
+@click.option(
+    "--reload",
+    is_flag=True,
+    help="For development: restart when a Python file in this folder changes.",
+)
+@click.option(
+    "--log-level",
+    type=click.Choice(_LEVELS, case_sensitive=False),
+    default="info",
+    show_default=True,
+    help="The lowest level to log, unless the program sets up its own logging.",
+)
+@click.option(
+    "--log-jobs/--no-log-jobs",
+    default=True,
+    show_default=True,
+    help="Log a line at level info for every job that ends.",
 )
 @json_option
 def run_worker(
     *,
-    target: str,
-    queues: tuple[str, ...] | None,
-    tags: tuple[str, ...] | None,
-    concurrency: int,
-    grace: timedelta,
+    processes: int,
     keep_finished: timedelta,
     keep_failed: timedelta,
-    as_json: bool,
-) -> None:
-    """Run the jobs of APP, a Penstock in the Python module MODULE.
+    health_file: Path | None,
+    reload: bool,
+    log_level: str,
+    **given: Any,
+) -> int:
+    """Run jobs of APP, a Penstock in the module MODULE.
 
-    The module is looked for in the current folder first. SIGTERM or Ctrl-C stops gracefully: no
-    more jobs are started and running ones get their grace; a second one stops at once. A job that
-    did not finish runs again.
+    Without APP, it is the only one in the module.
+    The Python module is searched for in the current folder first. If it is a package, its modules
+    called tasks are imported as well, wherever they are in it.
+
+    SIGTERM or Ctrl-C stops the worker gracefully: it starts no more jobs, and running ones get
+    their grace. A second signal stops it immediately. Jobs that did not finish run again. If
+    NOTIFY_SOCKET is set, the worker reports to its service manager, for example systemd.
     """
-    app = load_app(target)
-    set_up_logging(as_json=as_json)
-    worker = Worker(
-        app,
-        queues=queues,
-        tags=tags or (),
-        concurrency=concurrency,
-        grace=grace,
+    options = _Options(
+        **given,
         retention=Retention(finished=keep_finished, failed=keep_failed),
+        level=logging.getLevelNamesMapping()[log_level.upper()],
     )
-    start = {
-        "worker": worker.name,
-        "store": redacted(app.url),
-        "queues": queues,
-        "tags": tags or (),
-        "concurrency": concurrency,
-        "grace": grace,
-        "tasks": sorted(app.tasks),
-    }
-    asyncio.run(_work(app, worker, start, as_json=as_json))
+    manager = ServiceManager()
+    pulse = _pulse(manager, health_file)
+
+    def stopping() -> None:
+        manager.stopping("finishes running jobs")
+
+    if processes == 1 and not reload:
+        app = _load(options)
+        ready = f"runs jobs of {redacted(app.url)}"
+        _run(app, options, _Parent(lambda: manager.ready(ready), stopping, pulse))
+        return 0
+
+    set_up_logging(as_json=options.as_json, level=options.level)
+    handovers = [Handover() for _ in range(processes)]
+
+    def work(child: Child) -> None:
+        handover = handovers[child.number]
+        asyncio.run(handover.release())
+        reset_logging()
+        app = _load(options)
+        if processes > 1:
+            _refuse_private(app, processes)
+        beat = None if pulse is None else Pulse(child.beat, pulse.every)
+        parent = _Parent(child.ready, lambda: None, beat, child, handover)
+        _run(app, options, parent)
+
+    return Processes(
+        work,
+        processes,
+        "worker",
+        on_stop=stopping,
+        on_beat=pulse.beat if pulse else lambda: None,
+        as_json=options.as_json,
+        changed=_changed() if reload else None,
+    ).run(lambda: manager.ready(f"runs jobs in {processes} processes"))
 
 
-async def _work(app: Penstock, worker: Worker, start: dict[str, Any], *, as_json: bool) -> None:
-    watchdog = Watchdog()
-    async with app:
-        Stopper(worker.stop, start["grace"], watchdog, as_json=as_json).install()
-        _announce(start, as_json=as_json)
-        await worker.run()
-    _log.info("worker %s has stopped", worker.name)
-    watchdog.allow(LAST_BREATH)
+def _changed() -> Callable[[], str | None]:
+    # Python recognises outdated bytecode by the size and the second of a file: two changes within
+    # a second could be taken for one. The variable is for the processes of isolated tasks.
+    sys.dont_write_bytecode = True
+    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+    return SourceFiles(Path.cwd()).changed
 
 
-def _announce(start: dict[str, Any], *, as_json: bool) -> None:
-    if as_json:
-        emit(start)
-    else:
-        queues = "queues " + ", ".join(start["queues"]) if start["queues"] else "all queues"
-        tags = ", tags " + ", ".join(start["tags"]) if start["tags"] else ""
-        click.echo(
-            shown(
-                f"Worker {start['worker']} on {start['store']}: {queues}{tags}, "
-                f"{start['concurrency']} at a time; tasks: {', '.join(start['tasks'])}"
-            )
-        )
-    sys.stdout.flush()
+class _Options(NamedTuple):
+    """What each process needs to know."""
+
+    target: str
+    imports: tuple[str, ...]
+    queues: tuple[str, ...] | None
+    tags: tuple[str, ...] | None
+    concurrency: int
+    grace: timedelta
+    retention: Retention
+    level: int
+    log_jobs: bool
+    as_json: bool
 
 
-# Finding the app
+class _Parent(NamedTuple):
+    """How a process that runs jobs reports to whoever started it."""
+
+    ready: Callable[[], None]
+    stopping: Callable[[], None]
+    pulse: Pulse | None
+    child: Child | None = None
+    handover: Handover | None = None
 
 
-def load_app(target: str) -> Penstock:
-    """The Penstock that `module:name` stands for; raises `ConfigurationError` with advice."""
-    module_name, _, name = target.partition(":")
-    if not module_name or not name or module_name.endswith(".py") or "/" in module_name:
-        guess = module_name.removesuffix(".py").replace("/", ".").strip(".") or "tasks"
-        raise _advised(
-            f"{target!r} does not name an app: expected MODULE:APP, a module and a Penstock in it",
-            f"penstock worker {guess}:{name or 'app'}",
-        )
-    module = _import(module_name)
-    try:
-        app: Any = module
-        for part in name.split("."):
-            app = getattr(app, part)
-    except AttributeError:
-        raise _advised(f"module {module_name!r} has no {name!r}", _others(module)) from None
-    if not isinstance(app, Penstock):
-        kind = type(app).__name__
-        raise _advised(f"{target} is a {kind}, not a Penstock", _others(module))
-    if not app.tasks:
-        raise _advised(
-            f"{target} has no tasks, so this worker could run nothing",
-            f"import the modules with its tasks from {module_name}",
-        )
+def _load(options: _Options) -> Penstock:
+    app = load_app(options.target, options.imports)
+    app.connection.migrate = app.connection.migrate or configured().migrate
+    set_up_logging(as_json=options.as_json, level=options.level)
     return app
 
 
-def _import(name: str) -> ModuleType:
-    sys.path.insert(0, os.getcwd())  # noqa: PTH109 - sys.path holds strings
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-            raise _import_failed(name, error) from error
-        path = name.replace(".", "/") + ".py"
-        message = f"there is no module {error.name!r} in this folder or among the installed ones"
-        raise _advised(message, f"it in the folder that holds {path}") from error
-    except (Exception, SystemExit) as error:
-        raise _import_failed(name, error) from error
+def _refuse_private(app: Penstock, processes: int) -> None:
+    if is_private(app.url):
+        refused = ConfigurationError(
+            f"{redacted(app.url)} belongs to one process, and {processes} cannot share it"
+        )
+        refused.add_note("--processes 1, or a store that processes share: sqlite:///FILE")
+        raise refused
 
 
-def _import_failed(name: str, error: BaseException) -> ConfigurationError:
-    frames = traceback.extract_tb(error.__traceback__)
-    place = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
-    text = f"importing {name!r} failed: {type(error).__name__}: {error}{place}"
-    return _advised(text, f'python -c "import {name}"')
+def _run(app: Penstock, options: _Options, parent: _Parent) -> None:
+    """Run jobs in this process, until a signal or until the parent dies."""
+    worker = Worker(
+        app,
+        queues=options.queues,
+        tags=options.tags or (),
+        concurrency=options.concurrency,
+        grace=options.grace,
+        retention=options.retention,
+        log_jobs=options.log_jobs,
+    )
+    asyncio.run(_work(app, worker, options, parent))
 
 
-def _others(module: ModuleType) -> str:
-    """The first app that is there, as a command to try."""
-    names = [name for name, value in vars(module).items() if isinstance(value, Penstock)]
-    if names:
-        return f"penstock worker {module.__name__}:{names[0]}"
-    return f'app = Penstock("sqlite:///penstock.db") in {module.__name__}'
+def _pulse(manager: ServiceManager, health_file: Path | None) -> Pulse | None:
+    """Return how the worker beats for those who watch it: the service manager, a probe."""
+    if health_file is None:
+        return None if manager.every is None else Pulse(manager.alive, manager.every)
+
+    def beat() -> None:
+        try:
+            health_file.touch()
+        except OSError as error:
+            _log.warning("the health file cannot be written: %s", error)
+        if manager.every is not None:
+            manager.alive()
+
+    return Pulse(beat, min(manager.every or _HEALTH_FILE_EVERY, _HEALTH_FILE_EVERY))
 
 
-def _advised(message: str, step: str) -> ConfigurationError:
-    error = ConfigurationError(message)
-    error.add_note(step)
-    return error
+async def _work(app: Penstock, worker: Worker, options: _Options, parent: _Parent) -> None:
+    def hand_over() -> None:
+        if parent.handover is not None:
+            parent.handover.leave(app.url, worker.leases)
+
+    def stop() -> None:
+        parent.stopping()
+        worker.stop()
+
+    watchdog, pulse = Watchdog(hand_over), parent.pulse
+    async with app:
+        stopper = Stopper(stop, options.grace, watchdog, as_json=options.as_json)
+        stopper.install()
+        if parent.child is not None:
+            parent.child.when_orphaned(stopper.stop_orphan)
+        _announce(app, worker, options)
+        parent.ready()
+        async with in_background(Liveness(app, pulse).run()) if pulse else nullcontext():
+            await worker.run()
+    _log.info("worker %s has stopped", worker.name)
+    if parent.child is not None:
+        parent.child.retired = worker.draining
+        if worker.leases:  # in threads, which would end with this process, unnoticed
+            watchdog.end()
+    watchdog.allow(LAST_BREATH)
+
+
+def _announce(app: Penstock, worker: Worker, options: _Options) -> None:
+    start = {
+        "worker": worker.name,
+        "store": redacted(app.url),
+        "queues": options.queues,
+        "tags": options.tags or (),
+        "concurrency": options.concurrency,
+        "grace": options.grace,
+        "tasks": sorted(app.tasks),
+    }
+    if options.as_json:
+        emit(start)
+    else:
+        queues = "queues " + ", ".join(options.queues) if options.queues else "all queues"
+        tags = ", tags " + ", ".join(options.tags) if options.tags else ""
+        click.echo(
+            shown(
+                f"Worker {worker.name} on {start['store']}: {queues}{tags}, "
+                f"{options.concurrency} at a time; tasks: {', '.join(sorted(app.tasks))}"
+            )
+        )
+    sys.stdout.flush()
 
 
 COMMANDS: Sequence[click.Command] = (run_worker,)

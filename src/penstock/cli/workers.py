@@ -1,4 +1,4 @@
-"""The command `workers`: who works on the store, busy or idle."""
+"""The command `workers`: lists the workers of the store, busy or idle."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -6,29 +6,30 @@ from typing import Any
 
 import click
 
+from penstock.cli.connection import connected
+from penstock.cli.options import on_store
 from penstock.cli.output import Column, emit, plain, show_table, when
-from penstock.cli.store import on_store, reached
-from penstock.core.worker import WorkerInfo
-from penstock.engine import run_sync
+from penstock.core.workers import WorkerInfo
+from penstock.engine.penstock import run_sync
 
 
 @click.command("workers")
 @on_store
 def list_workers(*, store: str, as_json: bool) -> None:
-    """List the workers of the store, busy or idle, and when each was last heard of.
+    """List the workers, busy or idle.
 
-    One that was not heard of for over 30 seconds is marked as silent: it was killed, or cannot
+    A worker without a heartbeat for over 30 seconds is marked as silent: it was killed, or cannot
     reach the store. It stays in the list for a day.
     """
-    with reached(store) as app:
-        workers = run_sync(app.workers())
+    with connected(store) as app:
+        workers = run_sync(app.workers.list())
     now = datetime.now(UTC)
     if as_json:
         emit({"workers": [_fields(worker, now) for worker in workers]})
     elif workers:
         _print_workers(workers, now)
     else:
-        click.echo("No worker is there; to start one: penstock worker MODULE:APP")
+        click.echo("There are no workers; to start one: penstock worker MODULE:APP")
 
 
 def _fields(worker: WorkerInfo, now: datetime) -> dict[str, Any]:
@@ -46,7 +47,7 @@ def _print_workers(workers: Sequence[WorkerInfo], now: datetime) -> None:
         Column("name", bends=True),
         Column(""),
         Column("running", right=True),
-        Column("heard of"),
+        Column("last seen"),
         Column("started"),
         Column("host", bends=True),
         Column("queues", bends=True),
@@ -69,7 +70,7 @@ def _print_workers(workers: Sequence[WorkerInfo], now: datetime) -> None:
 
 
 def _running(worker: WorkerInfo) -> str:
-    if worker.concurrency is None:  # it never said
+    if worker.concurrency is None:  # a program that claims jobs without being a `Worker`
         return f"{worker.running:,}"
     return f"{worker.running:,} of {worker.concurrency:,}"
 

@@ -1,4 +1,4 @@
-"""A server over HTTP, from Python: publish events, and work them off. Needs `penstock[client]`."""
+"""Clients of a server over HTTP: publish and handle events. Needs `penstock[client]`."""
 
 from penstock.client.client import AsyncClient, Client
 from penstock.client.remote import RemotePenstock

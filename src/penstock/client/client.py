@@ -1,4 +1,4 @@
-"""The clients: the same calls, awaited or not."""
+"""The clients: the same calls for an event loop and for synchronous code."""
 
 import asyncio
 import functools
@@ -8,12 +8,12 @@ from collections.abc import Callable, Coroutine, Mapping
 from datetime import timedelta
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
+from penstock.client.connection import connect
 from penstock.client.events import EventCalls, Tags
-from penstock.client.line import line_to
 from penstock.client.remote import RemotePenstock
 from penstock.client.worker import EventWorker, Handler, until_signalled
 from penstock.core.job import Job
-from penstock.engine import run_sync
+from penstock.engine.penstock import run_sync
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -22,12 +22,12 @@ TIMEOUT = timedelta(seconds=30)
 
 
 class AsyncClient(EventCalls):
-    """A server, by its address: publishes events and works them off, in one event loop.
+    """A client of a server for one event loop: publishes and handles events.
 
     `token` is that of PENSTOCK_TOKEN unless given, `worker` the name in the log, by default
-    host and process. A call that fails for a passing reason is repeated `retries` times, with
-    growing pauses. `timeout` is how long one may take, besides the time that it waits on purpose.
-    `jobs` is the queue behind the server.
+    host and process. A call that fails with a transient error is retried `retries` times, with
+    growing pauses. `timeout` is how long a call may take, in addition to the time that it waits
+    for events. `jobs` is the queue behind the server.
     """
 
     def __init__(
@@ -39,22 +39,22 @@ class AsyncClient(EventCalls):
         retries: int = 5,
         timeout: timedelta = TIMEOUT,
     ) -> None:
-        self._line = line_to(url, token, retries=retries, timeout=timeout.total_seconds())
-        self.url = self._line.url
+        self._connection = connect(url, token, retries=retries, timeout=timeout.total_seconds())
+        self.url = self._connection.url
         self.worker = worker or own_name()
-        self.jobs = RemotePenstock.on(self._line)
+        self.jobs = RemotePenstock.on(self._connection)
 
     async def enqueue(
         self, task: str, args: Mapping[str, Any] | None = None, **options: Any
     ) -> Job:
         """Store a job for a task of another program; the options are the fields of a `NewJob`.
 
-        A call without an answer is repeated under a dedupe key of its own.
+        A call without an answer is retried under a dedupe key of its own.
         """
         return await self.jobs.enqueue(task, args, **options)
 
     async def work(self, tags: Tags, handler: Handler, **options: Any) -> None:
-        """Work off events with any of these tags, until SIGINT, SIGTERM or `EventWorker.stop`.
+        """Handle events with any of these tags, until SIGINT, SIGTERM or `EventWorker.stop`.
 
         The options are those of `EventWorker`.
         """
@@ -63,8 +63,8 @@ class AsyncClient(EventCalls):
             await worker.run()
 
     async def close(self) -> None:
-        """Let go of the connections."""
-        await self._line.close()
+        """Close the connections."""
+        await self._connection.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -76,7 +76,7 @@ class AsyncClient(EventCalls):
 def _blocking(
     call: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate["Client", P], T]:
-    """The same call for synchronous code."""
+    """Return the same call for synchronous code."""
 
     @functools.wraps(call)
     def blocking(self: "Client", /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -86,9 +86,9 @@ def _blocking(
 
 
 class Client:
-    """As `AsyncClient`, for synchronous code; threads may share one.
+    """The same as `AsyncClient`, for synchronous code; threads may share one.
 
-    Calls of `jobs` are coroutines, as those of a `Penstock`: wrap them in `run_sync`.
+    Calls of `jobs` are coroutines, like those of a `Penstock`: wrap them in `run_sync`.
     """
 
     def __init__(
@@ -101,12 +101,12 @@ class Client:
         timeout: timedelta = TIMEOUT,
     ) -> None:
         self._calls = EventCalls()
-        self._calls._line = line_to(  # noqa: SLF001 - its own
+        self._calls._connection = connect(  # noqa: SLF001 - its own
             url, token, retries=retries, timeout=timeout.total_seconds(), blocking=True
         )
         self._calls.worker = self.worker = worker or own_name()
-        self.url = self._calls._line.url  # noqa: SLF001 - its own
-        self.jobs = RemotePenstock.on(self._calls._line)  # noqa: SLF001 - its own
+        self.url = self._calls._connection.url  # noqa: SLF001 - its own
+        self.jobs = RemotePenstock.on(self._calls._connection)  # noqa: SLF001 - its own
         self._same = functools.partial(
             AsyncClient, url, token=token, worker=worker, retries=retries, timeout=timeout
         )
@@ -126,11 +126,11 @@ class Client:
     list = _blocking(EventCalls.list)
 
     def enqueue(self, task: str, args: Mapping[str, Any] | None = None, **options: Any) -> Job:
-        """As `AsyncClient.enqueue`."""
+        """See `AsyncClient.enqueue`."""
         return run_sync(self.jobs.enqueue(task, args, **options))
 
     def work(self, tags: Tags, handler: Handler, **options: Any) -> None:
-        """As `AsyncClient.work`, in an event loop of its own; blocks until it is told to stop."""
+        """See `AsyncClient.work`; runs in an event loop of its own, and blocks until it stops."""
 
         async def work() -> None:
             async with self._same() as client:
@@ -139,8 +139,8 @@ class Client:
         asyncio.run(work())
 
     def close(self) -> None:
-        """Let go of the connections."""
-        run_sync(self._calls._line.close())  # noqa: SLF001 - its own
+        """Close the connections."""
+        run_sync(self._calls._connection.close())  # noqa: SLF001 - its own
 
     def __enter__(self) -> Self:
         return self
@@ -150,5 +150,5 @@ class Client:
 
 
 def own_name() -> str:
-    """Who works, for the log: host and process."""
+    """Return the name of this worker for the log: host and process."""
     return f"{socket.gethostname()}:{os.getpid()}"

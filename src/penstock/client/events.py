@@ -1,4 +1,4 @@
-"""The calls of the event API: each builds its request and reads its answer, for both clients."""
+"""The calls of the event API, for both clients: each builds a request and reads its answer."""
 
 import logging
 import uuid
@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from penstock.client.line import Line
+from penstock.client.connection import Connection
 from penstock.client.values import (
     Event,
     EventPage,
@@ -19,8 +19,8 @@ from penstock.client.values import (
     wire_of,
 )
 from penstock.client.wire import Request
+from penstock.core.decode_errors import mismatch
 from penstock.core.errors import InvalidJob, LeaseLost, PenstockError, StoreError
-from penstock.core.mismatch import mismatch
 
 T = TypeVar("T")
 Events = list[Event]
@@ -34,15 +34,15 @@ _HELD_ELSEWHERE = frozenset({404, 409})
 
 
 class _Picked(msgspec.Struct, frozen=True):
-    """Events as they came, each to be read for itself."""
+    """Events that are not decoded yet."""
 
     events: list[msgspec.Raw]
 
 
 class EventCalls:
-    """Publishing events, holding them, and reporting what came of them."""
+    """Publishes events, leases them, and reports their outcomes."""
 
-    _line: Line
+    _connection: Connection
     worker: str
 
     # Publishing
@@ -63,7 +63,7 @@ class EventCalls:
     ) -> Event:
         """Store an event; it is durable when this returns.
 
-        A call without an answer is repeated under a dedupe key of its own, so that the event is
+        A call without an answer is retried under a dedupe key of its own, so that the event is
         not stored twice while it is unfinished.
         """
         new = NewEvent(
@@ -79,29 +79,29 @@ class EventCalls:
             dedupe=dedupe,
         )
         request = Request("POST", "/events", body=wire_of(new, self._once()), invalid=InvalidJob)
-        return _event(await self._line.ask(request, dict[str, Any]))
+        return _event(await self._connection.ask(request, dict[str, Any]))
 
     async def publish_many(self, events: Sequence[NewEvent]) -> Events:
-        """Store up to 1,000 events in one transaction, all or none; the answer has their order."""
+        """Store up to 1,000 events in one transaction, all or none, and return them in order."""
         once = self._once()
         body = [
             wire_of(event, None if once is None else f"{once}/{n}")
             for n, event in enumerate(events)
         ]
         request = Request("POST", "/events/batch", body={"events": body}, invalid=InvalidJob)
-        return _events(await self._line.ask(request, dict[str, Any]))
+        return _events(await self._connection.ask(request, dict[str, Any]))
 
     def _once(self) -> str | None:
-        """A dedupe key that makes it safe to repeat a call; none if calls are not repeated."""
-        return f"client/{uuid.uuid4().hex}" if self._line.retries else None
+        """Return a dedupe key that makes it safe to retry a call; None if calls are not retried."""
+        return f"client/{uuid.uuid4().hex}" if self._connection.retries else None
 
-    # Holding
+    # Leases
 
     async def subscribe(self, tags: Tags, *, limit: int = 1, wait: timedelta = NO_TIME) -> Events:
-        """Pick up to `limit` events with any of these tags, and hold them.
+        """Claim up to `limit` events with any of these tags.
 
-        With `wait`, up to a minute, the answer comes as soon as there is one; none after that
-        time. A hold ends by itself, unless `heartbeat` prolongs it.
+        With `wait`, of up to a minute, the call returns as soon as there is an event, or nothing
+        after that time. The lease expires unless `heartbeat` renews it.
         """
         body = {
             "tags": tags if isinstance(tags, str) else list(tags),
@@ -110,16 +110,16 @@ class EventCalls:
             "wait": wait.total_seconds(),
         }
         request = Request("POST", "/events/subscribe", body=body, patience=wait.total_seconds())
-        answer = await self._line.ask(request, _Picked)
+        answer = await self._connection.ask(request, _Picked)
         return [event for raw in answer.events if (event := await self._read(raw)) is not None]
 
     async def _read(self, raw: msgspec.Raw) -> Event | None:
-        """Read one event; one that cannot be read fails by itself, without those beside it."""
+        """Decode one event; one that cannot be decoded fails alone, not with the others."""
         try:
             return _event(msgspec.json.decode(raw))
         except (msgspec.MsgspecError, RecursionError) as error:
-            _log.warning("an event cannot be read: %s", error)
-            reason = f"the payload cannot be read: {error}"
+            _log.warning("an event cannot be decoded: %s", error)
+            reason = f"the payload cannot be decoded: {error}"
         try:
             fields = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
             known = {
@@ -127,29 +127,29 @@ class EventCalls:
             }
             await self.fail(_event(known), reason)
         except (msgspec.MsgspecError, RecursionError, PenstockError) as error:
-            _log.warning("what became of it is not reported, its lease runs out: %s", error)
+            _log.warning("its failure cannot be reported, and its lease expires: %s", error)
         return None
 
     async def start(self, event: Event) -> None:
-        """Note in the log that work has begun; the lease goes on from now. Raises `LeaseLost`."""
-        await self._line.ask(self._about(event, "start"), dict[str, Any])
+        """Record in the log that work has started, and renew the lease. Raises `LeaseLost`."""
+        await self._connection.ask(self._about(event, "start"), dict[str, Any])
 
     async def heartbeat(self, event: Event) -> Hold:
-        """Let the lease go on from now. Raises `LeaseLost`."""
-        return await self._line.ask(self._about(event, "heartbeat"), Hold)
+        """Renew the lease. Raises `LeaseLost`."""
+        return await self._connection.ask(self._about(event, "heartbeat"), Hold)
 
     async def release(self, event: Event) -> None:
-        """Give an event back at once, without using up an attempt. Raises `LeaseLost`."""
-        await self._line.ask(self._about(event, "release"), dict[str, Any])
+        """Return an event to its queue without using up an attempt. Raises `LeaseLost`."""
+        await self._connection.ask(self._about(event, "release"), dict[str, Any])
 
-    # Reporting
+    # Outcomes
 
     async def complete(
         self, event: Event, *, took: timedelta | None = None, status_code: int | None = None
     ) -> Report:
-        """Report success; repeating it gives the same answer. Raises `LeaseLost`."""
+        """Report success. Idempotent. Raises `LeaseLost`."""
         request = self._about(event, "complete", **_told(took, status_code))
-        return _report(event.id, await self._line.ask(request, dict[str, Any]))
+        return _report(event.id, await self._connection.ask(request, dict[str, Any]))
 
     async def fail(
         self,
@@ -159,23 +159,23 @@ class EventCalls:
         took: timedelta | None = None,
         status_code: int | None = None,
     ) -> Report:
-        """Report a failed attempt; repeating it gives the same answer. Raises `LeaseLost`."""
+        """Report a failed attempt. Idempotent. Raises `LeaseLost`."""
         request = self._about(event, "fail", error_message=error, **_told(took, status_code))
         request = request._replace(accepts=_EXHAUSTED)
-        answer = await self._line.ask(request, dict[str, Any])
+        answer = await self._connection.ask(request, dict[str, Any])
         if "detail" in answer:  # 400 also stands for a body that is not understood
             raise InvalidJob(answer["detail"])
         return _report(event.id, answer)
 
     async def complete_many(self, events: Sequence[Event]) -> Reports:
-        """Report up to 1,000 successes in one transaction; each has its own answer.
+        """Report up to 1,000 successes in one transaction, with an answer for each.
 
-        A lost one does not keep the others from being recorded.
+        A lost lease does not affect the others.
         """
         return await self._report_all("complete", [{"id": e.id, "token": e.token} for e in events])
 
     async def fail_many(self, failures: Sequence[tuple[Event, str]]) -> Reports:
-        """As `complete_many`, for failed attempts with their errors."""
+        """Report up to 1,000 failed attempts with their errors; see `complete_many`."""
         return await self._report_all(
             "fail",
             [{"id": e.id, "token": e.token, "error_message": error} for e, error in failures],
@@ -184,7 +184,7 @@ class EventCalls:
     async def _report_all(self, verb: str, events: Sequence[Mapping[str, Any]]) -> Reports:
         body = {"worker_id": self.worker, "events": events}
         request = Request("POST", f"/events/{verb}", body=body)
-        answers = await self._line.ask(request, dict[str, Any])
+        answers = await self._connection.ask(request, dict[str, Any])
         return [_report(one["event_id"], one) for one in answers["events"]]
 
     def _about(self, event: Event, verb: str, **body: Any) -> Request:
@@ -198,19 +198,19 @@ class EventCalls:
             conflict=lost,
         )
 
-    # Looking and steering
+    # Events
 
     async def get(self, event_id: int, *, logs: bool = False) -> Event:
-        """An event as it is now, with its log if asked for. Raises `JobNotFound`."""
+        """Return an event as it is now, with its log if requested. Raises `JobNotFound`."""
         params = {"include_logs": "true"} if logs else None
         request = Request("GET", f"/events/{event_id}", params=params)
-        return _event(await self._line.ask(request, dict[str, Any]))
+        return _event(await self._connection.ask(request, dict[str, Any]))
 
     async def reset(self, event_id: int, reason: str | None = None) -> Event:
-        """Make an event pending with all its attempts, also when a worker holds it."""
+        """Make an event pending with all its attempts, even if a worker has it."""
         params = None if reason is None else {"reason": reason}
         request = Request("POST", f"/events/{event_id}/reset", params=params, repeats=False)
-        return _event(await self._line.ask(request, dict[str, Any]))
+        return _event(await self._connection.ask(request, dict[str, Any]))
 
     async def list(
         self,
@@ -220,16 +220,18 @@ class EventCalls:
         limit: int = 20,
         offset: int = 0,
     ) -> EventPage:
-        """Events by status (`PENDING`, `PROCESSING`, `COMPLETED`, `FAILED`) and tags.
+        """Return events by status and tags, newest first.
 
-        Newest first.
+        A status is `PENDING`, `PROCESSING`, `COMPLETED` or `FAILED`.
         """
         params: dict[str, Any] = {"limit": limit, "offset": offset}
         if status is not None:
             params["status"] = status
         if tags is not None:
             params["tags"] = tags if isinstance(tags, str) else ",".join(tags)
-        answer = await self._line.ask(Request("GET", "/events", params=params), dict[str, Any])
+        answer = await self._connection.ask(
+            Request("GET", "/events", params=params), dict[str, Any]
+        )
         return EventPage(
             events=_events(answer),
             total=answer["total"],
@@ -248,13 +250,13 @@ def _event(answer: dict[str, Any]) -> Event:
         return event_of(answer)
     except (msgspec.ValidationError, AttributeError) as error:
         reason = mismatch(error, Event)
-        raise StoreError(f"the server does not speak of events as known here: {reason}") from error
+        raise StoreError(f"the answer of the server has an unknown form: {reason}") from error
 
 
 def _events(answer: dict[str, Any]) -> Events:
     found = answer.get("events")
     if not isinstance(found, list):
-        raise StoreError("the server does not speak of events as known here")
+        raise StoreError("the answer of the server has an unknown form")
     return [_event(one) for one in found]
 
 

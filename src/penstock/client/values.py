@@ -1,4 +1,4 @@
-"""What a client sends and gets: events, reports and pages, as values."""
+"""Values of the events client: events, reports and pages."""
 
 from datetime import datetime, timedelta
 from typing import Any
@@ -9,7 +9,7 @@ from penstock.core.errors import InvalidJob
 
 
 class NewEvent(msgspec.Struct, frozen=True):
-    """An event to be published; what is None, the server decides."""
+    """An event to publish; the server chooses what is None."""
 
     title: str
     tags: str | tuple[str, ...] | list[str]
@@ -24,7 +24,7 @@ class NewEvent(msgspec.Struct, frozen=True):
 
 
 class Action(msgspec.Struct, frozen=True):
-    """One line in the log of an event: who did what with it, and when."""
+    """An entry in the log of an event: who did what, and when."""
 
     id: int
     worker_id: str
@@ -39,8 +39,8 @@ class Action(msgspec.Struct, frozen=True):
 class Event(msgspec.Struct, frozen=True, kw_only=True):
     """An event as it was at one moment.
 
-    One that was picked has the `token` of the hold, which goes with every report about it.
-    A list has neither payloads nor descriptions.
+    An event that was picked has the `token` of its lease, which every report about it must carry.
+    Events in a list have neither payload nor description.
     """
 
     id: int
@@ -59,7 +59,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EventPage(msgspec.Struct, frozen=True, kw_only=True):
-    """A page of a list of events, and how many there are on all pages."""
+    """A page of a list of events, and the number of events on all pages."""
 
     events: list[Event]
     total: int
@@ -68,10 +68,11 @@ class EventPage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a report about an event.
+    """The answer to a report about an event.
 
-    Without `recorded`, the event was no longer held, and `detail` says so: discard the result.
-    After a failure, `next_retry_at` is when the event can be picked again; None after the last.
+    `recorded` is false if the event was no longer held, as `detail` explains: discard the result.
+    After a failure, `next_retry_at` is when the event can be picked again; None after the last
+    attempt.
     """
 
     event_id: int
@@ -81,7 +82,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Hold(msgspec.Struct, frozen=True, kw_only=True):
-    """A worker's hold on an event, after a heartbeat; stop if it `cancel_requested`."""
+    """The lease of a worker on an event, after a heartbeat; stop if `cancel_requested` is set."""
 
     event_id: int
     token: int
@@ -90,13 +91,13 @@ class Hold(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def event_of(given: dict[str, Any]) -> Event:
-    """An event from its JSON, in which tags are one text."""
+    """Return an event from its JSON, in which tags are separated by commas."""
     tags = given.get("tags") or ""
     return msgspec.convert({**given, "tags": tags.split(",") if tags else []}, Event)
 
 
 def wire_of(event: NewEvent, dedupe: str | None) -> dict[str, Any]:
-    """An event as it is sent; under this dedupe key unless it has its own."""
+    """Return an event as it is sent; with this dedupe key unless it has its own."""
     fields = {
         **msgspec.structs.asdict(event),
         "tags": event.tags if isinstance(event.tags, str) else list(event.tags),
@@ -111,5 +112,5 @@ def _seconds(name: str, span: object) -> float | None:
     if span is None:
         return None
     if not isinstance(span, timedelta):
-        raise InvalidJob(f"{name} is a timedelta, not {span!r:.80}")
+        raise InvalidJob(f"{name} must be a timedelta, not {span!r:.80}")
     return span.total_seconds()

@@ -1,4 +1,4 @@
-"""What goes over the wire: requests, replies, and the errors that replies stand for. No I/O."""
+"""Requests, replies, and the errors that replies stand for. No I/O."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -29,22 +29,23 @@ T = TypeVar("T")
 _OK = range(200, 300)
 _TOO_MANY = re.compile(r"as many queues as its limit of (\d+) allows")
 _FULL = re.compile(r"queue '(.*)' is full: its limit is (\d+)")
-# What a framework says of a path that it does not know; ours name what is missing.
+# The detail of a framework for an unknown path; ours name what is missing.
 _NO_ROUTE = "Not Found"
-# A gateway's: whether the call has arrived behind it, nobody knows.
+# Statuses of a gateway: the request may or may not have reached the server behind it.
 _GATEWAY = frozenset({502, 504})
 _LATER = frozenset({429, 503})
 _LONGEST_PAUSE = 60.0
-# Levels of a body around what is stored of it.
+# Levels of nesting in a body around the part that is stored.
 _AROUND = 8
 
 
 class Request(NamedTuple):
-    """A call of the server.
+    """A request to a server.
 
-    `repeats` when it does no harm if the same call arrives twice. A `file` is sent as it is, in
-    place of a body. `patience` is how many seconds the server may take on purpose. `conflict` is
-    the error that a 409 stands for. Statuses that it `accepts` are answers, not errors.
+    `repeats` says that the same request may arrive twice without harm. A `file` is sent as it is,
+    in place of a body. `patience` is how many seconds the server may wait before it answers. A
+    stream ends after `silence` seconds without a line. `conflict` is the error for status 409.
+    Statuses in `accepts` are answers, not errors.
     """
 
     method: str
@@ -54,32 +55,33 @@ class Request(NamedTuple):
     file: IO[bytes] | None = None
     repeats: bool = True
     patience: float = 0.0
+    silence: float | None = None
     conflict: Callable[[str], PenstockError] = TransitionRefused
     invalid: type[PenstockError] = ConfigurationError
     accepts: frozenset[int] = frozenset()
 
     @property
     def kind(self) -> str:
-        """The type of the body."""
+        """The content type of the body."""
         is_raw = self.file is not None or isinstance(self.body, bytes)
         return "application/octet-stream" if is_raw else "application/json"
 
     def content(self) -> bytes | None:
-        """The body as it is sent: bytes as they are, all else as JSON."""
+        """Return the body to send: bytes as they are, anything else as JSON."""
         if self.body is None or isinstance(self.body, bytes):
             return self.body
         return jsontext.encode(self.body, "", jsontext.DEPTH_LIMIT + _AROUND).encode()
 
 
 class Reply(NamedTuple):
-    """What the server answered."""
+    """The reply of a server."""
 
     status: int
     content: bytes
     retry_after: str | None = None
 
     def after(self) -> float | None:
-        """Seconds after which the server wants to be asked again, if it says so."""
+        """Return the seconds to wait before the next attempt, if the server names them."""
         try:
             seconds = float(self.retry_after or "")
         except ValueError:
@@ -88,17 +90,17 @@ class Reply(NamedTuple):
 
 
 def checked_url(url: str) -> str:
-    """The address of a server, without a slash at its end."""
+    """Return the address of a server without a trailing slash."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ConfigurationError(
-            f"a server's address is like http://host:8000, not {redacted(url)!r:.200}"
+            f"{redacted(url)!r:.200} is not the address of a server, such as http://host:8000"
         )
     return url.rstrip("/")
 
 
 def answer(request: Request, reply: Reply, kind: type[T], server: str) -> T:
-    """What a reply says; raises the error that it stands for."""
+    """Return the value in a reply, or raise the error that it stands for."""
     if reply.status not in _OK and reply.status not in request.accepts:
         raise error_of(request, reply, server)
     if kind is type(None):
@@ -110,18 +112,20 @@ def answer(request: Request, reply: Reply, kind: type[T], server: str) -> T:
 
 
 def may_repeat(request: Request, reply: Reply) -> bool:
-    """Whether it makes sense, and does no harm, to send the same again after this reply."""
+    """Whether the same request may succeed, and do no harm, when it is sent again."""
     if reply.status in _LATER and reply.retry_after is not None:
         return True  # nothing was changed
     return request.repeats and (reply.status in _LATER or reply.status in _GATEWAY)
 
 
-def error_of(request: Request, reply: Reply, server: str) -> PenstockError:  # noqa: PLR0911 - a list of cases
-    """The error that a reply stands for."""
+def error_of(request: Request, reply: Reply, server: str) -> PenstockError:  # noqa: C901, PLR0911 - a list of cases
+    """Return the error that a reply stands for."""
     detail = _detail(reply)
     match reply.status:
         case _ if reply.status in _GATEWAY:
-            return ServerUnreachable(f"{server} is not reached: the gateway said {reply.status}")
+            return ServerUnreachable(
+                f"{server} cannot be reached: its gateway answered {reply.status}"
+            )
         case _ if detail is None or (reply.status, detail) == (404, _NO_ROUTE):
             return _stranger(request, server)
         case 401 | 403:
@@ -136,9 +140,11 @@ def error_of(request: Request, reply: Reply, server: str) -> PenstockError:  # n
             return request.invalid(detail)
         case 429:
             return _full(detail, reply.after())
+        case 501:  # a package is missing there
+            return ConfigurationError(detail)
         case 503:
             return StoreUnavailable(detail)
-    return StoreError(f"{server} failed at {request.path} with {reply.status}: {detail}")
+    return StoreError(f"{server} answered {request.path} with {reply.status}: {detail}")
 
 
 def _detail(reply: Reply) -> str | None:

@@ -1,4 +1,4 @@
-"""Working off events over HTTP: picks, runs handlers, prolongs holds, reports in batches."""
+"""A worker over HTTP: claims events, runs handlers, renews leases, reports in batches."""
 
 import asyncio
 import contextlib
@@ -13,8 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any, TypeVar
 
+from penstock.client.connection import scattered_pause
 from penstock.client.events import EventCalls, Reports, Tags
-from penstock.client.line import scattered_pause
 from penstock.client.values import Event, Report
 from penstock.core.errors import (
     ConfigurationError,
@@ -35,12 +35,12 @@ _PICKED_AT_ONCE = _REPORTED_AT_ONCE = 500
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _CALLS_AT_ONCE = 8
 _ERROR_LENGTH = 20_000
-# For reports and releases when it stops, besides the grace of handlers.
+# Seconds for reports and releases when it stops, in addition to the grace of handlers.
 _LAST_CALLS = 10.0
 
 
 class _Held:
-    """An event in this worker's hands."""
+    """An event that this worker has claimed."""
 
     __slots__ = ("event", "failure", "is_lost", "is_reported", "stops", "task")
 
@@ -54,13 +54,13 @@ class _Held:
 
 
 class EventWorker:
-    """Works off events with any of these tags: a handler gets each, and what it raises is reported.
+    """Runs a handler for each event with any of these tags, and reports success or the exception.
 
     A handler is a coroutine function, or a function, which runs in a thread; `concurrency` run at
-    a time. Up to `batch` events are picked ahead. Holds are prolonged every `heartbeat`, which
-    should be a third of the server's lease or less. When it stops, handlers get their `grace`;
-    what did not begin or did not end is given back. While the server cannot be reached it goes on
-    with what it holds, and keeps the reports. Delivery is at least once.
+    a time. Up to `batch` events are claimed ahead. Leases are renewed every `heartbeat`, which
+    should be at most a third of the server's lease. When the worker stops, handlers get their
+    `grace`; events that did not start or finish are released. While the server cannot be reached,
+    the worker continues with its events and keeps its reports. Delivery is at least once.
     """
 
     def __init__(
@@ -76,9 +76,11 @@ class EventWorker:
         grace: timedelta = timedelta(seconds=30),
     ) -> None:
         if concurrency < 1 or (batch is not None and batch < 1) or heartbeat <= timedelta(0):
-            raise ConfigurationError("concurrency, batch and heartbeat are more than nothing")
+            raise ConfigurationError("concurrency, batch and heartbeat must be positive")
         if not callable(handler):
-            raise ConfigurationError(f"a handler is a function of an event, not {handler!r:.80}")
+            raise ConfigurationError(
+                f"a handler must be a function of an event, not {handler!r:.80}"
+            )
         self._client = client
         self._tags = tags
         self._handler = handler
@@ -100,7 +102,7 @@ class EventWorker:
             self._threads = ThreadPoolExecutor(concurrency, "penstock-handler")
 
     def stop(self) -> None:
-        """Pick nothing more, and end when what runs has ended. From any thread."""
+        """Claim no more events, and end after the running handlers. Safe from any thread."""
         if self._loop is None:
             self._stopping.set()
         else:
@@ -108,26 +110,29 @@ class EventWorker:
                 self._loop.call_soon_threadsafe(self._stopping.set)
 
     async def run(self) -> None:
-        """Work until it is told to stop; raises what only people can mend, as `NotAuthorised`."""
+        """Run until `stop`. Raises errors that waiting cannot mend, such as `NotAuthorised`."""
         self._loop = asyncio.get_running_loop()
         trouble: PenstockError | None = None
         async with asyncio.TaskGroup() as group:
-            beside = [group.create_task(self._renew_all()), group.create_task(self._report_all())]
+            background = [
+                group.create_task(self._renew_all()),
+                group.create_task(self._report_all()),
+            ]
             grace = 0.0  # when it is cancelled
             try:
                 trouble = await self._pick()
                 grace = self._grace
             finally:
                 await self._finish(grace)
-                for task in beside:
+                for task in background:
                     task.cancel()
         if trouble is not None:
             raise trouble
 
-    # Picking
+    # Claiming
 
     async def _pick(self) -> PenstockError | None:
-        """Pick events until it is to stop, or something stands in the way for good."""
+        """Claim events until `stop`, or until an error that is not transient, which is returned."""
         failures = 0
         while not self._stopping.is_set():
             room = self._most - len(self._held)
@@ -141,7 +146,7 @@ class EventWorker:
                     )
                 )
             except _PASSING as error:
-                _log.warning("events cannot be picked just now: %s", error)
+                _log.warning("events cannot be claimed at the moment: %s", error)
                 await self._unless_stopped(asyncio.sleep(scattered_pause(failures)))
                 failures += 1
                 continue
@@ -155,12 +160,12 @@ class EventWorker:
         return None
 
     async def _next_move(self) -> None:
-        """Until there may be room, or it is to stop."""
+        """Wait until there may be room, or until `stop`."""
         self._moved.clear()
         await self._unless_stopped(self._moved.wait())
 
     async def _unless_stopped(self, call: Coroutine[Any, Any, T]) -> T | None:
-        """What a call answers; None if it is to stop first."""
+        """Return the result of a call; None if `stop` is called first."""
         calling = asyncio.ensure_future(call)
         stop = asyncio.ensure_future(self._stopping.wait())
         try:
@@ -194,7 +199,7 @@ class EventWorker:
             _log.warning("event %d failed", held.event.id, exc_info=error)
             held.failure = _sendable(f"{type(error).__name__}: {error}"[:_ERROR_LENGTH])
         finally:
-            assert held.task is not None  # noqa: S101 - this is it
+            assert held.task is not None  # noqa: S101 - the current task
             self._running.discard(held.task)
             self._begin()
         self._outbox.put_nowait(held)
@@ -206,7 +211,7 @@ class EventWorker:
             loop = asyncio.get_running_loop()
             await loop.run_in_executor(self._threads, self._handler, event)
 
-    # Holding
+    # Leases
 
     async def _renew_all(self) -> None:
         while True:
@@ -219,17 +224,17 @@ class EventWorker:
         try:
             hold = await self._client.heartbeat(held.event)
         except (LeaseLost, JobNotFound):
-            if not held.is_reported:  # while it was asked
+            if not held.is_reported:  # meanwhile
                 self._lose(held)
         except PenstockError as error:
-            _log.warning("the hold on event %d is not prolonged: %s", held.event.id, error)
+            _log.warning("the lease of event %d was not renewed: %s", held.event.id, error)
         else:
             held.stops = hold.cancel_requested
             if held.stops:
                 self._interrupt(held)
 
     def _lose(self, held: _Held) -> None:
-        _log.warning("event %d is lost to others; what it comes to is dropped", held.event.id)
+        _log.warning("the lease of event %d was lost; its result is discarded", held.event.id)
         held.is_lost = True
         self._interrupt(held)
         self._forget(held)
@@ -239,7 +244,7 @@ class EventWorker:
             held.task.cancel()
 
     def _forget(self, held: _Held) -> None:
-        if self._held.get(held.event.id) is held:  # or it was picked anew
+        if self._held.get(held.event.id) is held:  # or it was claimed again
             del self._held[held.event.id]
         self._moved.set()
 
@@ -257,7 +262,7 @@ class EventWorker:
                 self._outbox.task_done()
 
     async def _report(self, ended: Sequence[_Held]) -> None:
-        """Report what is still held, however long the server is away."""
+        """Report outcomes, however long the server is away."""
         for attempt in itertools.count():
             ended = [held for held in ended if not held.is_lost]
             if not ended:
@@ -265,17 +270,17 @@ class EventWorker:
             try:
                 for report in await self._send(ended):
                     if not report.recorded:
-                        _log.warning("what event %d came to is dropped: %s", *_said(report))
+                        _log.warning("the result of event %d is discarded: %s", *_said(report))
             except _PASSING as error:
-                _log.warning("what %d events came to is reported later: %s", len(ended), error)
+                _log.warning("the results of %d events are reported later: %s", len(ended), error)
                 await asyncio.sleep(scattered_pause(attempt))
                 continue
             except PenstockError:
-                _log.exception("what %d events came to cannot be reported", len(ended))
+                _log.exception("the results of %d events cannot be reported", len(ended))
             return
 
     async def _send(self, ended: Sequence[_Held]) -> Reports:
-        """Send these reports; their holds are not prolonged meanwhile."""
+        """Send these reports; their leases are not renewed meanwhile."""
         for held in ended:
             held.is_reported = True
         try:
@@ -292,7 +297,7 @@ class EventWorker:
     # Stopping
 
     async def _finish(self, grace: float) -> None:
-        """Give back what did not begin, wait for what runs, give back what is not done then."""
+        """Release events that did not start, wait for handlers, release what is unfinished."""
         self._stopping.set()
         self._back += self._ahead
         self._ahead.clear()
@@ -307,7 +312,7 @@ class EventWorker:
         try:
             await asyncio.wait_for(self._outbox.join(), _LAST_CALLS)
         except TimeoutError:
-            _log.warning("the last reports did not reach the server; others will run these again")
+            _log.warning("the last reports did not reach the server; those events run again")
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
 
@@ -325,12 +330,14 @@ class EventWorker:
         except LeaseLost:
             pass
         except (PenstockError, TimeoutError) as error:
-            _log.warning("event %d is not given back, its lease runs out: %s", held.event.id, error)
+            _log.warning(
+                "event %d was not released, and its lease expires: %s", held.event.id, error
+            )
 
 
 @contextlib.contextmanager
 def until_signalled(stop: Callable[[], None]) -> Iterator[None]:
-    """Call `stop` at the first SIGINT or SIGTERM inside the block; a second acts as before."""
+    """Call `stop` on the first SIGINT or SIGTERM in the block; a second has its usual effect."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -353,7 +360,7 @@ def until_signalled(stop: Callable[[], None]) -> Iterator[None]:
 
 
 async def _some_at_once(calls: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Await these, not too many at a time."""
+    """Await these calls, a few at a time."""
     turns = asyncio.Semaphore(_CALLS_AT_ONCE)
 
     async def take_turn(call: Coroutine[Any, Any, None]) -> None:
@@ -369,7 +376,7 @@ def _is_async(handler: Handler) -> bool:
 
 
 def _sendable(text: str) -> str:
-    """Return a text without halves of surrogate pairs: one report is not to spoil a batch."""
+    """Return a text without lone surrogates, which would make the whole batch invalid."""
     return text.encode(errors="replace").decode()
 
 

@@ -1,1 +1,1 @@
-"""Values, the state machine, retry rules, errors, the store protocol: no I/O, no clock."""
+"""Values, the state machine, the rules that decide, and the store protocol: no I/O, no clock."""

@@ -1,7 +1,7 @@
-"""Which ready jobs are next where limits, tenants or ages have a say.
+"""Which ready jobs a claim takes where limits, tenants or ages matter.
 
-A store lists its ready jobs by queue, priority and tenant; here they are put in order, lazily:
-nothing is read that is not about to be taken, or held.
+A store lists its ready jobs by queue, priority and tenant. They are put in order here, lazily: no
+job is read before it is about to be taken or held.
 """
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
@@ -13,16 +13,17 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import msgspec
 
 from penstock.core.limits import Places
+from penstock.core.tasks import FIRST_VERSION, Versioned, holder_of
 
 HIGHEST = 10
 PRIORITIES = range(HIGHEST, -1, -1)
 T = TypeVar("T", int, timedelta)
 NO_TENANT = ""
-"""The share of the jobs without a tenant; no tenant is called so."""
+"""Stands for the jobs without a tenant; no tenant has this name."""
 
 
 class Candidate(NamedTuple):
-    """A ready job as a claim sees it: `level` is its priority with what its age adds, negated."""
+    """A ready job as a claim sees it; `level` is its priority, raised by its age and negated."""
 
     level: int
     run_at: Any
@@ -31,10 +32,11 @@ class Candidate(NamedTuple):
     task: str
     throttle: str | None
     tenant: str | None
+    task_version: int = FIRST_VERSION
 
 
 def promoted(priority: int, waited: T, ages: T | tuple[T, ...]) -> int:
-    """The priority that a job has come to by waiting; times are micros, or timedeltas."""
+    """Return the priority of a job after waiting; times are microseconds or timedeltas."""
     if isinstance(ages, tuple):
         steps = sum(age <= waited for age in ages)
     else:
@@ -43,47 +45,47 @@ def promoted(priority: int, waited: T, ages: T | tuple[T, ...]) -> int:
 
 
 Stream = Generator[Candidate, bool, None]
-"""Ready jobs of one queue in their order; is told of each whether it was taken."""
+"""The ready jobs of one queue in order; it is sent, for each job, whether it was taken."""
 
 
-class Ready(Protocol):
-    """The ready jobs of one queue, as a store lists them: in order, read as they are wanted."""
+class ReadyJobs(Protocol):
+    """The ready jobs of one queue as a store lists them: in order, and read on demand."""
 
     def tenants(self, priority: int, after: str) -> Iterable[str]:
-        """The tenants with ready jobs of a priority, by name, all that come behind `after`."""
+        """Return the tenants with ready jobs of a priority, by name, starting after `after`."""
         ...
 
     def jobs(self, priority: int, tenant: str) -> Iterator[Candidate]:
-        """The jobs of a priority and tenant, `NO_TENANT` for those without one."""
+        """Yield the jobs of a priority and tenant; `NO_TENANT` for those without one."""
         ...
 
 
-def in_order(ready: Ready) -> Stream:
-    """Highest priority first, then earliest due, then lowest id."""
+def in_order(ready: ReadyJobs) -> Stream:
+    """Yield jobs by priority, highest first, then by due time, then by id."""
     for priority in PRIORITIES:
-        for job in ready.jobs(priority, NO_TENANT):  # noqa: UP028 - it is no generator to tell
+        for job in ready.jobs(priority, NO_TENANT):  # noqa: UP028 - `yield from` would send to it
             yield job
 
 
-def by_age(ready: Ready) -> Stream:
-    """As `in_order`, by the levels that ages lead to.
+def by_age(ready: ReadyJobs) -> Stream:
+    """Yield jobs like `in_order`, by the levels that result from their ages.
 
-    Within a priority the oldest comes first, so that levels only fall: merging is enough.
+    Within a priority the oldest job is first, so levels only fall, and merging is enough.
     """
     levels = [ready.jobs(priority, NO_TENANT) for priority in PRIORITIES]
     for job in merge(*levels):  # noqa: UP028 - as above
         yield job
 
 
-def in_turns(ready: Ready, last: Mapping[int, str]) -> Stream:
-    """Within each priority, tenants take turns, from the one behind who had the last."""
+def in_turns(ready: ReadyJobs, last: Mapping[int, str]) -> Stream:
+    """Let tenants take turns within each priority, starting after the one in `last`."""
     for priority in PRIORITIES:
         tenants = _round(ready, priority, last.get(-priority, NO_TENANT))
         yield from _rounds(ready.jobs(priority, tenant) for tenant in tenants)
 
 
-def by_age_in_turns(ready: Ready, last: Mapping[int, str]) -> Stream:
-    """As `in_turns`, by the levels that ages lead to; looks at every tenant with ready jobs."""
+def by_age_in_turns(ready: ReadyJobs, last: Mapping[int, str]) -> Stream:
+    """Let tenants take turns within each level; reads every tenant with ready jobs."""
     tenants = {NO_TENANT}.union(*(ready.tenants(priority, NO_TENANT) for priority in PRIORITIES))
     lines = {
         tenant: _Line(merge(*(ready.jobs(priority, tenant) for priority in PRIORITIES)))
@@ -97,8 +99,8 @@ def by_age_in_turns(ready: Ready, last: Mapping[int, str]) -> Stream:
         yield from _rounds(lines[name].until(level) for name in turn)
 
 
-def _round(ready: Ready, priority: int, last: str) -> Iterator[str]:
-    """All tenants once, beginning behind the one that had its turn last."""
+def _round(ready: ReadyJobs, priority: int, last: str) -> Iterator[str]:
+    """Yield each tenant once, starting after the one that had the last turn."""
     yield from ready.tenants(priority, last)
     yield NO_TENANT
     for tenant in ready.tenants(priority, NO_TENANT) if last else ():
@@ -108,7 +110,7 @@ def _round(ready: Ready, priority: int, last: str) -> Iterator[str]:
 
 
 def _rounds(lines: Iterable[Iterator[Candidate]]) -> Stream:
-    """One of each line, as long as there are any; a job that is held costs nobody a turn."""
+    """Yield one job of each line in turn; a job that is held does not use up the turn."""
     while True:
         left: list[Iterator[Candidate]] = []
         for line in lines:
@@ -122,7 +124,7 @@ def _rounds(lines: Iterable[Iterator[Candidate]]) -> Stream:
 
 
 class _Line:
-    """Jobs in the order of their levels, to be read level by level."""
+    """Jobs ordered by level, to be read level by level."""
 
     def __init__(self, jobs: Iterator[Candidate]) -> None:
         self._jobs = jobs
@@ -135,17 +137,26 @@ class _Line:
 
 
 class Chosen(msgspec.Struct):
-    """What a claim comes to: the jobs to start, and those that a limit holds, by that limit."""
+    """The result of a claim: the jobs to start, and those that are held, by what holds them.
+
+    That is a limit, or a task that the claim does not know.
+    """
 
     taken: list[Candidate] = []
     held: dict[int, tuple[str, str]] = {}
     gave_up: bool = False
 
 
-def choose(streams: Sequence[Stream], limit: int, places: Places, patience: int | None) -> Chosen:
-    """Take up to `limit` jobs, as far as there are places for them.
+def choose(
+    streams: Sequence[Stream],
+    limit: int,
+    places: Places,
+    patience: int | None,
+    knows: Callable[[Versioned], bool],
+) -> Chosen:
+    """Take up to `limit` jobs of known tasks for which there are places.
 
-    Gives up after meeting `patience` jobs that are held: the caller can put them out of the way.
+    Gives up after `patience` jobs that are held, so that the caller can set them aside.
     """
     chosen = Chosen()
     seen: set[int] = set()
@@ -156,9 +167,9 @@ def choose(streams: Sequence[Stream], limit: int, places: Places, patience: int 
         if not places.queue_is_open(job.queue):
             continue  # and the rest of its stream
         taken = False
-        if job.id not in seen:  # else it came up by another of its tags
+        if job.id not in seen:  # it may appear once for each of its tags
             seen.add(job.id)
-            holder = places.holder(job)
+            holder = places.holder(job) if knows(job) else holder_of(job)
             if holder is None:
                 taken = True
                 places.take(job)
@@ -174,9 +185,9 @@ def choose(streams: Sequence[Stream], limit: int, places: Places, patience: int 
 
 
 def stream_of(
-    ready: Ready, *, fair: bool, ages: bool, last: Callable[[], Mapping[int, str]]
+    ready: ReadyJobs, *, fair: bool, ages: bool, last: Callable[[], Mapping[int, str]]
 ) -> Stream:
-    """The order of one queue: with turns of tenants, with ages, with both or neither."""
+    """Return the jobs of a queue in order: with turns of tenants, ages, both or neither."""
     if fair:
         return (by_age_in_turns if ages else in_turns)(ready, last())
     return by_age(ready) if ages else in_order(ready)

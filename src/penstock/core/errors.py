@@ -3,29 +3,31 @@
 ```
 PenstockError
 ├── ConfigurationError     fix the settings or the registration
-├── InvalidJob             the job cannot be stored as asked for
+│   └── NotOffered         a server has no route for the call
+├── InvalidJob             the job cannot be stored as requested
 │   ├── PayloadTooLarge
-│   └── Unreadable          a value that nobody could read back
+│   └── Unreadable          a value that could not be read back
 ├── UnknownTask            no handler has that name
 ├── JobNotFound
 ├── ScheduleNotFound
 ├── TokenNotFound
 ├── TokenExists             the name is taken
 ├── QueueFull              the queue is at its limit; try later
-├── QueueInUse             it has unfinished jobs, and cannot be removed
+├── QueueInUse             the queue has unfinished jobs and cannot be removed
 ├── TooManyQueues          the store has as many queues as it may have
 ├── TransitionRefused      not allowed from this state
 ├── Overtaken              a job that was to be replaced has changed
 ├── JobFailed              the awaited job did not succeed
 ├── LeaseLost              another worker owns the job now
-├── NotAuthorised          the server wants a token, one with another scope, or another name
-├── MigrationRefused       the stores are not such that jobs can move; nothing moved
-├── EmbeddingRefused       an embedder cannot do it, also later
+├── NotAuthorised          the server requires a token, another scope, or another name
+├── MigrationRefused       jobs cannot move between these stores; nothing moved
+├── EmbeddingRefused       an embedder rejects the request for good
 ├── EmbedderUnavailable    an embedder did not answer; try later
 ├── IndexUnavailable       a search index cannot be read or written; try later
 └── StoreError
     ├── StoreUnavailable   nothing was changed; safe to try again
-    ├── StoreMissing       there is none yet
+    ├── SchemaMismatch     it has to be migrated, or needs a newer program
+    ├── StoreMissing       the store does not exist yet
     ├── StoreMoved         its jobs are in another store now, or on their way there
     └── ServerUnreachable  the server did not answer; the call may have arrived
 ```
@@ -40,6 +42,8 @@ from typing import TYPE_CHECKING, Any, Self
 if TYPE_CHECKING:
     from penstock.core.job import Job
 
+_TRACEBACK = "Traceback (most recent call last)"
+
 
 class PenstockError(Exception):
     """The root of every error this package raises."""
@@ -47,6 +51,10 @@ class PenstockError(Exception):
 
 class ConfigurationError(PenstockError):
     """A setting, a URL or a registration is wrong."""
+
+
+class NotOffered(ConfigurationError):
+    """A server has no route for this call; the message says how to make it on the store itself."""
 
 
 class InvalidJob(PenstockError, ValueError):
@@ -58,7 +66,7 @@ class PayloadTooLarge(InvalidJob):
 
 
 class Unreadable(InvalidJob):
-    """A value that nobody could read back; `field` is where in it the reason lies."""
+    """A value that could not be read back; `field` is the part of it that is the reason."""
 
     def __init__(self, field: str, reason: str) -> None:
         super().__init__(f"{field} {reason}" if field else reason)
@@ -83,13 +91,13 @@ class TokenNotFound(PenstockError, LookupError):
 
 
 class TokenExists(PenstockError):
-    """An access token has that name already; nothing was stored."""
+    """An access token already has that name; nothing was stored."""
 
 
 class QueueFull(PenstockError):
     """The queue holds as many pending jobs as its limit allows; none of the call was stored.
 
-    `retry_after` is when a server says that it is worth another try; None without a server.
+    `retry_after` is the delay that a server suggests before a retry; None without a server.
     """
 
     def __init__(self, queue: str, limit: int, retry_after: timedelta | None = None) -> None:
@@ -109,9 +117,8 @@ class TooManyQueues(PenstockError):
 
     def __init__(self, limit: int) -> None:
         super().__init__(
-            f"the store has as many queues as its limit of {limit} allows, and takes jobs of no "
-            "further one: use fewer names (tags, keys and tenants are not limited), remove "
-            "queues, or raise the limit"
+            f"the store has reached its limit of {limit} queues: use fewer queue names (tags, keys "
+            "and tenants are not limited), remove queues, or raise the limit"
         )
         self.limit = limit
 
@@ -124,8 +131,8 @@ class QueueInUse(PenstockError):
 
     def __init__(self, queue: str, unfinished: int) -> None:
         super().__init__(
-            f"queue {queue!r} has {unfinished} unfinished jobs and stays; let them finish, or "
-            "cancel them, and remove it then"
+            f"queue {queue!r} has {unfinished} unfinished jobs and cannot be removed; let them "
+            "finish, or cancel them, first"
         )
         self.queue = queue
         self.unfinished = unfinished
@@ -135,22 +142,38 @@ class QueueInUse(PenstockError):
 
 
 class TransitionRefused(PenstockError):
-    """The job's state does not allow what was asked for; nothing changed."""
+    """The state of the job does not allow the requested change; nothing changed."""
 
 
 class Overtaken(PenstockError):
-    """A job that was to be replaced has changed meanwhile; nothing was stored."""
+    """A job to be replaced has changed in the meantime; nothing was stored."""
 
 
 class JobFailed(PenstockError):
-    """The job whose result was awaited ended without one: `job` tells how."""
+    """The awaited job ended without a result; `job` is the job as it ended.
+
+    `traceback` is the traceback of its last attempt, as text; None if no handler raised. It is also
+    a note of this error, so that Python prints it with an uncaught one.
+    """
 
     def __init__(self, text: str, job: "Job") -> None:
         super().__init__(text)
         self.job = job
+        self.traceback = _traceback_in(job.error or "")
+        if self.traceback is not None:
+            self.add_note(f"The traceback of job {job.id}, where it ran:\n\n{self.traceback}")
 
     def __reduce__(self) -> tuple[type[Self], tuple[str, "Job"]]:
         return type(self), (str(self), self.job)
+
+
+def _traceback_in(error: str) -> str | None:
+    """Return the part of a job's error below its first line, or all of a bare traceback."""
+    summary, _, rest = error.partition("\n\n")
+    if summary.startswith(_TRACEBACK):
+        return error
+    is_shortened = rest.startswith("…")
+    return rest if is_shortened or _TRACEBACK in rest else None
 
 
 class LeaseLost(PenstockError):
@@ -158,8 +181,8 @@ class LeaseLost(PenstockError):
 
     def __init__(self, job_id: int, token: int) -> None:
         super().__init__(
-            f"the lease on job {job_id} with token {token} is over; "
-            "discard the result, the job runs or ran elsewhere"
+            f"the lease on job {job_id} with token {token} was lost; "
+            "discard the result: the job runs or ran elsewhere"
         )
         self.job_id = job_id
         self.token = token
@@ -169,48 +192,52 @@ class LeaseLost(PenstockError):
 
 
 class NotAuthorised(PenstockError):
-    """A server refuses the token, or a name that belongs to an application."""
+    """A server rejects the token, or a name that belongs to an application."""
 
 
 class MigrationRefused(PenstockError):
-    """Jobs cannot move from one store to the other as things are; nothing moved."""
+    """Jobs cannot move from one store to the other at present; nothing moved."""
 
 
 class EmbeddingRefused(PenstockError):
-    """An embedder does not embed these texts, or not so; the same call fails again."""
+    """An embedder rejects these texts or options; repeating the call fails again."""
 
 
 class EmbedderUnavailable(PenstockError):
-    """An embedding service gave no answer, or not just now; the call may be repeated."""
+    """An embedding service did not answer, or is busy; the call may be repeated."""
 
 
 class IndexUnavailable(PenstockError):
-    """A search index could not be read or written; a write was made whole or not at all.
+    """A search index could not be read or written; the call may be repeated.
 
-    The call may be repeated.
+    A write was made completely or not at all.
     """
 
 
 class StoreError(PenstockError):
-    """The store cannot be used as it is."""
+    """The store cannot be used in its present condition."""
 
 
 class StoreMissing(StoreError):
-    """There is no store yet, and it was not to be created."""
+    """The store does not exist, and it was opened with `create=False`."""
+
+
+class SchemaMismatch(StoreError):
+    """The store needs a newer program, or has to be migrated first; nothing was changed."""
 
 
 class StoreUnavailable(StoreError):
-    """The store could not do it just now; nothing was changed and the call may be repeated."""
+    """The store is temporarily unavailable; nothing was changed and the call may be repeated."""
 
 
 class StoreMoved(StoreError):
-    """The jobs of the store are in another one now, or on their way; nothing was changed."""
+    """The jobs of the store have moved to another one, or are moving; nothing was changed."""
 
 
 class ServerUnreachable(StoreError):
-    """A server could not be reached, or gave no answer.
+    """A server could not be reached, or did not answer.
 
-    While `arrived` is false, the call has certainly not arrived; else nobody knows.
+    If `arrived` is false, the call has certainly not arrived; otherwise that is unknown.
     """
 
     def __init__(self, text: str, *, arrived: bool = True) -> None:
@@ -222,7 +249,7 @@ class ServerUnreachable(StoreError):
 
 
 class Snooze(Exception):
-    """Raised by a handler: put the job back and run it again later; no attempt is used up."""
+    """Raised by a handler to run the job again later, without using up an attempt."""
 
     def __init__(self, delay: timedelta, reason: str = "snoozed by its handler") -> None:
         super().__init__(reason)
@@ -234,7 +261,7 @@ class Snooze(Exception):
 
 
 class Cancel(Exception):
-    """Raised by a handler: end the job as cancelled, without another attempt."""
+    """Raised by a handler to end the job as cancelled, without another attempt."""
 
     def __init__(self, reason: str = "cancelled by its handler") -> None:
         super().__init__(reason)

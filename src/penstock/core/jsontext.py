@@ -1,14 +1,14 @@
-"""JSON that can be read back: by every store, worker, client and page that meets it later.
+"""JSON that can be read back, by every store, worker, client and page that meets it later.
 
-What a parser takes is more than what all of them can read. A number of 5,000 digits, `1e999` or
-nine hundred nested lists are stored in a moment, and end whoever reads them a day later. So they
-are refused at every door that stores something, by the same rule.
+Some parsers accept more than others can read. A number of 5,000 digits, `1e999` or nine hundred
+nested lists are easily stored, and crash a reader a day later. They are rejected wherever something
+is stored, by the same rule.
 """
 
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from itertools import accumulate
 from typing import Any
@@ -16,11 +16,12 @@ from typing import Any
 import msgspec
 
 from penstock.core.errors import Unreadable
+from penstock.core.models import encode_model, is_model
 
 DEPTH_LIMIT = 200
-"""Levels that a value may be nested: whoever reads it later needs room on the stack for them."""
+"""How many levels deep a value may be nested: its readers need room on the stack for them."""
 DIGITS_LIMIT = 4_300
-"""Digits that an integer may have: Python converts no longer ones to and from text."""
+"""How many digits an integer may have: Python does not convert longer ones to or from text."""
 
 _ESCAPES = re.compile(rb"\\.", re.DOTALL)
 _TEXTS = re.compile(rb'"[^"]*"')
@@ -28,6 +29,8 @@ _HALF = "holds half of a surrogate pair, which is no text"
 _BITS_LIMIT = int(DIGITS_LIMIT * math.log2(10))
 _UNMARKED = bytes(set(range(256)) - set(b'[]{}"'))
 _STEPS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1, ord('"'): 0}
+_decode = msgspec.json.Decoder().decode
+_encode = msgspec.json.Encoder(enc_hook=encode_model).encode
 _REFUSALS = (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError)
 
 
@@ -40,13 +43,23 @@ def read(text: str, field: str, levels: int = DEPTH_LIMIT) -> Any:
         raise _explained(text, field, error) from error
 
 
+def is_object(text: str, field: str, levels: int = DEPTH_LIMIT) -> bool:
+    """Return whether a JSON text is an object; raises `Unreadable`. Faster than `read`."""
+    try:
+        if text.count("[") + text.count("{") <= levels:
+            return type(_decode(text)) is dict
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):  # `read` says what is wrong
+        pass
+    return isinstance(read(text, field, levels), dict)
+
+
 def encode(value: Any, field: str, levels: int = DEPTH_LIMIT) -> str:
-    """Encode a value as JSON; raises `Unreadable` for one that would not come back as it is.
+    """Encode a value as JSON; raises `Unreadable` for one that would not be read back unchanged.
 
     NaN and the infinities have no JSON. Most encoders write null for them, silently.
     """
     try:
-        text = msgspec.json.encode(value).decode()
+        text = _encode(value).decode()
         if "null" in text:
             _check_leaves(value, field)
         check_depth(text, field, levels)
@@ -61,7 +74,7 @@ def encode(value: Any, field: str, levels: int = DEPTH_LIMIT) -> str:
 
 
 def _check_leaves(value: Any, field: str) -> None:
-    """Name what in a value has no JSON, or none that could be read back."""
+    """Raise for the part of a value that has no JSON, or none that can be read back."""
     for path, leaf in _leaves(value, field):
         match leaf:
             case float() if not math.isfinite(leaf):
@@ -73,15 +86,15 @@ def _check_leaves(value: Any, field: str) -> None:
 
 
 def check_depth(text: str, field: str, levels: int = DEPTH_LIMIT) -> None:
-    """Raise `Unreadable` for a JSON text that is nested more deeply than this."""
-    if is_deeper(text, levels):
+    """Raise `Unreadable` for a JSON text that is nested more than so many levels deep."""
+    if text.count("[") + text.count("{") > levels and is_deeper(text, levels):  # nearly never
         raise _too_deep(field)
 
 
 def is_deeper(text: str | bytes, levels: int = DEPTH_LIMIT) -> bool:
-    """Whether a JSON text is nested more deeply than this."""
+    """Return whether a JSON text is nested more than so many levels deep."""
     if isinstance(text, str):
-        if text.count("[") + text.count("{") <= levels:  # as in nearly all
+        if text.count("[") + text.count("{") <= levels:  # nearly always
             return False
         text = text.encode()
     if text.count(b"[") + text.count(b"{") <= levels:
@@ -97,7 +110,7 @@ def _too_deep(field: str) -> Unreadable:
 
 
 class _Odd:
-    """Stands in a decoded text for what cannot be read."""
+    """A placeholder, in a decoded text, for what cannot be read."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
@@ -164,12 +177,17 @@ def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
         case list() | tuple() | set() | frozenset():
             for n, one in enumerate(value):
                 yield from _leaves(one, f"{path}[{n}]")
-        case msgspec.Struct():
-            for name in value.__struct_fields__:
+        case _:
+            for name in _names_of_fields(value):
                 yield from _leaves(getattr(value, name), _below(path, name))
-        case _ if is_dataclass(value) and not isinstance(value, type):
-            for one in fields(value):
-                yield from _leaves(getattr(value, one.name), _below(path, one.name))
+
+
+def _names_of_fields(value: Any) -> Iterable[str]:
+    if isinstance(value, msgspec.Struct):
+        return value.__struct_fields__
+    if is_dataclass(value) and not isinstance(value, type):
+        return [one.name for one in fields(value)]
+    return vars(value) if is_model(type(value)) else ()
 
 
 def _below(path: str, name: str) -> str:

@@ -9,9 +9,9 @@
                └───────────────────┘  retry, lease expired, snooze, reset
 ```
 
-A function here looks at a job and says which `Move` comes next. Stores write a move if the job
-has not changed meanwhile; they never choose one. Times are relative, because the store's clock
-decides.
+A function here looks at a job and returns the `Move` that comes next. Stores write a move if the
+job has not changed since; they never choose one. Times are relative, because the store's clock
+determines them.
 """
 
 from datetime import timedelta
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from penstock.core.job import Job
 
 
-# Enum's own hash is a function in Python, which a set or a dict calls for every look.
+# Enum's own hash is a Python function, which a set or a dict calls for every lookup.
 _hash = str.__hash__
 
 
 class State(StrEnum):
-    """Where a job stands."""
+    """The state of a job."""
 
     __hash__ = _hash
 
@@ -46,7 +46,7 @@ class State(StrEnum):
 
     @property
     def final(self) -> bool:
-        """Whether the job is over."""
+        """Whether the job has ended."""
         return self is not _P and self is not _R
 
 
@@ -57,7 +57,7 @@ FINAL = frozenset(State) - UNFINISHED
 
 
 class Waiting(StrEnum):
-    """What a pending job waits for, as far as the job itself can tell."""
+    """What a pending job waits for; see `key_line.waiting`."""
 
     __hash__ = _hash
 
@@ -67,7 +67,7 @@ class Waiting(StrEnum):
 
 
 class Event(StrEnum):
-    """What happened to a job; each is one entry in the log."""
+    """What happened to a job; each event is one entry in the log."""
 
     __hash__ = _hash
 
@@ -108,8 +108,22 @@ TRANSITIONS: dict[tuple[State, Event], frozenset[State]] = {
     (State.CANCELLED, Event.RESET): frozenset({_P}),
     **{(state, Event.REFUSED): frozenset({state}) for state in State},
     **{(state, Event.RESTORED): frozenset({state}) for state in State},
-    (_R, Event.RESTORED): frozenset({_P, State.CANCELLED}),
+    (_R, Event.RESTORED): frozenset({_P, State.CANCELLED, State.SUPERSEDED}),
 }
+
+
+def allowed_moves() -> list[tuple[State, Event, State]]:
+    """Return every allowed move as a row: the state before, the event, and the state after.
+
+    In a fixed order. Databases check moves of other programs against a table of these rows.
+    """
+    return [
+        (before, event, after)
+        for before in State
+        for event in Event
+        for after in State
+        if after in TRANSITIONS.get((before, event), ())
+    ]
 
 
 _json = msgspec.json.Decoder(msgspec.Raw)
@@ -119,13 +133,15 @@ def _check_json(detail: object) -> None:
     try:
         _json.decode(detail)  # type: ignore[arg-type] # what is no text is refused as well
     except (ValueError, TypeError) as error:
-        raise InvalidJob(f"the detail of an outcome is JSON text, not {detail!r:.80}") from error
+        raise InvalidJob(
+            f"the detail of an outcome must be JSON text, not {detail!r:.80}"
+        ) from error
 
 
 class Done(msgspec.Struct, frozen=True, gc=False):
-    """The run succeeded; `result` is JSON text, if it returned anything.
+    """The run succeeded; `result` is JSON text, or None if it returned nothing.
 
-    `detail` is JSON text that the log keeps with the entry. Raises `InvalidJob` if it is not.
+    `detail` is JSON text that is logged with the entry; raises `InvalidJob` if it is not JSON.
     """
 
     result: str | None = None
@@ -137,9 +153,9 @@ class Done(msgspec.Struct, frozen=True, gc=False):
 
 
 class Failed(msgspec.Struct, frozen=True, gc=False):
-    """The run failed; `permanent` ends the job whatever attempts are left.
+    """The run failed; `permanent` ends the job even if attempts are left.
 
-    `detail` is JSON text that the log keeps with the entry. Raises `InvalidJob` if it is not.
+    `detail` is JSON text that is logged with the entry; raises `InvalidJob` if it is not JSON.
     """
 
     error: str
@@ -152,7 +168,7 @@ class Failed(msgspec.Struct, frozen=True, gc=False):
 
 
 class Snoozed(msgspec.Struct, frozen=True, gc=False):
-    """The run gave the job back for later, without using up an attempt."""
+    """The run returned the job for later, without using up an attempt."""
 
     delay: timedelta = timedelta(0)
     reason: str | None = None
@@ -165,7 +181,7 @@ class Cancelled(msgspec.Struct, frozen=True, gc=False):
 
 
 class Expired(msgspec.Struct, frozen=True, gc=False):
-    """The worker fell silent and its lease ran out."""
+    """The worker did not renew its lease in time."""
 
 
 Outcome = Done | Failed | Snoozed | Cancelled | Expired
@@ -174,7 +190,8 @@ Outcome = Done | Failed | Snoozed | Cancelled | Expired
 class Move(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The next step of one job, as the store has to write it.
 
-    Those that wait for a job with a `successor` wait for that one from then on.
+    Jobs that wait for a job with a `successor` wait for the successor from then on. A `note` leaves
+    the job as it is and only adds to its log.
     """
 
     event: Event
@@ -188,22 +205,24 @@ class Move(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     priority: int | None = None
     detail: str | None = None
     successor: int | None = None
+    note: bool = False
 
     @property
     def stays(self) -> bool:
-        """Whether only the log, the cancel request, the priority and the deadline change."""
-        return self.event in _STAYING
+        """Whether the state stays: only log, cancel request, priority and deadline change."""
+        return self.event in _STAYING or self.note
 
     @property
     def renews(self) -> bool:
-        """Whether the deadline moves to a full lease time from now."""
+        """Whether the deadline is extended to a full lease time from now."""
         return self.event is _STARTED
 
 
 def advance(job: "Job", outcome: Outcome, chance: float = 0.5) -> Move:
-    """What becomes of a running job after this outcome of its run.
+    """Return the move of a running job after this outcome of its run.
 
-    A cancel request wins over another attempt, never over a finished one.
+    A cancel request prevents another attempt, but never overrides an end. `chance` in [0, 1)
+    determines the jitter of a delay.
     """
     match outcome:
         case Done(result=result, detail=detail):
@@ -231,7 +250,7 @@ def advance(job: "Job", outcome: Outcome, chance: float = 0.5) -> Move:
 
 @lru_cache(64)
 def _done(attempt: int) -> Move:
-    """Nearly every move is this one: stores write those that are the same object together."""
+    """Return the most frequent move; stores write moves that are the same object together."""
     return Move(event=Event.DONE, state=State.DONE, attempt=attempt)
 
 
@@ -240,17 +259,17 @@ def _detailed(move: Move, detail: str) -> Move:
 
 
 def undetailed(move: Move) -> Move:
-    """The move without its detail; plain successes are the same object again."""
+    """Return a move without its detail; plain successes become the same object again."""
     if move.event is _DONE and move.result is None:
         return _done(move.attempt)
     return msgspec.structs.replace(move, detail=None)
 
 
 def _after_expiry(job: "Job", chance: float) -> timedelta:
-    """At once the first time; then scattered.
+    """Return the delay after an expired lease: none the first time, then a random one.
 
-    Jobs that were taken along by one that kills its worker would otherwise be claimed with it
-    again, until the attempts of all are used up.
+    Otherwise, jobs that were running beside one that kills its worker would be claimed together
+    with it again, until all of them have used up their attempts.
     """
     if job.attempt <= 1:
         return timedelta(0)
@@ -271,13 +290,13 @@ def _retry(
 
 
 def start(job: "Job", detail: str | None = None) -> Move:
-    """A worker began what it holds; it keeps the job for another lease time."""
+    """Return the move of a worker that starts a job it holds, for a full lease time."""
     move = _move(job, Event.STARTED, State.RUNNING, cancel_requested=job.cancel_requested)
     return move if detail is None else _detailed(move, detail)
 
 
 def cancel(job: "Job", reason: str | None = None) -> Move:
-    """A pending job ends at once; a running one is asked to stop."""
+    """Return the move that cancels a job: a pending one ends, a running one is asked to stop."""
     if job.state is State.RUNNING:
         return _move(
             job, Event.CANCEL_REQUESTED, State.RUNNING, cancel_requested=True, reason=reason
@@ -286,28 +305,28 @@ def cancel(job: "Job", reason: str | None = None) -> Move:
 
 
 def reset(job: "Job", reason: str | None = None, *, forced: bool = False) -> Move:
-    """Run it again from the first attempt, at once: a failed, cancelled or waiting job.
+    """Return the move that runs a failed, cancelled or pending job again from its first attempt.
 
-    A running one only if it is `forced` from its worker.
+    A running job is reset only if `forced`: its worker loses it.
     """
     if job.state is State.RUNNING and not forced:
         raise TransitionRefused(
-            f"job {job.id} is running and cannot be retried; reset takes it from its worker"
+            f"job {job.id} is running and cannot be retried; use reset to take it from its worker"
         )
     return _move(job, Event.RESET, State.PENDING, attempt=0, reason=reason)
 
 
 def reprioritise(job: "Job", priority: int, reason: str | None = None) -> Move:
-    """Let a pending job be claimed earlier or later than others; all else stays."""
+    """Return the move that changes the priority of a pending job, and nothing else."""
     reason = reason or f"priority {job.priority} became {priority}"
     return _move(job, Event.REPRIORITISED, State.PENDING, priority=priority, reason=reason)
 
 
 def restore(job: "Job", reason: str | None = None) -> Move:
-    """How a job stands in another store, or in its own after it was removed.
+    """Return the move of a job that is taken over by another store, or restored to its own.
 
-    As it stood; but a running one has no worker there, so that it waits for one again. The
-    attempt that nobody saw the end of is not counted.
+    Its state stays, except that a running job becomes pending, because it has no worker there; the
+    attempt whose end is unknown is not counted.
     """
     if job.state is not State.RUNNING:
         return _move(job, Event.RESTORED, job.state, reason=reason)
@@ -315,11 +334,19 @@ def restore(job: "Job", reason: str | None = None) -> Move:
     return _move(job, Event.RESTORED, back, attempt=job.attempt - 1, reason=reason)
 
 
-def give_way(job: "Job", move: Move, rival: int) -> Move:
-    """What becomes of a move to pending when another job holds the dedupe key meanwhile.
+def note_restore(job: "Job", reason: str) -> Move:
+    """Return the move that notes in a job's log that its store was set back."""
+    move = _move(
+        job, Event.RESTORED, job.state, cancel_requested=job.cancel_requested, reason=reason
+    )
+    return msgspec.structs.replace(move, note=True)
 
-    A run that would be tried again ends, because the newer job does its work with newer
-    arguments; nothing else may push itself beside the other.
+
+def give_way(job: "Job", move: Move, rival: int) -> Move:
+    """Return what becomes of a move to pending while another job holds the dedupe key.
+
+    A run that would be retried is superseded, because the newer job does its work with newer
+    arguments. Any other move raises `TransitionRefused`.
     """
     if job.state is not State.RUNNING:
         raise TransitionRefused(
@@ -335,7 +362,7 @@ def give_way(job: "Job", move: Move, rival: int) -> Move:
 
 
 def keep_back(job: "Job", behind: int) -> TransitionRefused:
-    """Why a job cannot be put back into the line of its key: it would wait for itself."""
+    """Return the error for a job that cannot return to its key: it would wait for itself."""
     return TransitionRefused(
         f"job {job.id} cannot run again: it waits for job {behind}, which comes after it in the "
         f"order of its key {job.key!r}; enqueue it anew"
@@ -343,29 +370,29 @@ def keep_back(job: "Job", behind: int) -> TransitionRefused:
 
 
 def frees(state: State, *, run_anyway: bool) -> bool:
-    """Whether a job that ended in this state lets those go on that wait for it.
+    """Return whether the end of a job in this state lets the jobs that wait for it continue.
 
-    The work of a superseded job is done by the one that took its place: who waits for it waits
-    for that one, unless it would wait for itself, or there is none.
+    The successor of a superseded job does its work: jobs that wait for it wait for the successor,
+    unless there is none or they would wait for themselves.
     """
     return run_anyway or state in (State.DONE, State.SUPERSEDED)
 
 
 def abandon(job: "Job", needed: int, state: State) -> Move:
-    """A job that this one waits for did not succeed."""
+    """Return the move of a job that loses one it waits for: it is cancelled."""
     reason = f"job {needed}, which it waits for, is {state}"
     return _move(job, Event.CANCELLED, State.CANCELLED, reason=reason)
 
 
 def supersede(job: "Job", by: int | None) -> Move:
-    """A newer job of its key takes a pending job's place, or both come to nothing."""
+    """Return the move of a pending job that a newer one of its key replaces or undoes."""
     reason = "a newer job undoes it" if by is None else f"superseded by job {by}"
     move = _move(job, Event.SUPERSEDED, State.SUPERSEDED, reason=reason)
     return msgspec.structs.replace(move, successor=by)
 
 
 def refuse(job: "Job", token: int, actor: str) -> Move:
-    """Note a write with a stale token; the job stays as it is."""
+    """Return the move that logs a write with a stale token; the job stays as it is."""
     return _move(
         job,
         Event.REFUSED,
@@ -408,7 +435,7 @@ _DEEDS = {Event.RESET: "retried", Event.CANCEL_REQUESTED: "cancelled"}
 
 
 def _text(text: str | None) -> str | None:
-    """Text that every store can hold: a file's name may bring in what UTF-8 has no code for."""
+    """Return text that every store can hold: file names may have what UTF-8 cannot encode."""
     if text is None or text.isascii():
         return text
     return text.encode(errors="backslashreplace").decode()

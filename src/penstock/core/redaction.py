@@ -1,8 +1,8 @@
-"""Store and server addresses without their secrets, for messages, lists and logs.
+"""Redaction: addresses of stores and servers without their secrets, for messages and logs.
 
-This is the only place that decides what of an address may be shown. It reads an address the way a
-person writes it, not the way a parser accepts it: a password with an unescaped `/`, `@` or `?` in
-it is still a password. Where the two readings differ, it hides more.
+Only this module decides which parts of an address may be shown. It reads an address the way a
+person writes it, not the way a parser accepts it: a password with an unescaped `/`, `@` or `?` is
+still a password. Where the two interpretations differ, it hides more.
 """
 
 import re
@@ -10,8 +10,8 @@ from string import ascii_letters, digits
 
 HIDDEN = "***"
 
-# Parameters whose values say how to connect and nothing else. All others are hidden: also those
-# that nobody thought of, and the second half of a password with an `&` in it.
+# Parameters whose values only say how to connect. All others are hidden, including unknown ones
+# and the second half of a password that contains an `&`.
 _SHOWN = frozenset(
     {
         "application_name",
@@ -38,7 +38,7 @@ _SHOWN = frozenset(
         "user",
     }
 )
-# Parameters whose names may stay, so that a reader sees what was given.
+# Parameters whose names are shown, so that a reader sees what was given.
 _NAMED = frozenset(
     {"dbname", "options", "passfile", "password", "sslcert", "sslkey", "sslpassword"}
 )
@@ -46,7 +46,7 @@ _NAMED = frozenset(
 _SCHEME = re.compile(r"\s*([A-Za-z][A-Za-z0-9+.\-]*):")
 _USER = re.compile(r"(?:[\w.~+\-]|%40)*")
 _HOST = re.compile(r"(?:\[[^\]\[@]*\]|[^:@\[\]#;=\s]*)(?::\d*)?")
-# Where a path ends and something else begins, that was meant as a parameter.
+# The end of a path, where something starts that was meant as a parameter.
 _PARAMETER = re.compile(r"[#;=]")
 _PLAIN = re.compile(r"[^=#\s]*")
 _PIECE = re.compile(r"\S+")
@@ -56,9 +56,9 @@ _WITH_TOKEN = ("http", "https", "ws", "wss")
 
 
 def redacted(url: str) -> str:
-    """Return an address as it may be shown: with `***` in place of whatever may be a secret.
+    """Return an address with `***` in place of everything that may be a secret.
 
-    Takes any text that somebody gave as an address, whether it can be used as one or not.
+    Accepts any text that was given as an address, whether it is valid or not.
     """
     found = _SCHEME.match(url)
     if found is None:
@@ -67,7 +67,7 @@ def redacted(url: str) -> str:
     if not rest.startswith("//"):
         return f"{scheme}:{HIDDEN}" if re.search(r"[@=]|:\S*:", rest) else url
     head, question, query = rest[2:].partition("?")
-    if "@" in query:  # in a parameter, or behind a password that has a question mark in it
+    if "@" in query:  # in a parameter, or after a password that contains a question mark
         return f"{scheme}://{HIDDEN}"
     place = _place(scheme.lower(), head)
     return f"{scheme}://{place}" + (f"?{_parameters(query)}" if question else "")
@@ -76,9 +76,8 @@ def redacted(url: str) -> str:
 def redacted_within(text: str) -> str:
     """Return a text in which every address is shown as `redacted` shows it.
 
-    For texts that somebody else wrote, such as the error of a library. An address ends where the
-    text has a quote or a space in it, and before the punctuation that comes before those; a quote
-    with an `@` behind it belongs to a password.
+    For texts from elsewhere, such as the error of a library. An address ends at a quote or a
+    space, without the punctuation before it; a quote that an `@` follows belongs to a password.
     """
     return _PIECE.sub(lambda found: _redacted_piece(found[0]), text)
 
@@ -86,8 +85,8 @@ def redacted_within(text: str) -> str:
 def _redacted_piece(piece: str) -> str:
     """Return a text without spaces with its addresses redacted.
 
-    It goes from left to right and never back, because patterns that find both ends of an address
-    try each beginning with each end: a long text of others must not hold up whoever shows it.
+    It scans from left to right and never back: patterns that find both ends of an address try each
+    start with each end, and a long text from elsewhere must not block whoever shows it.
     """
     shown: list[str] = []
     done, at = 0, piece.rfind("@")
@@ -98,21 +97,21 @@ def _redacted_piece(piece: str) -> str:
         quote = _QUOTE.search(piece, max(mark, at + 1))
         until = len(piece) if quote is None else quote.start()
         address = piece[start:until].rstrip(").,;:!")
-        # Without a scheme it is none.
+        # Without a scheme, it is not an address.
         done = max(start + len(address), mark + 3)
         shown.append(redacted(piece[start:done]) if start < mark else piece[start:done])
     return "".join(shown) + piece[done:]
 
 
 def _place(scheme: str, head: str) -> str:
-    """Return what stands before the parameters: user, hosts and path."""
+    """Return what precedes the parameters: user, hosts and path."""
     userinfo, at, place = head.rpartition("@")
-    # In a path: no password without a colon, except for a token.
+    # An `@` in a path: without a colon there is no password, except for a token.
     if at and ":" not in userinfo and "/" in userinfo and scheme not in _WITH_TOKEN:
         userinfo, at, place = "", "", head
     hosts, slash, path = place.partition("/")
     if not all(_HOST.fullmatch(host) for host in hosts.split(",")):
-        hosts = HIDDEN  # a port that is none may be a password whose `@` was forgotten
+        hosts = HIDDEN  # an invalid port may be a password whose `@` is missing
     if found := _PARAMETER.search(path):
         path = f"{path[: found.end()]}{HIDDEN}"
     return f"{_user(scheme, userinfo)}{at}{hosts}{slash}{path}"

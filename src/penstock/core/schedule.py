@@ -1,8 +1,8 @@
-"""Periodic tasks: when a schedule runs, and what becomes of runs that nobody was there for.
+"""Schedules: when periodic jobs run, and what happens to missed runs.
 
-All of it is arithmetic on instants that are handed in; the store compares and sets what comes
-out of it. Time zones are looked up by `zoneinfo`, cron expressions are read by `cronsim`, which
-never sees a time zone: see `_cron_after`.
+Everything is arithmetic on instants that are passed in; the store writes the result if nothing has
+changed. `zoneinfo` has the time zones; `cronsim` reads cron expressions, always without a time
+zone (see `_cron_after`).
 """
 
 from collections.abc import Iterator
@@ -19,10 +19,10 @@ from penstock.core.job import JobId, NewJob
 from penstock.core.retry import LONGEST
 
 CATCH_UP_LIMIT = 1_000
-"""How many missed runs `missed="all"` makes up for at most: the newest ones."""
+"""How many missed runs `missed="all"` catches up on at most: the newest ones."""
 
 PUNCTUAL = timedelta(minutes=1)
-"""A run that begins within this time of its plan is not a missed one."""
+"""A run that starts within this time of its planned time was not missed."""
 
 SHORTEST = timedelta(seconds=1)
 
@@ -41,7 +41,7 @@ _MACROS = {
 
 
 class Missed(StrEnum):
-    """What becomes of runs that were due while no worker was up."""
+    """What happens to runs that were due while no worker was running."""
 
     ONCE = "once"
     ALL = "all"
@@ -49,7 +49,7 @@ class Missed(StrEnum):
 
 
 class Rhythm(msgspec.Struct, frozen=True, kw_only=True):
-    """When a schedule runs: by a cron expression in a time zone, or every so often."""
+    """When a schedule runs: by a cron expression in a time zone, or at a fixed interval."""
 
     cron: str | None = None
     every: timedelta | None = None
@@ -57,7 +57,7 @@ class Rhythm(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def words(self) -> str:
-        """The rhythm as people say it."""
+        """The rhythm in words."""
         if self.every is not None:
             return f"Every {_span(self.every)}"
         from cronsim import CronSim, CronSimError
@@ -69,9 +69,9 @@ class Rhythm(msgspec.Struct, frozen=True, kw_only=True):
             return cron
 
     def after(self, instant: datetime, anchor: datetime) -> datetime | None:
-        """The first run later than an instant; None if there is none any more.
+        """Return the first run after an instant; None if there is none.
 
-        With `every`, runs are whole multiples of it away from `anchor`, a run before.
+        With `every`, runs are whole multiples of it after `anchor`, an earlier run.
         """
         if self.every is not None:
             return anchor + ((instant - anchor) // self.every + 1) * self.every
@@ -79,10 +79,10 @@ class Rhythm(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Schedule(msgspec.Struct, frozen=True, kw_only=True):
-    """A job that is enqueued again and again, as the store has it.
+    """A job that is enqueued periodically.
 
-    `next` is the planned time of the run to come, `last` that of the newest one, whose job is
-    `last_job`. `declared` tells that it stands in the code, at its task. `known` tells whether
+    `next` is the planned time of the next run, `last` that of the newest one, whose job is
+    `last_job`. `declared` means that it is declared in code, with its task. `known` says whether
     the program that listed it would fire it. `version` changes with every write.
     """
 
@@ -101,49 +101,49 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def task(self) -> str:
-        """The task that it calls."""
+        """The task of the job."""
         return self.job.task
 
     @property
     def spec(self) -> str:
-        """When it runs, in words."""
+        """When the schedule runs, in words."""
         return self.rhythm.words
 
     @property
     def timezone(self) -> str:
-        """The time zone that its expression is read in."""
+        """The time zone of its cron expression."""
         return self.rhythm.timezone
 
     def run(self, planned: datetime) -> NewJob:
-        """The job of one run: the planned time is its `run_at`, and part of its correlation."""
+        """Return the job of one run, with the planned time as `run_at` and in its correlation."""
         job = replace(self.job, run_at=planned)
         if job.correlation is None:
             job = replace(job, correlation=f"{self.name}@{planned:%Y-%m-%dT%H:%M:%SZ}")
         return self.alone(job)
 
     def alone(self, job: NewJob) -> NewJob:
-        """The job, kept from being enqueued beside an unfinished run unless runs may overlap."""
+        """Return the job with a dedupe key that prevents overlapping runs, if they may not."""
         if self.overlap or job.dedupe is not None:
             return job
         return replace(job, dedupe=f"schedule:{self.name}")
 
     def reason(self, planned: datetime) -> str:
-        """What the audit says about why a run's job was enqueued."""
+        """Return the reason in the log for enqueueing the job of a run."""
         return f"schedule {self.name}, planned for {planned:%Y-%m-%d %H:%M:%S} UTC"
 
 
 class Firing(msgspec.Struct, frozen=True, kw_only=True):
-    """What has to happen when a schedule is due, to be written while it is as looked at."""
+    """What to write for a due schedule, if it is unchanged."""
 
     schedule: Schedule
     jobs: tuple[NewJob, ...]
     next: datetime | None
     left_out: bool = False
-    """Whether older runs are not made up for."""
+    """Whether older runs are skipped."""
 
 
 class Due(msgspec.Struct, frozen=True, kw_only=True):
-    """The schedules that are due by the store's clock, and when there is more to do."""
+    """The schedules that are due by the store's clock, and when the next one is."""
 
     now: datetime
     schedules: list[Schedule]
@@ -151,7 +151,7 @@ class Due(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def plan(schedule: Schedule, now: datetime) -> Firing:
-    """What to do about a schedule that is due: its runs, as its policy for missed ones has it."""
+    """Return what to write for a due schedule, according to its policy for missed runs."""
     if schedule.next is None or schedule.next > now:
         raise ValueError(f"schedule {schedule.name} is not due")
     limit = CATCH_UP_LIMIT if schedule.missed is Missed.ALL else 1
@@ -169,9 +169,9 @@ def plan(schedule: Schedule, now: datetime) -> Firing:
 
 
 def redefined(stored: Schedule | None, wanted: Schedule, now: datetime) -> Schedule:
-    """A schedule as it has to be stored; `stored` itself where nothing about it changes.
+    """Return a schedule as it is to be stored; `stored` itself if nothing changes.
 
-    A new rhythm begins now. An unchanged one keeps its next run, whatever else has changed.
+    A new rhythm starts now. An unchanged one keeps its next run, whatever else has changed.
     """
     if stored is None:
         return replace(wanted, next=wanted.rhythm.after(now, now), version=0)
@@ -189,7 +189,7 @@ def redefined(stored: Schedule | None, wanted: Schedule, now: datetime) -> Sched
 
 
 def resumed(stored: Schedule, now: datetime) -> Schedule:
-    """A schedule that goes on: runs that fell into the pause do not happen."""
+    """Return a schedule without its pause; runs that were due during the pause are skipped."""
     if not stored.paused:
         return stored
     following = stored.next
@@ -201,17 +201,17 @@ def resumed(stored: Schedule, now: datetime) -> Schedule:
 def check_rhythm(
     cron: object = None, every: object = None, timezone: object = None, *, name: str
 ) -> Rhythm:
-    """The rhythm that was asked for; raises `ConfigurationError` if it makes no sense."""
+    """Return the requested rhythm; raises `ConfigurationError` if it is invalid."""
     what = f"schedule {name!r}"
     if (cron is None) == (every is None):
         raise ConfigurationError(f"{what}: give either cron or every")
     if every is not None:
         if timezone is not None:
-            raise ConfigurationError(f"{what}: every counts real time; a timezone belongs to cron")
+            raise ConfigurationError(f"{what}: timezone needs cron; every counts elapsed time")
         if not isinstance(every, timedelta) or not SHORTEST <= every <= LONGEST:
             raise ConfigurationError(
-                f"{what}: every is a timedelta from {SHORTEST.seconds} second to {LONGEST.days} "
-                f"days, not {every!r:.80}"
+                f"{what}: every must be a timedelta from {SHORTEST.seconds} second to "
+                f"{LONGEST.days} days, not {every!r:.80}"
             )
         return Rhythm(every=every)
     zone = _checked_zone("UTC" if timezone is None else timezone, what)
@@ -222,7 +222,9 @@ def _checked_cron(cron: object, what: str) -> str:
     from cronsim import CronSimError
 
     if not isinstance(cron, str):
-        raise ConfigurationError(f"{what}: cron is text such as '*/5 * * * *', not {cron!r:.80}")
+        raise ConfigurationError(
+            f"{what}: cron must be text such as '*/5 * * * *', not {cron!r:.80}"
+        )
     text = " ".join(cron.split())
     expression = _expression(text)
     if len(expression.split()) != _FIELDS:
@@ -232,11 +234,11 @@ def _checked_cron(cron: object, what: str) -> str:
         )
     try:
         if _cron_after(expression, ZoneInfo("UTC"), datetime(2000, 1, 1, tzinfo=UTC)) is None:
-            raise ConfigurationError(f"{what}: cron {cron!r:.80} never comes")
+            raise ConfigurationError(f"{what}: cron {cron!r:.80} never matches a date")
     except (CronSimError, ValueError, AssertionError) as error:
         raise ConfigurationError(
-            f"{what}: cron {cron!r:.80} is not understood: {error}; for example, "
-            "'30 2 * * MON-FRI' is at 02:30 on working days"
+            f"{what}: cron {cron!r:.80} is invalid: {error}; for example, "
+            "'30 2 * * MON-FRI' means 02:30 on working days"
         ) from error
     return text
 
@@ -255,9 +257,9 @@ def _checked_zone(timezone: object, what: str) -> str:
 
 
 def _latest(rhythm: Rhythm, first: datetime, until: datetime, limit: int) -> list[datetime]:
-    """The newest runs from `first`, which is one, up to an instant; oldest first.
+    """Return the newest runs from `first`, which is one, up to an instant; oldest first.
 
-    Looks back twice as far each time, so that its cost does not grow with what was missed.
+    Looks back twice as far each time, so that the cost does not grow with the missed runs.
     """
     reach = (rhythm.every or timedelta(minutes=1)) * limit
     while True:
@@ -271,7 +273,7 @@ def _latest(rhythm: Rhythm, first: datetime, until: datetime, limit: int) -> lis
 def _between(
     rhythm: Rhythm, since: datetime, anchor: datetime, until: datetime
 ) -> Iterator[datetime]:
-    """The runs later than `since`, up to `until`."""
+    """Yield the runs after `since`, up to `until`."""
     if since < anchor:
         yield anchor
         since = anchor
@@ -288,12 +290,12 @@ def _expression(cron: str) -> str:
 
 
 def _cron_after(expression: str, zone: ZoneInfo, after: datetime) -> datetime | None:
-    """The first run of a cron expression later than an instant.
+    """Return the first run of a cron expression after an instant.
 
-    As Debian's cron has it: an expression whose minute or hour begins with a star follows the
-    clock on the wall, so it runs in both of two hours that read the same, and not in one that
-    is left out. Any other names times of day, which happen once: a time that is left out at the
-    moment of the change, a time that occurs twice the first time.
+    Clock changes are handled as in Debian's cron. An expression whose minute or hour starts with
+    an asterisk follows the wall clock: it runs in both of two repeated hours, and not in a skipped
+    one. Any other expression names times of day, which occur once a day: a skipped time runs at
+    the moment of the change, a repeated one the first time.
     """
     minute, hour, *_ = expression.split()
     by_wall = minute.startswith("*") or hour.startswith("*")
@@ -303,7 +305,7 @@ def _cron_after(expression: str, zone: ZoneInfo, after: datetime) -> datetime | 
 
 def _next_time_of_day(expression: str, zone: ZoneInfo, after: datetime) -> datetime | None:
     for local in _matches(expression, after.astimezone(zone)):
-        # Of a time that does not exist, one reading lies before the change, the other behind it.
+        # A skipped time has one interpretation before the change and one after it.
         before = local.replace(tzinfo=zone, fold=1).astimezone(UTC)
         run = local.replace(tzinfo=zone, fold=0).astimezone(UTC)
         if before < run:
@@ -314,7 +316,7 @@ def _next_time_of_day(expression: str, zone: ZoneInfo, after: datetime) -> datet
 
 
 def _next_by_the_wall(expression: str, zone: ZoneInfo, after: datetime) -> datetime | None:
-    """Goes from one change of the clock to the next: between them, it runs evenly."""
+    """Go from one clock change to the next: between them, the clock runs evenly."""
     offset = _offset(zone, after)
     local = after + offset
     while (match := next(_matches(expression, local), None)) is not None:
@@ -323,15 +325,15 @@ def _next_by_the_wall(expression: str, zone: ZoneInfo, after: datetime) -> datet
         if change is None:
             return run
         after, offset = change, _offset(zone, change)
-        local = after + offset - _SECOND  # a run at the very moment of the change counts
+        local = after + offset - _SECOND  # a run at the moment of the change counts
     return None
 
 
 def _matches(expression: str, local: datetime) -> Iterator[datetime]:
-    """What an expression matches behind a local time, on a clock that is never changed.
+    """Return the matches of an expression after a local time, on a clock that never changes.
 
-    With a time zone, cronsim 2.8 steps over runs where a clock is changed by half an hour, and
-    answers with a past one when asked in the second of two hours that read the same.
+    With a time zone, cronsim 2.8 skips runs where a clock changes by half an hour, and returns a
+    past one in the second of two repeated hours.
     """
     from cronsim import CronSim
 
@@ -339,7 +341,7 @@ def _matches(expression: str, local: datetime) -> Iterator[datetime]:
 
 
 def _change(zone: ZoneInfo, after: datetime, until: datetime) -> datetime | None:
-    """When the zone's clock is changed first in that time, to the second."""
+    """Return when the clock of a zone changes first in a period, to the second."""
     before = _offset(zone, after)
     while after < until:
         step = min(after + _DAY, until)

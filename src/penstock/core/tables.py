@@ -1,4 +1,4 @@
-"""Tables of an application beside the jobs: what a store lets it do in one transaction."""
+"""An application's own tables in the database of a store."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal, Protocol
@@ -9,9 +9,9 @@ Dialect = Literal["sqlite", "postgres"]
 
 
 class Tables(msgspec.Struct, frozen=True, kw_only=True):
-    """The tables of an application: numbered steps of SQL for each database, the first is 1.
+    """The schema of an application: SQL steps for each database, numbered from 1.
 
-    A step never changes once it was released; what is to be different is a further step.
+    A released step never changes; a change is a further step.
     """
 
     sqlite: tuple[str, ...]
@@ -19,42 +19,73 @@ class Tables(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Cursor(Protocol):
-    """What a statement comes to."""
+    """The result of a statement."""
 
     @property
     def rowcount(self) -> int:
-        """How many rows it changed."""
+        """How many rows the statement changed."""
         ...
 
     def fetchone(self) -> Any:
-        """The next row, or None."""
+        """Return the next row, or None."""
         ...
 
     def fetchall(self) -> list[Any]:
-        """The rows that are left."""
+        """Return the remaining rows."""
         ...
 
     def __iter__(self) -> Iterator[Any]:
-        """The rows that are left, one by one."""
+        """Iterate over the remaining rows."""
         ...
 
 
 class Statements(Protocol):
-    """Runs SQL in the database of the store; a `?` marks a parameter, whichever it is."""
+    """Runs SQL in the database of a store; `?` marks a parameter in every dialect."""
 
     @property
     def dialect(self) -> Dialect:
-        """Which database it is."""
+        """The dialect of the database."""
         ...
 
     def execute(self, sql: str, parameters: Sequence[Any] = ()) -> Cursor:
-        """Run a statement."""
+        """Run a statement and return its result."""
         ...
 
 
 class Within(Statements, Protocol):
-    """A transaction of the store that an application writes in; jobs join it as `connection`."""
+    """A transaction of the store for an application; pass it as `connection` to add jobs to it."""
 
     def executemany(self, sql: str, parameters: Sequence[Sequence[Any]]) -> None:
-        """Run a statement with each of these."""
+        """Run a statement once with each of these sequences of parameters."""
         ...
+
+
+class Mirror(msgspec.Struct, frozen=True, kw_only=True):
+    """One SQL statement that the database runs with every change of a job of one queue.
+
+    It runs inside the transaction of the change, whichever program makes it, and refers to the
+    changed job as `NEW`: `NEW.id`, `NEW.stage` (0 ready, 1 scheduled, 2 blocked, 3 running, 4 done,
+    5 failed, 6 cancelled, 7 superseded), `NEW.attempt`, `NEW.token`, `NEW.worker`, `NEW.priority`,
+    `NEW.run_at`, `NEW.started_at`, `NEW.expires_at`, `NEW.finished_at` (microseconds since 1970),
+    `NEW.error`. If the statement fails, so does the change.
+
+    `removed` runs when a job is removed, and refers to it as `OLD`.
+    """
+
+    name: str
+    queue: str
+    sqlite: str
+    postgres: str
+    removed: str | None = None
+
+
+WATCHED = (
+    "stage", "version", "attempt", "token", "run_at", "started_at", "expires_at", "finished_at",
+    "worker", "priority", "error",
+)  # fmt: skip
+"""The columns of a job whose changes run a mirror."""
+
+
+def quoted(text: str) -> str:
+    """Return a text as an SQL literal."""
+    return "'" + text.replace("'", "''") + "'"

@@ -1,4 +1,4 @@
-"""The files of the dashboard, from memory, with what keeps a browser from doing anything else."""
+"""The files of the dashboard, served from memory with headers that restrict what pages may do."""
 
 from hashlib import sha256
 from importlib.resources import files
@@ -6,9 +6,9 @@ from typing import Annotated, NamedTuple
 
 from msgspec import Meta
 
-from penstock.http.bodies import header
-from penstock.http.problems import Problem
-from penstock.http.routes import Answer, Call, route
+from penstock.web.bodies import header
+from penstock.web.problems import Problem
+from penstock.web.routes import Answer, Call, route
 
 Name = Annotated[str, Meta(min_length=1, max_length=50)]
 
@@ -29,7 +29,7 @@ _HEADERS = (
     (b"referrer-policy", b"no-referrer"),
     (b"cross-origin-opener-policy", b"same-origin"),
     (b"cross-origin-resource-policy", b"same-origin"),
-    (b"cache-control", b"no-cache"),  # asked for again each time, and mostly answered with 304
+    (b"cache-control", b"no-cache"),  # revalidated each time, mostly with 304
 )
 
 
@@ -42,7 +42,7 @@ class File(NamedTuple):
 
 
 def load() -> dict[str, File]:
-    """The files, by name."""
+    """Return the files by name."""
     found: dict[str, File] = {}
     for one in files("penstock.dashboard").joinpath("files").iterdir():
         _, _, ending = one.name.rpartition(".")
@@ -54,34 +54,40 @@ def load() -> dict[str, File]:
 
 
 class PageRoutes:
-    """What the server serves of the dashboard: files without any secret in them."""
+    """The files of the dashboard, none of which contains a secret."""
 
     def __init__(self) -> None:
         self._files = load()
 
-    # Links from elsewhere may carry parameters that are meant for somebody else.
-    @route("GET", "/", None, "The dashboard", answers={200: "text/html", 304: None}, any_query=True)
-    async def page(self, call: Call) -> Answer:
-        """The page. All that it shows, it asks the API for."""
+    # Links from other sites may carry parameters that are not ours.
+    @route("GET", "/", None, produces="text/html", also={304: None}, any_query=True)
+    async def page(self, call: Call) -> Answer[bytes]:
+        """Get the dashboard.
+
+        The page itself; everything that it shows comes from the API.
+        """
         return _answer(self._files["index.html"], call)
 
     @route(
         "GET",
         "/dashboard/{name}",
         None,
-        "A file of the dashboard",
-        answers={200: "text/javascript", 304: None},
+        produces="text/javascript",
+        also={304: None},
         any_query=True,
     )
-    async def file(self, name: Name, call: Call) -> Answer:
-        """A script, a style sheet or a picture of the page."""
+    async def file(self, name: Name, call: Call) -> Answer[bytes]:
+        """Get a file of the dashboard.
+
+        A script, a style sheet or an image of the page.
+        """
         found = self._files.get(name)
         if found is None:
             raise Problem(404, f"the dashboard has no file {name!r:.80}")
         return _answer(found, call)
 
 
-def _answer(file: File, call: Call) -> Answer:
+def _answer(file: File, call: Call) -> Answer[bytes]:
     headers = ((b"etag", file.etag), *_HEADERS)
     known = header(call.scope, b"if-none-match") or b""
     if file.etag in (one.strip().removeprefix(b"W/") for one in known.split(b",")):

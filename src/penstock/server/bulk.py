@@ -1,4 +1,4 @@
-"""Routes for many jobs at once: those that a filter names, in portions, with a count beforehand."""
+"""Routes for bulk actions: on all jobs that match a filter, with a dry run that counts them."""
 
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
@@ -7,13 +7,13 @@ import msgspec
 from msgspec import Meta
 from msgspec.structs import replace
 
-from penstock.admin import Bulk, Portion, Trail
-from penstock.core.job import JobQuery
-from penstock.core.token import Access
-from penstock.engine import Penstock
-from penstock.http.problems import Problem
-from penstock.http.routes import route
-from penstock.server.shapes import Filter, Id, Priority, Text
+from penstock.core.query import JobQuery
+from penstock.core.tokens import Access
+from penstock.engine.bulk import Bulk, Portion, Selection, Trail
+from penstock.engine.penstock import Penstock
+from penstock.server.requests import Filter, Id, Priority, Text
+from penstock.web.problems import Problem
+from penstock.web.routes import route
 
 _EXAMPLE = {"filter": {"queue": "mail", "error": "timed out"}, "dry_run": True}
 _COUNTS = {
@@ -26,60 +26,64 @@ _COUNTS = {
 }
 
 
-# Calls in parts that are under way, as far as what they have found is kept: a few MB each.
+# How many actions in portions keep what they have found between two calls: a few MB each.
 _TRAILS = 4
-_LIMIT = "Do no more than so many of those that fit; the answer's `after` says where to go on."
-_AFTER = "With a limit: go on behind this job, as the last answer said."
-_UP_TO = "With a limit: leave newer jobs alone; as the first answer said."
+_LIMIT = "Change at most this many matching jobs; `after` of the answer says where to continue."
+_AFTER = "With a limit: continue after this job, as in the last answer."
+_UP_TO = "With a limit: leave newer jobs alone, as in the first answer."
 
 
 class BulkRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which jobs are meant, and whether to change them or only to count them."""
+    """Selects jobs, and says whether to change them or only to count them."""
 
-    dry_run: Annotated[bool, Meta(description="Only count; has to be said either way.")]
+    dry_run: Annotated[
+        bool, Meta(description="Only count the jobs; required, so that nothing changes by mistake.")
+    ]
     filter: Filter = Filter()
-    all: Annotated[bool, Meta(description="Needed where the filter names nothing.")] = False
+    all: Annotated[bool, Meta(description="Required to select every job with an empty filter.")] = (
+        False
+    )
     limit: Annotated[int, Meta(ge=1, le=100_000, description=_LIMIT)] | None = None
     after: Annotated[Id, Meta(description=_AFTER)] | None = None
     up_to: Annotated[Id, Meta(description=_UP_TO)] | None = None
 
     @property
     def portion(self) -> Portion | None:
-        """The part of the work that is asked for; None for all of it."""
+        """The portion of the work that is requested; None for all of it."""
         if self.limit is not None:
             return Portion(limit=self.limit, after=self.after, up_to=self.up_to)
         for name in ("after", "up_to"):
             if getattr(self, name) is not None:
-                raise Problem(422, f"{name}: is for a call with a limit", field=name)
+                raise Problem(422, f"{name}: requires a limit", field=name)
         return None
 
     @property
     def query(self) -> JobQuery:
-        """The query for these jobs; a filter that was forgotten is no filter."""
+        """The query for these jobs; a forgotten filter does not select everything."""
         if self.filter == Filter() and not self.all:
             raise Problem(
-                422, 'filter: it names nothing; to mean every job, send "all": true', field="filter"
+                422, 'filter: is empty; to select every job, send "all": true', field="filter"
             )
         return self.filter.query
 
 
 class BulkReasonRequest(BulkRequest, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which jobs are meant, and why."""
+    """Selects jobs, with the reason for the action."""
 
     reason: Text | None = None
 
 
 class BulkPriorityRequest(BulkReasonRequest, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which jobs are meant, and the priority that they get."""
+    """Selects jobs, and gives them a priority."""
 
     priority: Priority
 
 
 class BulkAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """How many jobs fitted, changed, and did not after all.
+    """How many jobs matched, how many changed, and how many could not be changed after all.
 
-    `after` is where a call with a `limit` goes on, null at the end; `up_to` is the newest job that
-    there was.
+    `after` is where the next call with a `limit` continues, null at the end; `up_to` is the newest
+    job at the time of the call.
     """
 
     dry_run: bool
@@ -91,10 +95,10 @@ class BulkAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BulkRoutes:
-    """What the server serves of many jobs at once.
+    """Bulk actions.
 
-    A call works in portions, each a transaction: if it is interrupted, what it has done stays
-    done, and the same call does the rest.
+    An action works in portions, each a transaction. If it is interrupted, what it has done stays
+    done, and repeating the call does the rest.
     """
 
     def __init__(self, penstock: Penstock) -> None:
@@ -105,65 +109,65 @@ class BulkRoutes:
         "POST",
         "/api/v1/jobs/bulk/cancel",
         Access.ADMIN,
-        "Cancel many jobs",
-        answers={200: BulkAnswer},
         examples={"body": _EXAMPLE, "200": _COUNTS},
     )
     async def cancel_all(self, body: BulkReasonRequest) -> BulkAnswer:
-        """End the pending jobs that fit, and ask the running ones to stop."""
-        return await self._done(body, self._penstock.cancel_all, reason=body.reason)
+        """Cancel many jobs.
+
+        Matching pending jobs end at once; running ones are asked to stop.
+        """
+        return await self._act(body, Selection.cancel, reason=body.reason)
 
     @route(
-        "POST",
-        "/api/v1/jobs/bulk/retry",
-        Access.ADMIN,
-        "Run many jobs again",
-        answers={200: BulkAnswer},
-        examples={"body": _EXAMPLE, "200": _COUNTS},
+        "POST", "/api/v1/jobs/bulk/retry", Access.ADMIN, examples={"body": _EXAMPLE, "200": _COUNTS}
     )
     async def retry_all(self, body: BulkReasonRequest) -> BulkAnswer:
-        """Run the failed jobs that fit again, with all their attempts.
+        """Retry many jobs.
 
-        Cancelled and waiting ones only if the filter's `state` names them.
+        Runs matching failed jobs again, with all their attempts.
+
+        Cancelled and waiting jobs are included only if `state` of the filter names them.
         """
-        return await self._done(body, self._penstock.retry_all, reason=body.reason)
+        return await self._act(body, Selection.retry, reason=body.reason)
 
     @route(
         "POST",
         "/api/v1/jobs/bulk/reprioritise",
         Access.ADMIN,
-        "Change the priority of many jobs",
-        answers={200: BulkAnswer},
         examples={"body": {**_EXAMPLE, "priority": 9}, "200": _COUNTS},
     )
     async def reprioritise_all(self, body: BulkPriorityRequest) -> BulkAnswer:
-        """Give the pending jobs that fit another priority."""
-        return await self._done(
-            body, self._penstock.reprioritise, priority=body.priority, reason=body.reason
+        """Change the priority of many jobs.
+
+        Applies to matching pending jobs.
+        """
+        return await self._act(
+            body, Selection.reprioritise, priority=body.priority, reason=body.reason
         )
 
     @route(
         "POST",
         "/api/v1/jobs/bulk/delete",
         Access.ADMIN,
-        "Remove many finished jobs",
-        answers={200: BulkAnswer},
         examples={"body": _EXAMPLE, "200": _COUNTS},
     )
     async def delete_all(self, body: BulkRequest) -> BulkAnswer:
-        """Remove the finished jobs that fit, with their log."""
-        return await self._done(body, self._penstock.delete_all)
+        """Delete many finished jobs.
 
-    async def _done(
+        Deletes matching finished jobs with their logs.
+        """
+        return await self._act(body, Selection.delete)
+
+    async def _act(
         self, body: BulkRequest, act: Callable[..., Awaitable[Bulk]], **how: Any
     ) -> BulkAnswer:
         query, portion = body.query, body.portion
         newest = (await self._penstock.store.origin()).last_job
         key = act.__name__, query
         if portion is not None:
-            # Taken out meanwhile: two callers of the same do not share it.
+            # Taken out during the call, so that two callers do not share it.
             portion = replace(portion, trail=self._trails.pop(key, None) or Trail())
-        bulk = await act(query, dry_run=body.dry_run, portion=portion, **how)
+        bulk = await act(self._penstock.bulk(query), dry_run=body.dry_run, portion=portion, **how)
         if portion is not None and portion.trail is not None and bulk.after is not None:
             self._trails[key] = portion.trail
             while len(self._trails) > _TRAILS:

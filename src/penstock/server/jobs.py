@@ -1,27 +1,57 @@
-"""Routes for jobs: enqueue them, look at them, steer one of them."""
+"""Routes for jobs: enqueue, list, get, cancel, retry, reprioritise and delete."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
+from msgspec.structs import asdict
 
-from penstock.compose import chain
 from penstock.core.errors import JobNotFound, Unreadable
-from penstock.core.job import JobId, JobQuery, NewJob
+from penstock.core.job import JobId, NewJob
 from penstock.core.lifecycle import State
+from penstock.core.query import JobQuery
 from penstock.core.secrets import Secrets
-from penstock.core.token import Access
-from penstock.engine import Penstock
-from penstock.explaining import Explanation
-from penstock.http.problems import Problem, naming_element_of
-from penstock.http.routes import Answer, route
-from penstock.server import shapes
-from penstock.server.searching import Search
-from penstock.server.shapes import Id, Key, Name, Priority, Text
-from penstock.server.survey import Survey
+from penstock.core.tokens import Access
+from penstock.engine.batch import chain
+from penstock.engine.penstock import Penstock
+from penstock.engine.results import job_not_found
+from penstock.server.queues import CachedSummary
+from penstock.server.requests import (
+    AnyText,
+    BatchRequest,
+    Before,
+    ErrorText,
+    Id,
+    JobRequest,
+    Key,
+    Name,
+    Priority,
+    Since,
+    Text,
+    last_id,
+    new_job,
+)
+from penstock.server.search import Search
+from penstock.web.jobs import (
+    ExplanationShape,
+    JobDetail,
+    JobShape,
+    LineShape,
+    LogShape,
+    attempts_of,
+    enqueued_shape,
+    explanation_shape,
+    job_fields,
+    job_shape,
+    line_shape,
+    log_shape,
+    progress_shape,
+)
+from penstock.web.problems import Problem, naming_element_of
+from penstock.web.routes import Answer, route
 
 _NEWEST = 1_000
 _NEWEST_LINES = 100
@@ -51,6 +81,7 @@ EXAMPLE = {
     "needs": 0,
     "throttle": None,
     "trace": None,
+    "task_version": 1,
     "token": 2,
     "worker": "host:42",
     "started_at": "2030-01-01T12:00:01Z",
@@ -68,8 +99,19 @@ _NEW = {
 }
 
 
+_MOST_WARNED = 3
+
+
+def _warning(tasks: Sequence[str]) -> tuple[bytes, bytes]:
+    """Return the header that says that no live worker has announced these tasks."""
+    shown = ", ".join(map(ascii, tasks[:_MOST_WARNED]))
+    more = len(tasks) - _MOST_WARNED
+    text = f"no live worker has announced {shown}{f' and {more} more' if more > 0 else ''}"
+    return b"warning", b'199 - "%s"' % text.replace('"', "'").encode()
+
+
 class JobListing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which jobs to list, and which page of them."""
+    """Selects jobs, and a page of them."""
 
     state: (
         Annotated[str, Meta(max_length=100, description="States, separated by commas.")] | None
@@ -78,86 +120,141 @@ class JobListing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     task: Name | None = None
     key: Key | None = None
     tags: (
-        Annotated[str, Meta(max_length=10_100, description="Any of these, separated by commas.")]
+        Annotated[
+            str, Meta(max_length=10_100, description="Tags, separated by commas; one is enough.")
+        ]
         | None
     ) = None
     correlation: Key | None = None
     tenant: Key | None = None
     parent: Id | None = None
     cancel_requested: bool | None = None
-    error: Annotated[Text, Meta(description="A text in the error.")] | None = None
-    text: Annotated[Text, Meta(description=shapes.TEXT)] | None = None
-    since: Annotated[shapes.Instant, Meta(description=shapes.SINCE)] | None = None
-    before: Annotated[shapes.Instant, Meta(description=shapes.BEFORE)] | None = None
-    after: Annotated[Id, Meta(description="The last id of the page before.")] | None = None
+    error: ErrorText | None = None
+    text: AnyText | None = None
+    since: Since | None = None
+    before: Before | None = None
+    after: Annotated[Id, Meta(description="The last id of the previous page.")] | None = None
     newest_first: bool = True
     limit: Annotated[int, Meta(ge=1, le=1_000)] = 100
-    timeout: Annotated[float, Meta(ge=0, le=30, description="Seconds to search for a match.")] = 10
+    timeout: Annotated[
+        float, Meta(ge=0, le=30, description="Seconds to search for a first match.")
+    ] = 10
 
 
 class LogListing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which entries of a log, or lines, to list."""
+    """A page of a log, or of lines."""
 
     after: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
     limit: Annotated[int, Meta(ge=1, le=1_000)] = 1_000
 
 
 class Reason(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Why something is done; the log keeps it."""
+    """The reason for an action; the log keeps it."""
 
     reason: Text | None = None
 
 
 class Reprioritising(Reason, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How soon a job is claimed from now on, and why."""
+    """The new priority of a job, and the reason for it."""
 
     priority: Priority
 
 
+class JobPage(msgspec.Struct, frozen=True):
+    """A page of jobs. `after` requests the next page; it is null on the last, and only there."""
+
+    jobs: list[JobShape]
+    after: int | None
+
+
+class BatchAnswer(msgspec.Struct, frozen=True):
+    """The jobs in the order of the request."""
+
+    correlation: str | None
+    jobs: list[JobShape]
+
+
+class BatchStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """The number of jobs of a batch, by state."""
+
+    correlation: str
+    status: str
+    total: int
+    states: dict[str, int]
+
+
+class LogPage(msgspec.Struct, frozen=True):
+    """A page of a log, oldest first. `after` requests the next page; null on the last."""
+
+    log: list[LogShape]
+    after: int | None
+
+
+class LinePage(msgspec.Struct, frozen=True):
+    """A page of the lines of a job, oldest first. `after` requests the next; null on the last."""
+
+    lines: list[LineShape]
+    after: int | None
+
+
 class JobRoutes:
-    """What the server serves of jobs."""
+    """Jobs: enqueue, read, and act on one of them."""
 
     def __init__(self, penstock: Penstock, secrets: Secrets) -> None:
         self._penstock = penstock
         self._secrets = secrets
-        self._survey = Survey(penstock)
+        self._summary = CachedSummary(penstock)
 
     @route(
         "POST",
         "/api/v1/jobs",
         Access.PUBLISH,
-        "Enqueue a job",
-        answers={201: shapes.JobShape, 200: shapes.JobShape},
+        status=201,
+        also={200: JobShape},
         examples={"body": _NEW, "201": {**EXAMPLE, "duplicate": False}},
     )
-    async def enqueue(self, body: shapes.JobRequest) -> Answer:
-        """Store a job. It is durable when this is answered.
+    async def enqueue(self, body: JobRequest) -> Answer[JobShape]:
+        """Enqueue a job.
 
-        Names that belong to an application are refused with 403, which says what to use instead.
-        With 200, and `duplicate` set, nothing was stored: the answer is the job that holds the
-        dedupe key.
+        The job is durable when this is answered.
+
+        What is left out is as the task declares it, if a live worker has announced the task;
+        otherwise the answer has a header `Warning`. Names that belong to an application are refused
+        with 403, which names the route to use.
+        The status 200, with `duplicate` set, means that nothing was stored: the answer is the job
+        that holds the dedupe key.
         """
         with _naming_after():
-            (job,) = await self._penstock.enqueue_many([shapes.new_job(body)])
-        return Answer(200 if job.duplicate else 201, shapes.enqueued(job, self._secrets))
+            task = await self._penstock.workers.announced(body.task)
+            (job,) = await self._penstock.enqueue_many([new_job(body, task)])
+        shape = enqueued_shape(job, self._secrets)
+        warnings = () if task is not None else (_warning([body.task]),)
+        return Answer(200 if job.duplicate else 201, shape, warnings)
 
     @route(
         "POST",
         "/api/v1/jobs/batch",
         Access.PUBLISH,
-        "Enqueue many jobs",
-        answers={201: shapes.BatchAnswer},
+        status=201,
         body_limit=20_000_000,
         examples={"body": {"jobs": [_NEW, {"task": "report"}], "ordered": True}},
     )
-    async def enqueue_many(self, body: shapes.BatchRequest) -> Answer:
-        """Store up to 1,000 jobs in one transaction: all of them, or none.
+    async def enqueue_many(self, body: BatchRequest) -> Answer[BatchAnswer]:
+        """Enqueue many jobs.
 
-        With a `correlation` they form a batch, whose status can be asked for.
+        Stores up to 1,000 jobs in one transaction: all of them, or none.
+
+        With a `correlation` they form a batch, whose status can be requested.
         """
-        new = [shapes.new_job(job) for job in body.jobs]
+        announced = self._penstock.workers.announced
+        tasks = {name: await announced(name) for name in {job.task for job in body.jobs}}
+        new = [new_job(job, tasks[job.task]) for job in body.jobs]
         if body.correlation is not None and any(job.correlation is not None for job in new):
-            raise Problem(422, "correlation: give it once, or to the jobs", field="correlation")
+            raise Problem(
+                422,
+                "correlation: set it for the batch or for its jobs, not for both",
+                field="correlation",
+            )
         with _naming_after(), naming_element_of("jobs"), self._naming_place(new):
             if body.correlation is not None:
                 jobs = await self._penstock.enqueue_batch(
@@ -165,110 +262,90 @@ class JobRoutes:
                 )
             else:
                 jobs = await self._penstock.enqueue_many(chain(*new) if body.ordered else new)
-        return Answer(
-            201,
-            shapes.BatchAnswer(
-                body.correlation, [shapes.enqueued(job, self._secrets) for job in jobs]
-            ),
-        )
+        unknown = sorted(name for name, task in tasks.items() if task is None)
+        shape = BatchAnswer(body.correlation, [enqueued_shape(job, self._secrets) for job in jobs])
+        return Answer(201, shape, (_warning(unknown),) if unknown else ())
 
     @contextmanager
     def _naming_place(self, jobs: Sequence[NewJob]) -> Iterator[None]:
-        """Say which of several jobs has arguments that cannot be read back."""
+        """Name the job of several whose arguments cannot be read back."""
         try:
             yield
         except Unreadable:
             for n, job in enumerate(jobs):
                 try:
-                    self._penstock.check(job)
+                    self._penstock.connection.check(job)
                 except Unreadable as error:
                     raise Unreadable(f"jobs[{n}].{error.field}", error.reason) from error
             raise
 
-    @route(
-        "GET",
-        "/api/v1/jobs",
-        Access.READ,
-        "List jobs",
-        answers={200: shapes.JobPage},
-        examples={"200": {"jobs": [EXAMPLE], "after": None}},
-    )
-    async def page(self, query: JobListing) -> shapes.JobPage:
-        """Jobs that fit, newest first unless asked otherwise, in pages.
+    @route("GET", "/api/v1/jobs", Access.READ, examples={"200": {"jobs": [EXAMPLE], "after": None}})
+    async def page(self, query: JobListing) -> JobPage:
+        """List jobs.
 
-        No job comes twice and none that was there throughout is left out, whatever changes
-        between two pages. A page may be shorter than its limit and still have an `after`: where
-        its jobs are very large, or where 100,000 were looked at and few fit. It is empty only
-        where none was found within `timeout` seconds.
+        Lists matching jobs in pages, by default newest first.
+
+        No job appears twice and none that exists throughout is missing, whatever changes between
+        two pages. A page may be shorter than its limit and still have an `after`: if its jobs are
+        very large, or if 100,000 jobs were examined and few match. It is empty only if none was
+        found within `timeout` seconds.
         """
         wanted = _query(query)
-        finds = partial(self._secrets.lets_find, query=wanted)
-        search = Search(self._survey, wanted, query.limit, finds, query.timeout)
+        matches = partial(self._secrets.lets_find, query=wanted)
+        search = Search(self._summary, wanted, query.limit, matches, query.timeout)
         after = await search.run()
-        return shapes.JobPage([shapes.job_shape(one, self._secrets) for one in search.found], after)
+        return JobPage([job_shape(one, self._secrets) for one in search.found], after)
 
-    @route(
-        "GET",
-        "/api/v1/jobs/{job_id}",
-        Access.READ,
-        "Look at a job",
-        answers={200: shapes.JobDetail},
-    )
-    async def get(self, job_id: Id) -> shapes.JobDetail:
-        """A job with its log and attempts, why it is not running, how far it is, what it logged.
+    @route("GET", "/api/v1/jobs/{job_id}", Access.READ)
+    async def get(self, job_id: Id) -> JobDetail:
+        """Get a job.
 
-        Of the log its newest 1,000 entries, of the lines the newest 100.
+        Answers with the job, its log, attempts, progress and lines, and why it is not running.
+
+        The log is limited to its newest 1,000 entries, the lines to the newest 100.
         """
-        records = await self._penstock.records([job_id])
+        records = await self._penstock.archive.records([job_id])
         if not records:
-            raise JobNotFound(f"there is no job {job_id}; retention may have removed it")
+            raise job_not_found(job_id)
         (record,) = records
         progress = await self._penstock.progress(job_id)
         lines = await self._penstock.lines(job_id)
-        return shapes.JobDetail(
-            **shapes.job_fields(record.job, self._secrets),
-            explanation=_explained(await self._penstock.explain(job_id)),
-            progress=None if progress is None else shapes.progress_shape(progress),
-            attempts=shapes.attempts_of(record.log)[-_NEWEST:],
-            log=[shapes.log_shape(entry) for entry in record.log[-_NEWEST:]],
-            lines=list(_lines(lines[-_NEWEST_LINES:])),
-            children=shapes.states(await self._penstock.children(job_id)),
+        return JobDetail(
+            **job_fields(record.job, self._secrets),
+            explanation=explanation_shape(await self._penstock.explain(job_id)),
+            progress=None if progress is None else progress_shape(progress),
+            attempts=attempts_of(record.log)[-_NEWEST:],
+            log=[log_shape(entry) for entry in record.log[-_NEWEST:]],
+            lines=list(map(line_shape, lines[-_NEWEST_LINES:])),
+            children=_by_state(await self._penstock.bulk(JobQuery(parent=JobId(job_id))).tally()),
             waits_for=[edge.needed for edge in record.edges if not edge.resolved],
         )
 
-    @route(
-        "GET",
-        "/api/v1/jobs/{job_id}/log",
-        Access.READ,
-        "Read the log of a job",
-        answers={200: shapes.LogPage},
-    )
-    async def log(self, job_id: Id, query: LogListing) -> shapes.LogPage:
-        """What has happened to a job, oldest first, in pages."""
+    @route("GET", "/api/v1/jobs/{job_id}/log", Access.READ)
+    async def log(self, job_id: Id, query: LogListing) -> LogPage:
+        """List the log of a job.
+
+        Lists what happened to the job, oldest first, in pages.
+        """
         found = await self._penstock.log(job_id, after=query.after, limit=query.limit + 1)
         page, more = found[: query.limit], len(found) > query.limit
-        return shapes.LogPage(list(map(shapes.log_shape, page)), shapes.last_id(page, more=more))
+        return LogPage(list(map(log_shape, page)), last_id(page, more=more))
 
-    @route(
-        "GET",
-        "/api/v1/jobs/{job_id}/lines",
-        Access.READ,
-        "Read what a job has logged",
-        answers={200: shapes.LinePage},
-    )
-    async def lines(self, job_id: Id, query: LogListing) -> shapes.LinePage:
-        """The lines that a job has logged and still keeps, oldest first, in pages."""
+    @route("GET", "/api/v1/jobs/{job_id}/lines", Access.READ)
+    async def lines(self, job_id: Id, query: LogListing) -> LinePage:
+        """List the lines that a job logged.
+
+        A job keeps its newest 1,000 lines. They are listed oldest first, in pages.
+        """
         await self._penstock.get(job_id)
         found = await self._penstock.lines(job_id, after=query.after, limit=query.limit + 1)
         page, more = found[: query.limit], len(found) > query.limit
-        return shapes.LinePage(list(_lines(page)), shapes.last_id(page, more=more))
+        return LinePage(list(map(line_shape, page)), last_id(page, more=more))
 
     @route(
         "GET",
         "/api/v1/jobs/{job_id}/explain",
         Access.READ,
-        "Ask why a job is not running",
-        answers={200: shapes.ExplanationShape},
         examples={
             "200": {
                 "job_id": 1,
@@ -278,131 +355,105 @@ class JobRoutes:
             }
         },
     )
-    async def explain(self, job_id: Id) -> shapes.ExplanationShape:
-        """Why a job is not running, or what became of it."""
-        return _explained(await self._penstock.explain(job_id))
+    async def explain(self, job_id: Id) -> ExplanationShape:
+        """Explain why a job is not running.
 
-    @route(
-        "GET",
-        "/api/v1/batches/{correlation}",
-        Access.READ,
-        "Look at a batch",
-        answers={200: shapes.BatchStatus},
-    )
-    async def batch(self, correlation: Key) -> shapes.BatchStatus:
-        """How the jobs of one correlation fare."""
+        Answers with the reason, or with the outcome of a finished job.
+        """
+        return explanation_shape(await self._penstock.explain(job_id))
+
+    @route("GET", "/api/v1/batches/{correlation}", Access.READ)
+    async def batch(self, correlation: Key) -> BatchStatus:
+        """Get the status of a batch.
+
+        Counts the jobs of one correlation by state.
+        """
         found = await self._penstock.batch(correlation)
-        return shapes.BatchStatus(
+        return BatchStatus(
             correlation=correlation,
             status=found.status,
             total=found.total,
-            states=shapes.states(found.tally),
+            states=_by_state(found.tally),
         )
 
-    @route(
-        "POST",
-        "/api/v1/jobs/{job_id}/cancel",
-        Access.ADMIN,
-        "Cancel a job",
-        answers={200: shapes.JobShape},
-    )
-    async def cancel(self, job_id: Id, query: Reason) -> shapes.JobShape:
-        """End a pending job, or ask a running one to stop."""
-        return shapes.job_shape(await self._penstock.cancel(job_id, query.reason), self._secrets)
+    @route("POST", "/api/v1/jobs/{job_id}/cancel", Access.ADMIN)
+    async def cancel(self, job_id: Id, query: Reason) -> JobShape:
+        """Cancel a job.
 
-    @route(
-        "POST",
-        "/api/v1/jobs/{job_id}/retry",
-        Access.ADMIN,
-        "Run a job again",
-        answers={200: shapes.JobShape},
-    )
-    async def retry(self, job_id: Id, query: Reason) -> shapes.JobShape:
-        """Run a failed, cancelled or waiting job now, with all its attempts."""
-        return shapes.job_shape(await self._penstock.retry(job_id, query.reason), self._secrets)
+        A pending job ends at once; a running one is asked to stop.
+        """
+        return job_shape(await self._penstock.cancel(job_id, query.reason), self._secrets)
 
-    @route(
-        "POST",
-        "/api/v1/jobs/{job_id}/reset",
-        Access.ADMIN,
-        "Take a job from its worker",
-        answers={200: shapes.JobShape},
-    )
-    async def reset(self, job_id: Id, query: Reason) -> shapes.JobShape:
-        """As retry; a running job is taken from its worker, which is refused from then on."""
-        return shapes.job_shape(await self._penstock.reset(job_id, query.reason), self._secrets)
+    @route("POST", "/api/v1/jobs/{job_id}/retry", Access.ADMIN)
+    async def retry(self, job_id: Id, query: Reason) -> JobShape:
+        """Retry a job.
 
-    @route(
-        "POST",
-        "/api/v1/jobs/{job_id}/reprioritise",
-        Access.ADMIN,
-        "Change the priority of a job",
-        answers={200: shapes.JobShape},
-    )
-    async def reprioritise(self, job_id: Id, query: Reprioritising) -> shapes.JobShape:
-        """Give a pending job another priority; claims follow it at once."""
-        return shapes.job_shape(
+        Runs a failed, cancelled or waiting job now, with all its attempts.
+        """
+        return job_shape(await self._penstock.retry(job_id, query.reason), self._secrets)
+
+    @route("POST", "/api/v1/jobs/{job_id}/reset", Access.ADMIN)
+    async def reset(self, job_id: Id, query: Reason) -> JobShape:
+        """Reset a job.
+
+        Does the same as retry, and takes a running job from its worker, whose later reports are
+        refused.
+        """
+        return job_shape(await self._penstock.reset(job_id, query.reason), self._secrets)
+
+    @route("POST", "/api/v1/jobs/{job_id}/reprioritise", Access.ADMIN)
+    async def reprioritise(self, job_id: Id, query: Reprioritising) -> JobShape:
+        """Change the priority of a job.
+
+        The job must be pending; the next claim takes the new priority into account.
+        """
+        return job_shape(
             await self._penstock.set_priority(job_id, query.priority, query.reason), self._secrets
         )
 
-    @route(
-        "DELETE",
-        "/api/v1/jobs/{job_id}",
-        Access.ADMIN,
-        "Remove a finished job",
-        answers={200: shapes.JobShape},
-    )
-    async def delete(self, job_id: Id) -> shapes.JobShape:
-        """Remove a finished job with its log; the answer is the job as it was."""
-        return shapes.job_shape(await self._penstock.delete(job_id), self._secrets)
+    @route("DELETE", "/api/v1/jobs/{job_id}", Access.ADMIN)
+    async def delete(self, job_id: Id) -> JobShape:
+        """Delete a finished job.
+
+        Deletes the job with its log, and answers with the job as it was.
+        """
+        return job_shape(await self._penstock.delete(job_id), self._secrets)
 
 
 @contextmanager
 def _naming_after() -> Iterator[None]:
-    """Of what is enqueued, only `after` can name a job that is not there."""
+    """Blame `after` for a missing job: no other field of a new job names one."""
     try:
         yield
     except JobNotFound as error:
         raise Problem(422, f"after: {error}", field="after") from error
 
 
-def _query(asked: JobListing) -> JobQuery:
+def _query(listing: JobListing) -> JobQuery:
+    fields = asdict(listing)
+    state, tags = fields.pop("state"), fields.pop("tags")
+    for name in ("limit", "timeout"):  # those of the search, not of one query
+        del fields[name]
     return JobQuery(
-        states=None if asked.state is None else _states(asked.state),
-        queue=asked.queue,
-        task=asked.task,
-        key=asked.key,
-        tags=() if asked.tags is None else _names(asked.tags, "tags"),
-        correlation=asked.correlation,
-        tenant=asked.tenant,
-        parent=None if asked.parent is None else JobId(asked.parent),
-        cancel_requested=asked.cancel_requested,
-        error=asked.error,
-        text=asked.text,
-        since=asked.since,
-        before=asked.before,
-        after=None if asked.after is None else JobId(asked.after),
-        newest_first=asked.newest_first,
+        states=None if state is None else _states(state),
+        tags=() if tags is None else _names(tags, "tags"),
+        **fields,
     )
 
 
 def _names(text: str, field: str) -> tuple[str, ...]:
     names = tuple(dict.fromkeys(name for part in text.split(",") if (name := part.strip())))
     if not names:
-        raise Problem(422, f"{field}: name at least one", field=field)
+        raise Problem(422, f"{field}: must name at least one", field=field)
     return names
 
 
 def _states(text: str) -> frozenset[State]:
     names = _names(text, "state")
     if unknown := [name for name in names if name not in list(State)]:
-        raise Problem(422, f"state: {unknown[0]!r} is none of {', '.join(State)}", field="state")
+        raise Problem(422, f"state: {unknown[0]!r} is not one of {', '.join(State)}", field="state")
     return frozenset(map(State, names))
 
 
-def _explained(found: Explanation) -> shapes.ExplanationShape:
-    return shapes.ExplanationShape(**msgspec.structs.asdict(found))
-
-
-def _lines(lines: Iterable[Any]) -> Iterable[shapes.LineShape]:
-    return (shapes.LineShape(**msgspec.structs.asdict(line)) for line in lines)
+def _by_state(tally: Mapping[State, int]) -> dict[str, int]:
+    return {state.value: tally.get(state, 0) for state in State}

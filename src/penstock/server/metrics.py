@@ -1,8 +1,11 @@
-"""What the server tells Prometheus: the state of the store, and what this process has done.
+"""Metrics for Prometheus: the state of the store, and the requests and calls of this process.
 
-No question here walks over jobs: depths are kept totals, counters are sums of the log. Only so many
-queues, and workers, are shown by name. A queue that is keeps its series until it is removed; the
-others share one, `(other)`, whose counters never fall, because nothing is ever taken out of them.
+No query here visits jobs: depths are stored totals, counters are sums of the log. Only a limited
+number of queues and workers is shown by name. A named queue keeps its series until it is removed;
+the others share one, `(other)`, whose counters never decrease because nothing is taken out of it.
+
+The text format is written by hand because it is this small; a library would add a registry of its
+own to the store, which has the numbers already.
 """
 
 import asyncio
@@ -14,84 +17,150 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from penstock.core.errors import PenstockError
-from penstock.core.history import BOUNDS, OTHER_QUEUES, TOGETHER, Counters
-from penstock.core.job import Counts, QueueQuery
+from penstock.core.queue import Counts, QueueQuery
+from penstock.core.statistics import BOUNDS, OTHER_QUEUES, TOGETHER, Counters
 from penstock.core.times import from_micros
-from penstock.core.token import Access
-from penstock.core.worker import WorkerInfo
-from penstock.engine import Penstock
-from penstock.http.routes import Answer, route
-from penstock.server import meter
-from penstock.server.aside import aside
-from penstock.server.exposition import CONTENT_TYPE, Family, Labels, render
-from penstock.server.meter import Meter
-from penstock.server.survey import Survey
+from penstock.core.tokens import Access
+from penstock.core.workers import WaitingTask, WorkerInfo
+from penstock.engine.penstock import Penstock
+from penstock.server import request_metrics
+from penstock.server.offload import offload
+from penstock.server.queues import CachedSummary
+from penstock.server.request_metrics import RequestMetrics
 from penstock.stores.observed import Timing
+from penstock.web.routes import Answer, route
+
+CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
+
+Labels = Mapping[str, object]
 
 _BOUNDS = tuple(bound.total_seconds() for bound in BOUNDS)
-# A store that answers later than this counts as down; Prometheus itself waits for 10 s.
-_PATIENCE = 5.0
+# A store that takes longer counts as down; Prometheus itself waits for 10 s.
+_TIMEOUT = 5.0
 _STARTED = time.time()
-# Workers come and go with their processes.
+# Every process adds workers of its own.
+_NAMED_TASKS = 50
 _NAMED_WORKERS = 100
 
 
-class Metrics:
-    """The route for Prometheus. Samples about this process carry its number as `process`."""
+# The text format
+
+
+class Family:
+    """All samples of one metric, with its help and type."""
 
     def __init__(
-        self, penstock: Penstock, requests: Meter, timings: Mapping[str, Timing], process: int = 0
+        self, name: str, kind: Literal["gauge", "counter", "histogram", "summary"], text: str
+    ) -> None:
+        self.name = name
+        self._lines = [f"# HELP {name} {text}", f"# TYPE {name} {kind}"]
+
+    def add(self, value: float, labels: Labels | None = None, suffix: str = "") -> None:
+        """Add a sample."""
+        self._lines.append(f"{self.name}{suffix}{_labels(labels or {})} {_number(value)}")
+
+    def add_histogram(
+        self, bounds: Sequence[float], buckets: Sequence[int], total: float, labels: Labels
+    ) -> None:
+        """Add the samples of a histogram; `buckets` has one element more than `bounds`."""
+        below = 0
+        # Most lines belong to histograms: what they share is formatted once.
+        start = f"{self.name}_bucket{_labels(labels)[:-1] or '{'}{',' if labels else ''}le="
+        for bound, n in zip((*bounds, float("inf")), buckets, strict=True):
+            below += n
+            self._lines.append(f'{start}"{_number(bound)}"}} {below}')
+        self.add(total, labels, "_sum")
+        self.add(below, labels, "_count")
+
+    def __len__(self) -> int:
+        """Return the number of lines."""
+        return len(self._lines)
+
+    def __str__(self) -> str:
+        return "\n".join(self._lines)
+
+
+def render(families: Iterable[Family]) -> bytes:
+    """Return these families in the text format."""
+    return ("\n".join(map(str, families)) + "\n").encode()
+
+
+def _labels(labels: Labels) -> str:
+    if not labels:
+        return ""
+    return "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items()) + "}"
+
+
+def _escaped(value: object) -> str:
+    return str(value).replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
+
+
+def _number(value: float) -> str:
+    if value == float("inf"):
+        return "+Inf"
+    return str(int(value)) if float(value).is_integer() else repr(float(value))
+
+
+# The metrics
+
+
+class Metrics:
+    """The route for Prometheus. Samples of this process are labelled with its number, `process`."""
+
+    def __init__(
+        self,
+        penstock: Penstock,
+        requests: RequestMetrics,
+        timings: Mapping[str, Timing],
+        process: int = 0,
     ) -> None:
         self._penstock = penstock
         self._requests = requests
         self._timings = timings
         self._own = {"process": process}
-        self._survey = Survey(penstock)
+        self._summary = CachedSummary(penstock)
         self._named_workers: set[str] = set()
 
-    @route(
-        "GET",
-        "/metrics",
-        Access.READ,
-        "Metrics for Prometheus",
-        answers={200: "text/plain"},
-        any_query=True,  # scrapers add parameters such as `format` or `collect[]`
-    )
-    async def metrics(self) -> Answer:
-        """Depths, ages, counters, durations, workers, store calls and requests, as text."""
+    @route("GET", "/metrics", Access.READ, produces="text/plain", any_query=True)
+    async def metrics(self) -> Answer[bytes]:
+        """Get metrics for Prometheus.
+
+        Depths, ages, counters, durations, workers, store calls and requests, in the text format.
+        """
         try:
-            async with asyncio.timeout(_PATIENCE):
+            async with asyncio.timeout(_TIMEOUT):
                 about_store = await self._about_store()
         except (PenstockError, TimeoutError):
             about_store = []
         up = Family("penstock_store_up", "gauge", "Whether the store answers.")
         up.add(1 if about_store else 0)
         families = [up, *about_store, *self._about_process()]
-        text = await aside(sum(map(len, families)), lambda: render(families))
+        text = await offload(sum(map(len, families)), lambda: render(families))
         return Answer(200, text, ((b"content-type", CONTENT_TYPE),))
 
     async def _about_store(self) -> list[Family]:
-        """Queues by name, as far as they have a series of their own, and the others together."""
+        """Return the metrics of the queues that have a series of their own, and of the others."""
         penstock = self._penstock
         now = from_micros(penstock.clock())
         named = await penstock.store.series()
-        others = await self._survey.of_all(named)
+        others = await self._summary.get(without=named)
         counts = dict(await penstock.count(named))
-        oldest = dict(await penstock.oldest_ready(named))
-        paused = {one.name: int(one.paused) for one in await penstock.queues(_all_of(named))}
+        oldest = dict(await penstock.queues.oldest_ready(named))
+        paused = {one.name: int(one.paused) for one in await penstock.queues.list(_all_of(named))}
         if others.queues:
             for (state, waiting), n in others.counts.items():
                 counts[OTHER_QUEUES, state, waiting] = n
             if others.oldest_ready is not None:
                 oldest[OTHER_QUEUES] = others.oldest_ready
             paused[OTHER_QUEUES] = others.paused
-        counters = await penstock.counters()
-        number = Family("penstock_queues", "gauge", "How many queues there are.")
+        counters = await penstock.statistics.counters()
+        number = Family("penstock_queues", "gauge", "Number of queues.")
         number.add(len(named) + others.queues)
         workers = await self._shown_workers(now)
+        unknown = await penstock.workers.waiting_tasks()
 
         def families() -> list[Family]:
             return [
@@ -101,13 +170,14 @@ class Metrics:
                 _paused(paused),
                 *_history(counters),
                 *_workers(workers),
+                _waiting_tasks(unknown),
             ]
 
-        return await aside(len(counts) + len(workers.all), families)
+        return await offload(len(counts) + len(workers.all), families)
 
     async def _shown_workers(self, now: datetime) -> "_Workers":
-        """Those that have a series of their own, which they keep while they are there."""
-        found = await self._penstock.workers()
+        """Choose the workers with a series of their own, which they keep while they exist."""
+        found = await self._penstock.workers.list()
         names = [worker.name for worker in found]
         kept = self._named_workers.intersection(names)
         new = [name for name in names if name not in kept and name != OTHER_QUEUES]
@@ -115,7 +185,7 @@ class Metrics:
         return _Workers(found, frozenset(self._named_workers), now)
 
     def _about_process(self) -> list[Family]:
-        info = Family("penstock_info", "gauge", "The version that runs.")
+        info = Family("penstock_info", "gauge", "The version of the server.")
         info.add(1, {"version": version("penstock"), **self._own})
         return [
             info,
@@ -127,7 +197,7 @@ class Metrics:
 
 def _depths(counts: Counts) -> Family:
     family = Family(
-        "penstock_jobs", "gauge", "Jobs by queue, state and, when pending, what they wait for."
+        "penstock_jobs", "gauge", "Jobs by queue, state and, if pending, what they wait for."
     )
     for (queue, state, waiting), n in sorted(counts.items(), key=str):
         family.add(n, {"queue": queue, "state": state, "waiting": waiting or ""})
@@ -145,7 +215,7 @@ def _ages(oldest: Mapping[str, datetime], now: datetime) -> Family:
 
 def _paused(paused: Mapping[str, int]) -> Family:
     family = Family(
-        "penstock_queue_paused", "gauge", "Whether a queue is paused; of the others, how many are."
+        "penstock_queue_paused", "gauge", "Whether a queue is paused; for (other), how many are."
     )
     for queue, n in paused.items():
         family.add(n, {"queue": queue})
@@ -153,9 +223,11 @@ def _paused(paused: Mapping[str, int]) -> Family:
 
 
 def _history(counters: Iterable[Counters]) -> tuple[Family, ...]:
-    events = Family("penstock_events_total", "counter", "Entries of the log, by queue and event.")
+    events = Family("penstock_events_total", "counter", "Log entries by queue and event.")
     wait = Family(
-        "penstock_job_wait_seconds", "histogram", "How long jobs had been due when claimed."
+        "penstock_job_wait_seconds",
+        "histogram",
+        "How long jobs had been due when they were claimed.",
     )
     run = Family("penstock_job_run_seconds", "histogram", "How long runs took.")
     for one in counters:
@@ -169,7 +241,7 @@ def _history(counters: Iterable[Counters]) -> tuple[Family, ...]:
 
 
 class _Workers(NamedTuple):
-    """All workers, and which of them are shown by name."""
+    """All workers, and the names of those that are shown by name."""
 
     all: Sequence[WorkerInfo]
     named: frozenset[str]
@@ -177,9 +249,9 @@ class _Workers(NamedTuple):
 
 
 def _workers(workers: _Workers) -> tuple[Family, ...]:
-    number = Family("penstock_workers", "gauge", "Workers that were heard of lately, or not.")
+    number = Family("penstock_workers", "gauge", "Workers by status: alive or silent.")
     silence = Family(
-        "penstock_worker_silence_seconds", "gauge", "Since when a worker was not heard of."
+        "penstock_worker_silence_seconds", "gauge", "Seconds since the last sign of life."
     )
     leases = Family("penstock_worker_leases", "gauge", "Jobs that a worker holds.")
     silent = sum(worker.is_silent(workers.now) for worker in workers.all)
@@ -193,11 +265,24 @@ def _workers(workers: _Workers) -> tuple[Family, ...]:
             leases.add(worker.running, labels)
         else:
             others.append(worker)
-    if others:  # of the others, the longest silence, and the leases of all
+    if others:  # the longest silence and all leases of the others
         labels = {"worker": OTHER_QUEUES}
         silence.add(max(_silence(worker, workers.now) for worker in others), labels)
         leases.add(sum(worker.running for worker in others), labels)
     return number, silence, leases
+
+
+def _waiting_tasks(waiting: Sequence[WaitingTask]) -> Family:
+    """Return how many jobs wait for a task; of many tasks, those with the most jobs by name."""
+    family = Family(
+        "penstock_unknown_task_jobs", "gauge", "Ready jobs whose task no live worker knows."
+    )
+    shown = sorted(waiting, key=lambda one: one.jobs, reverse=True)
+    for one in shown[:_NAMED_TASKS]:
+        family.add(one.jobs, {"task": one.task, "version": str(one.version)})
+    if others := shown[_NAMED_TASKS:]:
+        family.add(sum(one.jobs for one in others), {"task": OTHER_QUEUES, "version": ""})
+    return family
 
 
 def _silence(worker: WorkerInfo, now: datetime) -> float:
@@ -209,10 +294,8 @@ def _all_of(names: Sequence[str]) -> QueueQuery:
 
 
 def _store_calls(timings: Mapping[str, Timing], own: Labels) -> tuple[Family, Family]:
-    calls = Family("penstock_store_call_seconds", "summary", "Calls of the store, by verb.")
-    errors = Family(
-        "penstock_store_call_errors_total", "counter", "Calls of the store that failed, by verb."
-    )
+    calls = Family("penstock_store_call_seconds", "summary", "Store calls by verb.")
+    errors = Family("penstock_store_call_errors_total", "counter", "Failed store calls by verb.")
     for verb, timing in sorted(timings.items()):
         labels = {"verb": verb, **own}
         calls.add(timing.seconds, labels, "_sum")
@@ -221,17 +304,19 @@ def _store_calls(timings: Mapping[str, Timing], own: Labels) -> tuple[Family, Fa
     return calls, errors
 
 
-def _requests(requests: Meter, own: Labels) -> Family:
+def _requests(requests: RequestMetrics, own: Labels) -> Family:
     family = Family("penstock_http_request_seconds", "histogram", "Requests by route and status.")
     for (method, path, status), durations in sorted(requests.answered.items()):
         labels = {"method": method, "route": path, "status": status, **own}
-        family.add_histogram(meter.BOUNDS, durations.buckets, durations.seconds, labels)
+        family.add_histogram(request_metrics.BOUNDS, durations.buckets, durations.seconds, labels)
     return family
 
 
 def _process(own: Labels) -> Iterable[Family]:
-    """Under the names that every program uses; what the system does not tell is left out."""
-    started = Family("process_start_time_seconds", "gauge", "When the process began, since 1970.")
+    """Use the names that every program uses; leave out what the system does not report."""
+    started = Family(
+        "process_start_time_seconds", "gauge", "When the process started, in seconds since 1970."
+    )
     started.add(_STARTED, own)
     used = resource.getrusage(resource.RUSAGE_SELF)
     cpu = Family("process_cpu_seconds_total", "counter", "CPU time used.")

@@ -1,40 +1,43 @@
-"""Routes for queues: their limits and counts, pause, resume, drain."""
+"""Routes for queues: their limits, counts and sums, pause, resume, drain."""
 
 import asyncio
+import time
+from collections.abc import Collection
 from datetime import datetime, timedelta
 from typing import Annotated
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from penstock.core.job import Ages, Queue, QueueQuery, QueueStatus, by_state
+from penstock.core import queue as core
 from penstock.core.lifecycle import State, Waiting
+from penstock.core.queue import Ages, Queue, QueueQuery, QueueStatus, by_state
 from penstock.core.times import from_micros
-from penstock.core.token import Access
-from penstock.engine import Penstock
-from penstock.http.problems import RETRY_AFTER, Problem
-from penstock.http.routes import Call, route
-from penstock.server.aside import aside
-from penstock.server.leaving import until_gone
-from penstock.server.shapes import Name, NamePage, SomeSeconds, seconds
-from penstock.server.survey import Survey
+from penstock.core.tokens import Access
+from penstock.engine.penstock import Penstock
+from penstock.server.offload import offload
+from penstock.server.requests import Name, NamePage, SomeSeconds
+from penstock.web.bodies import wait_for_disconnect
+from penstock.web.jobs import seconds
+from penstock.web.problems import RETRY_AFTER, Problem
+from penstock.web.routes import Call, route
 
 _AGES = Annotated[list[SomeSeconds], Meta(min_length=1, max_length=10)]
 _COUNT = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 
 
 class RateShape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """So many starts within any time of so many seconds."""
+    """At most `count` starts within any period of `seconds`."""
 
     count: _COUNT
     seconds: SomeSeconds
 
 
 class QueueShape(msgspec.Struct, frozen=True, kw_only=True):
-    """A queue with its limits, and how many jobs it has.
+    """A queue with its limits and the number of its jobs.
 
-    `waiting` tells what its pending jobs wait for, `oldest_ready_age` for how many seconds one
-    of them has been ready. A pause ends by itself at `paused_until`, if that is given.
+    `waiting` counts its pending jobs by what they wait for. `oldest_ready_age` is for how many
+    seconds its oldest ready job has been due. A pause with `paused_until` ends by itself.
     """
 
     name: str
@@ -50,14 +53,14 @@ class QueueShape(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QueueList(msgspec.Struct, frozen=True):
-    """A page of queues, by name. `after` asks for the next one; it is null on the last."""
+    """A page of queues, sorted by name. `after` requests the next page; null on the last."""
 
     queues: list[QueueShape]
     after: str | None = None
 
 
 class QueueSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """What all queues have together: how many there are, how many are paused, jobs by state.
+    """Sums over all queues: their number, how many are paused, and their jobs by state.
 
     `oldest_ready_age` is for how many seconds the oldest ready job has been due.
     """
@@ -70,7 +73,7 @@ class QueueSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QueueChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What to change about a queue: null lifts a limit, what is not given stays."""
+    """Limits to change: null removes a limit, an absent field leaves it as it is."""
 
     max_pending: Annotated[int, Meta(ge=0, le=2**31 - 1)] | UnsetType | None = UNSET
     concurrency: _COUNT | UnsetType | None = UNSET
@@ -79,19 +82,19 @@ class QueueChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class PauseOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """After how many seconds a pause ends by itself; never, where that is not given."""
+    """The number of seconds after which a pause ends by itself; by default it does not."""
 
     duration: SomeSeconds | None = None
 
 
 class DrainOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How many seconds to wait for the end of a drain."""
+    """The number of seconds to wait until the queue is drained."""
 
     timeout: Annotated[float, Meta(ge=0, le=3_600)] = 60
 
 
 class DrainedShape(msgspec.Struct, frozen=True, kw_only=True):
-    """How a drain ended: `drained`, `timeout` or `paused`, and what is left."""
+    """How a drain ended (`drained`, `timeout` or `paused`) and how many jobs remain."""
 
     status: str
     remaining: int
@@ -112,40 +115,69 @@ _EXAMPLE = {
 }
 
 
+# A summary that took longer than `_QUICK` is kept for `_KEPT_TIMES` as long: computing it
+# takes at most a fiftieth of the time of one thread, however many queues there are and however
+# often it is requested.
+_QUICK = 0.01
+_KEPT_TIMES = 50
+
+
+class CachedSummary:
+    """The sums over all queues but some, computed rarely if there are very many queues."""
+
+    def __init__(self, penstock: Penstock) -> None:
+        self.penstock = penstock
+        self._lock = asyncio.Lock()
+        self._summary: core.QueueSummary | None = None
+        self._without: frozenset[str] = frozenset()
+        self._until = 0.0
+
+    async def get(self, without: Collection[str] = ()) -> core.QueueSummary:
+        """Return the summary; if there are very many queues, it may be some seconds old."""
+        left_out = frozenset(without)
+        async with self._lock:  # concurrent callers share one answer
+            is_old = time.monotonic() >= self._until
+            if self._summary is None or left_out != self._without or is_old:
+                began = time.monotonic()
+                self._summary = await self.penstock.queues.summary(left_out)
+                self._without = left_out
+                took = time.monotonic() - began
+                self._until = 0.0 if took < _QUICK else began + took * (1 + _KEPT_TIMES)
+            return self._summary
+
+
 class QueueRoutes:
-    """What the server serves of queues."""
+    """Queues: list, limit, pause, resume, drain and remove."""
 
     def __init__(self, penstock: Penstock, stopping: asyncio.Event) -> None:
         self._penstock = penstock
         self._stopping = stopping
-        self._survey = Survey(penstock)
+        self._summary = CachedSummary(penstock)
 
     @route(
         "GET",
         "/api/v1/queues",
         Access.READ,
-        "List queues",
-        answers={200: QueueList},
         examples={"200": {"queues": [_EXAMPLE], "after": None}},
     )
     async def page(self, query: NamePage) -> QueueList:
-        """The queues that have held a job or a setting, by name, in pages.
+        """List queues.
 
-        The cost grows with the page, not with the queues.
+        Lists every queue that has had a job or a setting, by name, in pages.
+
+        The cost depends on the size of the page, not on the number of queues.
         """
         one_more = QueueQuery(contains=query.name, after=query.after, limit=query.limit + 1)
-        found = await self._penstock.queue_statuses(one_more)
+        found = await self._penstock.queues.statuses(one_more)
         page, more = found[: query.limit], len(found) > query.limit
         now = from_micros(self._penstock.clock())
-        shapes = await aside(len(page), lambda: [_shape(one, now) for one in page])
+        shapes = await offload(len(page), lambda: [_shape(one, now) for one in page])
         return QueueList(shapes, page[-1].queue.name if more else None)
 
     @route(
         "GET",
         "/api/v1/summary",
         Access.READ,
-        "Sum up all queues",
-        answers={200: QueueSummary},
         examples={
             "200": {
                 "queues": 1,
@@ -155,8 +187,11 @@ class QueueRoutes:
         },
     )
     async def summary(self) -> QueueSummary:
-        """What all queues have together. With very many, it may be some seconds old."""
-        found = await self._survey.of_all()
+        """Sum up all queues.
+
+        If there are very many queues, the answer may be some seconds old.
+        """
+        found = await self._summary.get()
         return QueueSummary(
             queues=found.queues,
             paused=found.paused,
@@ -165,17 +200,13 @@ class QueueRoutes:
             oldest_ready_age=_age(found.oldest_ready, from_micros(self._penstock.clock())),
         )
 
-    @route(
-        "GET",
-        "/api/v1/queues/{name}",
-        Access.READ,
-        "Look at a queue",
-        answers={200: QueueShape},
-        examples={"200": _EXAMPLE},
-    )
+    @route("GET", "/api/v1/queues/{name}", Access.READ, examples={"200": _EXAMPLE})
     async def get(self, name: Name) -> QueueShape:
-        """A queue with its limits and counts."""
-        found = await self._penstock.queue_statuses(QueueQuery(names=(name,)))
+        """Get a queue.
+
+        Answers with its limits and the number of its jobs.
+        """
+        found = await self._penstock.queues.statuses(QueueQuery(names=(name,)))
         if not found:
             raise Problem(404, f"there is no queue {name!r}")
         return _shape(found[0], from_micros(self._penstock.clock()))
@@ -184,18 +215,21 @@ class QueueRoutes:
         "PATCH",
         "/api/v1/queues/{name}",
         Access.ADMIN,
-        "Set limits of a queue",
-        answers={200: QueueShape},
         examples={"body": {"concurrency": 8, "rate": None}, "200": _EXAMPLE},
     )
     async def limit(self, name: Name, body: QueueChange) -> QueueShape:
-        """Change limits of a queue, for every process. A queue that is not known yet is made."""
+        """Set limits of a queue.
+
+        The limits hold for every process. A queue that does not exist yet is created.
+        """
         if body == QueueChange():
-            raise Problem(422, f"name a limit: {', '.join(body.__struct_fields__)}")
+            raise Problem(
+                422, f"the body is empty; send at least one of {', '.join(body.__struct_fields__)}"
+            )
         rate, promote = body.rate, body.promote_after
         if isinstance(rate, RateShape):
             window = timedelta(seconds=rate.seconds)
-        queue = await self._penstock.limit(
+        queue = await self._penstock.limits.queue(
             name,
             body.max_pending,
             concurrency=body.concurrency,
@@ -204,63 +238,54 @@ class QueueRoutes:
         )
         return await self._changed(queue)
 
-    @route(
-        "DELETE",
-        "/api/v1/queues/{name}",
-        Access.ADMIN,
-        "Remove a queue",
-        answers={200: QueueShape},
-        examples={"200": _EXAMPLE},
-    )
+    @route("DELETE", "/api/v1/queues/{name}", Access.ADMIN, examples={"200": _EXAMPLE})
     async def remove(self, name: Name) -> QueueShape:
-        """Lift all limits of a queue, and its pause; the answer is the queue as it was.
+        """Remove a queue.
 
-        It goes with its last job, at once without any. While it has unfinished jobs, it is refused.
+        Removes its limits and its pause, and answers with the queue as it was.
+
+        The queue disappears with its last finished job, at once if it has none. A queue with
+        unfinished jobs is refused with 409.
         """
         queue = await self.get(name)
-        await self._penstock.remove_queue(name)
+        await self._penstock.queues.remove(name)
         return queue
 
-    @route(
-        "POST",
-        "/api/v1/queues/{name}/pause",
-        Access.ADMIN,
-        "Pause a queue",
-        answers={200: QueueShape},
-    )
+    @route("POST", "/api/v1/queues/{name}/pause", Access.ADMIN)
     async def pause(self, name: Name, query: PauseOptions) -> QueueShape:
-        """Start no more jobs of a queue, in any process; running ones go on.
+        """Pause a queue.
 
-        With `duration`, the pause ends by itself after so many seconds; ask again for more.
+        No process starts further jobs of the queue; running jobs continue.
+
+        With `duration`, the pause ends by itself after that many seconds; repeat the call to extend
+        it.
         """
         given = query.duration
         duration = None if given is None else timedelta(seconds=given)
-        return await self._changed(await self._penstock.pause(name, duration=duration))
+        return await self._changed(await self._penstock.queues.pause(name, duration=duration))
 
-    @route(
-        "POST",
-        "/api/v1/queues/{name}/resume",
-        Access.ADMIN,
-        "Resume a queue",
-        answers={200: QueueShape},
-    )
+    @route("POST", "/api/v1/queues/{name}/resume", Access.ADMIN)
     async def resume(self, name: Name) -> QueueShape:
-        """Start jobs of a queue again."""
-        return await self._changed(await self._penstock.resume(name))
+        """Resume a queue.
+
+        Ends a pause: workers start jobs of the queue again.
+        """
+        return await self._changed(await self._penstock.queues.resume(name))
 
     @route(
         "POST",
         "/api/v1/queues/{name}/drain",
         Access.ADMIN,
-        "Wait until a queue is empty",
-        answers={200: DrainedShape},
         examples={"200": {"status": "drained", "remaining": 0, "elapsed": 2.5}},
     )
     async def drain(self, name: Name, query: DrainOptions, call: Call) -> DrainedShape:
-        """Wait until the jobs that are unfinished now have finished; later ones do not count."""
+        """Wait until the jobs of a queue have finished.
+
+        Waits for the jobs that are unfinished now; later ones do not count.
+        """
         timeout = timedelta(seconds=query.timeout)
-        draining = asyncio.create_task(self._penstock.drain(name, timeout=timeout))
-        leaving = asyncio.create_task(until_gone(call.receive, self._stopping))
+        draining = asyncio.create_task(self._penstock.queues.drain(name, timeout=timeout))
+        leaving = asyncio.create_task(wait_for_disconnect(call.receive, self._stopping))
         try:
             await asyncio.wait((draining, leaving), return_when=asyncio.FIRST_COMPLETED)
             if draining.done():
@@ -273,11 +298,11 @@ class QueueRoutes:
         finally:
             draining.cancel()
             leaving.cancel()
-        raise Problem(503, "the server stops; ask again", headers=RETRY_AFTER)
+        raise Problem(503, "the server is shutting down; try again", headers=RETRY_AFTER)
 
     async def _changed(self, queue: Queue) -> QueueShape:
-        """A queue as it was just set."""
-        found = await self._penstock.queue_statuses(QueueQuery(names=(queue.name,)))
+        """Return the status of a queue whose settings have just changed."""
+        found = await self._penstock.queues.statuses(QueueQuery(names=(queue.name,)))
         status = QueueStatus(queue=queue, counts={}, oldest_ready=None)
         if found:
             status = msgspec.structs.replace(found[0], queue=queue)

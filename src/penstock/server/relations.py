@@ -1,19 +1,20 @@
-"""Routes for what jobs have to do with each other: who waits for whom, and for which key."""
+"""Routes for relations between jobs: dependencies and keys."""
 
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
-from penstock.core.job import Job, JobId, JobQuery
+from penstock.core.job import Job, JobId
 from penstock.core.lifecycle import State
-from penstock.core.token import Access
-from penstock.engine import Penstock
-from penstock.http.routes import route
-from penstock.server.shapes import Id, Key
+from penstock.core.query import JobQuery
+from penstock.core.tokens import Access
+from penstock.engine.penstock import Penstock
+from penstock.server.requests import Id, Key
+from penstock.web.routes import route
 
 _MOST = 40
-"""How many jobs a graph has at most: more cannot be looked at."""
+"""How many jobs a graph shows: more cannot be read."""
 
 
 class GraphJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,7 +27,7 @@ class GraphJob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EdgeShape(msgspec.Struct, frozen=True, kw_only=True):
-    """A job that needs another; `resolved` once that one has ended."""
+    """A job that waits for another; `resolved` once that one has finished."""
 
     job: int
     needs: int
@@ -34,9 +35,9 @@ class EdgeShape(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Graph(msgspec.Struct, frozen=True, kw_only=True):
-    """A job with those that it waits for and those that wait for it.
+    """A job with the jobs that it waits for and those that wait for it.
 
-    `more` tells that there are others, which were left out.
+    `more` means that further jobs were left out.
     """
 
     jobs: list[GraphJob]
@@ -45,21 +46,21 @@ class Graph(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LineQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which part of the line of a key to show."""
+    """A page of the jobs that wait for a key."""
 
-    after: Annotated[Id, Meta(description="The last id of the page before.")] | None = None
+    after: Annotated[Id, Meta(description="The last id of the previous page.")] | None = None
     limit: Annotated[int, Meta(ge=1, le=1_000)] = 100
 
 
 class KeyJob(GraphJob, frozen=True, kw_only=True):
-    """A job in the line of a key."""
+    """A job that holds a key or waits for it."""
 
     attempt: int
     worker: str | None
 
 
 class KeyLine(msgspec.Struct, frozen=True, kw_only=True):
-    """Who holds a key and who waits behind, in their order; `after` asks for the next page."""
+    """The job that holds a key and those that wait for it, in order; `after` requests more."""
 
     key: str
     holder: KeyJob | None
@@ -68,14 +69,14 @@ class KeyLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KeyListing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which keys to list."""
+    """A page of the list of keys."""
 
-    after: Annotated[Key, Meta(description="The last key of the page before.")] | None = None
+    after: Annotated[Key, Meta(description="The last key of the previous page.")] | None = None
     limit: Annotated[int, Meta(ge=1, le=1_000)] = 100
 
 
 class KeySummary(msgspec.Struct, frozen=True, kw_only=True):
-    """Who holds a key, running or next, and how many wait behind; these are counted up to 999."""
+    """The job that holds a key or is next, and how many others wait, counted up to 999."""
 
     key: str
     holder: KeyJob
@@ -83,27 +84,24 @@ class KeySummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KeyPage(msgspec.Struct, frozen=True, kw_only=True):
-    """A page of keys, by name. `after` asks for the next one; it is null on the last."""
+    """A page of keys, sorted by name. `after` requests the next page; null on the last."""
 
     keys: list[KeySummary]
     after: str | None
 
 
 class RelationRoutes:
-    """What the server serves of jobs that have to do with each other."""
+    """Dependencies and keys of jobs."""
 
     def __init__(self, penstock: Penstock) -> None:
         self._penstock = penstock
 
-    @route(
-        "GET",
-        "/api/v1/jobs/{job_id}/graph",
-        Access.READ,
-        "See what a job waits for",
-        answers={200: Graph},
-    )
+    @route("GET", "/api/v1/jobs/{job_id}/graph", Access.READ)
     async def graph(self, job_id: Id) -> Graph:
-        """A job with those that it waits for and those that wait for it, 40 jobs at most."""
+        """Get the dependencies of a job.
+
+        Answers with the jobs that it waits for and those that wait for it, at most 40.
+        """
         itself = await self._penstock.get(job_id)
         edges = await self._penstock.edges([job_id])
         others = list(dict.fromkeys(n for edge in edges for n in (edge.needed, edge.job_id)))
@@ -120,37 +118,34 @@ class RelationRoutes:
             more=len(others) > _MOST,
         )
 
-    @route(
-        "GET",
-        "/api/v1/keys",
-        Access.READ,
-        "List keys",
-        answers={200: KeyPage},
-    )
+    @route("GET", "/api/v1/keys", Access.READ)
     async def keys(self, query: KeyListing) -> KeyPage:
-        """The keys that unfinished jobs have, by name, whether one of them runs or not."""
-        found = await self._penstock.keys(query.after, query.limit + 1)
+        """List keys.
+
+        Lists the keys of unfinished jobs by name, whether or not one of the jobs is running.
+        """
+        found = await self._penstock.queues.keys(query.after, query.limit + 1)
         page, more = found[: query.limit], len(found) > query.limit
         jobs = await self._penstock.store.get([line.first for line in page])
         by_id = {job.id: job for job in jobs}
         return KeyPage(
             keys=[
-                KeySummary(key=line.key, holder=_waiter(by_id[line.first]), waiting=line.length - 1)
+                KeySummary(
+                    key=line.key, holder=_key_job(by_id[line.first]), waiting=line.length - 1
+                )
                 for line in page
-                if line.first in by_id  # else it has ended since
+                if line.first in by_id  # otherwise it has finished meanwhile
             ],
             after=page[-1].key if more else None,
         )
 
-    @route(
-        "GET",
-        "/api/v1/keys/{key}",
-        Access.READ,
-        "See the line of a key",
-        answers={200: KeyLine},
-    )
+    @route("GET", "/api/v1/keys/{key}", Access.READ)
     async def line(self, key: Key, query: LineQuery) -> KeyLine:
-        """Who holds a key and who waits behind, in the order in which they will run."""
+        """List the jobs of a key.
+
+        Answers with the job that holds the key and those that wait for it, in the order in which
+        they will run.
+        """
         first = query.after is None
         running = JobQuery(key=key, states=frozenset({State.RUNNING}), limit=1)
         held = await self._penstock.find(running) if first else []
@@ -167,22 +162,15 @@ class RelationRoutes:
         holder = line[0] if line and first else None
         return KeyLine(
             key=key,
-            holder=None if holder is None else _waiter(holder),
-            waiting=[_waiter(job) for job in line if job is not holder],
+            holder=None if holder is None else _key_job(holder),
+            waiting=[_key_job(job) for job in line if job is not holder],
             after=page[-1].id if more else None,
         )
 
 
 def _node(job: Job) -> GraphJob:
-    return GraphJob(id=job.id, task=job.task, queue=job.queue, state=job.state)
+    return msgspec.convert(job, GraphJob, from_attributes=True)
 
 
-def _waiter(job: Job) -> KeyJob:
-    return KeyJob(
-        id=job.id,
-        task=job.task,
-        queue=job.queue,
-        state=job.state,
-        attempt=job.attempt,
-        worker=job.worker,
-    )
+def _key_job(job: Job) -> KeyJob:
+    return msgspec.convert(job, KeyJob, from_attributes=True)

@@ -1,4 +1,4 @@
-"""Routes for schedules: list them, run one now, pause and resume."""
+"""Routes for schedules: list, run now, pause and resume."""
 
 from datetime import datetime
 
@@ -6,17 +6,18 @@ import msgspec
 
 from penstock.core.schedule import Schedule
 from penstock.core.secrets import Secrets
-from penstock.core.token import Access
-from penstock.engine import Penstock
-from penstock.http.routes import Answer, route
-from penstock.server.aside import aside
-from penstock.server.shapes import JobShape, Name, NamePage, enqueued, seconds
+from penstock.core.tokens import Access
+from penstock.engine.penstock import Penstock
+from penstock.server.offload import offload
+from penstock.server.requests import Name, NamePage
+from penstock.web.jobs import JobShape, enqueued_shape, seconds
+from penstock.web.routes import Answer, route
 
 
 class ScheduleShape(msgspec.Struct, frozen=True, kw_only=True):
-    """A job that is enqueued again and again; `spec` says when, in words.
+    """A job that is enqueued repeatedly; `spec` says when, in words.
 
-    `next` is the planned time of the run to come, `last` that of the newest one, whose job is
+    `next` is the planned time of the next run, `last` that of the latest run, whose job is
     `last_job`.
     """
 
@@ -37,7 +38,7 @@ class ScheduleShape(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScheduleList(msgspec.Struct, frozen=True):
-    """A page of schedules, by name. `after` asks for the next one; it is null on the last."""
+    """A page of schedules, sorted by name. `after` requests the next page; null on the last."""
 
     schedules: list[ScheduleShape]
     after: str | None = None
@@ -62,7 +63,7 @@ _EXAMPLE = {
 
 
 class ScheduleRoutes:
-    """What the server serves of schedules."""
+    """Schedules: list, run now, pause and resume."""
 
     def __init__(self, penstock: Penstock, secrets: Secrets) -> None:
         self._penstock = penstock
@@ -72,52 +73,43 @@ class ScheduleRoutes:
         "GET",
         "/api/v1/schedules",
         Access.READ,
-        "List schedules",
-        answers={200: ScheduleList},
         examples={"200": {"schedules": [_EXAMPLE], "after": None}},
     )
     async def page(self, query: NamePage) -> ScheduleList:
-        """The schedules, by name, in pages."""
-        schedules, after = query.of(await self._penstock.schedules())
-        shapes = await aside(len(schedules), lambda: [_shape(one) for one in schedules])
+        """List schedules.
+
+        Lists them by name, in pages, with the times of the latest and the next run.
+        """
+        schedules, after = query.of(await self._penstock.schedules.list())
+        shapes = await offload(len(schedules), lambda: [_shape(one) for one in schedules])
         return ScheduleList(shapes, after)
 
-    @route(
-        "POST",
-        "/api/v1/schedules/{name}/run",
-        Access.ADMIN,
-        "Run a schedule now",
-        answers={201: JobShape, 200: JobShape},
-    )
-    async def run(self, name: Name) -> Answer:
-        """Enqueue the job of a schedule at once; its rhythm goes on as before.
+    @route("POST", "/api/v1/schedules/{name}/run", Access.ADMIN, status=201, also={200: JobShape})
+    async def run(self, name: Name) -> Answer[JobShape]:
+        """Run a schedule now.
 
-        Where runs may not overlap and one is unfinished, that one is answered, with 200.
+        Enqueues the job of the schedule at once; its planned runs stay as they are.
+
+        If runs may not overlap and one is unfinished, the answer is that job, with status 200.
         """
-        job = await self._penstock.run_now(name)
-        return Answer(200 if job.duplicate else 201, enqueued(job, self._secrets))
+        job = await self._penstock.schedules.run_now(name)
+        return Answer(200 if job.duplicate else 201, enqueued_shape(job, self._secrets))
 
-    @route(
-        "POST",
-        "/api/v1/schedules/{name}/pause",
-        Access.ADMIN,
-        "Pause a schedule",
-        answers={200: ScheduleShape},
-    )
+    @route("POST", "/api/v1/schedules/{name}/pause", Access.ADMIN)
     async def pause(self, name: Name) -> ScheduleShape:
-        """Fire it no more, in any process, until it is resumed."""
-        return _shape(await self._penstock.pause_schedule(name))
+        """Pause a schedule.
 
-    @route(
-        "POST",
-        "/api/v1/schedules/{name}/resume",
-        Access.ADMIN,
-        "Resume a schedule",
-        answers={200: ScheduleShape},
-    )
+        No process enqueues its job until it is resumed.
+        """
+        return _shape(await self._penstock.schedules.pause(name))
+
+    @route("POST", "/api/v1/schedules/{name}/resume", Access.ADMIN)
     async def resume(self, name: Name) -> ScheduleShape:
-        """Fire it again from its next run on; runs that fell into the pause do not happen."""
-        return _shape(await self._penstock.resume_schedule(name))
+        """Resume a schedule.
+
+        Continues with its next run; runs that fell into the pause are skipped.
+        """
+        return _shape(await self._penstock.schedules.resume(name))
 
 
 def _shape(schedule: Schedule) -> ScheduleShape:

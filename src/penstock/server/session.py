@@ -1,37 +1,19 @@
-"""Routes for people with a browser: sign in with a token, see what it is good for, sign out."""
+"""Routes for browsers: sign in with a token, see what it allows, sign out."""
 
 from collections.abc import Sequence
 from importlib.metadata import version
-from typing import Annotated, Protocol
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
-from penstock.core.token import Access, Token
-from penstock.http.bodies import Scope
-from penstock.http.problems import Problem
-from penstock.http.routes import Answer, Call, route
-from penstock.server.cookie import keep
-from penstock.server.site import check_own_page
+from penstock.core.tokens import Access
+from penstock.server.authentication import Guard, Holder, check_own_page, set_session_cookie
+from penstock.web.bodies import Scope
+from penstock.web.problems import Problem
+from penstock.web.routes import Answer, Call, route
 
 _NO_STORE = (b"cache-control", b"no-store")
-
-
-class Door(Protocol):
-    """Who is let in: the gate of a server."""
-
-    @property
-    def is_open(self) -> bool:
-        """Whether no token is asked for."""
-        ...
-
-    def bearer(self, scope: Scope) -> Token:
-        """The token that a request carries."""
-        ...
-
-    def known(self, secret: str) -> Token:
-        """The token with this secret."""
-        ...
 
 
 class SignIn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -41,93 +23,105 @@ class SignIn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Session(msgspec.Struct, frozen=True, kw_only=True):
-    """Who calls, and what they may do. To a stranger nothing else is told.
+    """Who calls and what they may do; an unknown caller learns nothing else.
 
-    `open` is true where no token is asked for. `applications` are those that this server has.
+    `open` is true on a server that requires no token. `external` is true where users sign in to the
+    application that the server is mounted in. `applications` are those of this server.
     """
 
     signed_in: bool
     open: bool
+    external: bool = False
     name: str | None = None
     scopes: list[Access] = []
     applications: list[str] = []
     version: str | None = None
 
 
-_STRANGER = Session(signed_in=False, open=False)
 _EXAMPLE = {
     "signed_in": True,
     "open": False,
+    "external": False,
     "name": "ada",
     "scopes": ["admin", "read"],
     "applications": ["events", "indexing"],
-    "version": "0.1.0",
+    "version": "0.2.0",
 }
 
 
 class SessionRoutes:
-    """What the server serves to tell people apart. Without a door, everybody may do everything."""
+    """The session of a browser. Without an authenticator, every caller may do everything."""
 
     def __init__(self, applications: Sequence[str]) -> None:
         self._applications = list(applications)
-        self.door: Door | None = None
+        self.guard: Guard | None = None
 
-    @route(
-        "GET",
-        "/api/v1/session",
-        None,
-        "See who you are",
-        answers={200: Session},
-        examples={"200": _EXAMPLE},
-    )
-    async def session(self, call: Call) -> Answer:
-        """Who calls, by token or cookie, and what they may do; a stranger is answered, too."""
+    @route("GET", "/api/v1/session", None, examples={"200": _EXAMPLE})
+    async def session(self, call: Call) -> Answer[Session]:
+        """Show who calls.
+
+        Answers with the name and the scopes of the token, from the header or the cookie. A caller
+        without a valid token gets `signed_in: false`, not an error.
+        """
         try:
-            found = self._found(call.scope)
+            found = self._current(call.scope)
         except Problem:
-            found = _STRANGER
+            found = self._signed_out
         return Answer(200, found, (_NO_STORE,))
 
     @route(
         "POST",
         "/api/v1/session",
         None,
-        "Sign in",
-        answers={200: Session, 401: None, 403: None},
+        also={401: None, 403: None},
         examples={"body": {"token": "pst_Zk0"}, "200": _EXAMPLE},
         body_limit=2_000,
     )
-    async def sign_in(self, body: SignIn, call: Call) -> Answer:
-        """Keep a token in a cookie that no script can read, until the browser is closed.
+    async def sign_in(self, body: SignIn, call: Call) -> Answer[Session]:
+        """Sign in with a token.
 
-        Needs the header `X-Requested-With: penstock`.
+        Keeps the token in a cookie that no script can read, until the browser is closed.
+
+        Requires the header `X-Requested-With: penstock`.
         """
         check_own_page(call.scope)
-        if self.door is None or self.door.is_open:
-            return Answer(200, self._found(call.scope), (_NO_STORE,))
-        token = self.door.known(body.token)
-        return Answer(200, self._of(token), (_NO_STORE, keep(call.scope, body.token)))
+        if self.guard is None or self.guard.is_open:
+            return Answer(200, self._current(call.scope), (_NO_STORE,))
+        token = self.guard.token(body.token)
+        cookie = set_session_cookie(call.scope, body.token)
+        return Answer(200, self._of(token), (_NO_STORE, cookie))
 
-    @route("DELETE", "/api/v1/session", None, "Sign out", answers={200: Session, 403: None})
-    async def sign_out(self, call: Call) -> Answer:
-        """Have the browser forget its token. The token itself stays good.
+    @route("DELETE", "/api/v1/session", None, also={403: None})
+    async def sign_out(self, call: Call) -> Answer[Session]:
+        """Sign out.
 
-        Needs the header `X-Requested-With: penstock`.
+        Deletes the cookie of the browser. The token itself stays valid.
+
+        Requires the header `X-Requested-With: penstock`.
         """
         check_own_page(call.scope)
-        return Answer(200, _STRANGER, (_NO_STORE, keep(call.scope, "")))
+        return Answer(200, self._signed_out, (_NO_STORE, set_session_cookie(call.scope, "")))
 
-    def _found(self, scope: Scope) -> Session:
-        if self.door is None or self.door.is_open:
+    @property
+    def _is_external(self) -> bool:
+        return self.guard is not None and self.guard.is_external
+
+    @property
+    def _signed_out(self) -> Session:
+        return Session(signed_in=False, open=False, external=self._is_external)
+
+    def _current(self, scope: Scope) -> Session:
+        if self.guard is None or self.guard.is_open:
             return self._of(None)
-        return self._of(self.door.bearer(scope))
+        return self._of(self.guard.holder_of(scope))
 
-    def _of(self, token: Token | None) -> Session:
+    def _of(self, holder: Holder | None) -> Session:
         return Session(
-            signed_in=token is not None,
-            open=token is None,
-            name=None if token is None else token.name,
-            scopes=sorted(Access if token is None else token.scopes),
+            signed_in=holder is not None,
+            open=holder is None,
+            external=self._is_external,
+            name=None if holder is None else holder.name,
+            scopes=sorted(Access if holder is None else holder.scopes),
             applications=self._applications,
             version=version("penstock"),
         )

@@ -1,22 +1,25 @@
-"""The route for workers: who works on the store, and what each holds."""
+"""Routes for workers: list them with their leases, and drain one."""
 
 from collections.abc import Sequence
 from datetime import datetime
 
 import msgspec
 
-from penstock.core.job import Job, JobQuery
+from penstock.core.job import Job
 from penstock.core.lifecycle import State
+from penstock.core.query import JobQuery
+from penstock.core.tasks import AnnouncedTask
 from penstock.core.times import from_micros
-from penstock.core.token import Access
-from penstock.core.worker import WorkerInfo
-from penstock.engine import Penstock
-from penstock.http.problems import Problem
-from penstock.http.routes import route
-from penstock.server.aside import aside
-from penstock.server.shapes import Name, NamePage
+from penstock.core.tokens import Access
+from penstock.core.workers import WaitingTask, WorkerInfo
+from penstock.engine.penstock import Penstock
+from penstock.server.offload import offload
+from penstock.server.requests import Name, NamePage
+from penstock.web.problems import Problem
+from penstock.web.routes import route
 
 _LEASES = 1_000
+_WAITING_TASKS = 100
 
 
 class LeaseShape(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,9 +37,10 @@ class LeaseShape(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkerShape(msgspec.Struct, frozen=True, kw_only=True):
-    """A worker, busy or idle. `heartbeat_age` is for how many seconds it was not heard of.
+    """A worker, busy or idle. `heartbeat_age` is the number of seconds since its last heartbeat.
 
-    `queues` are all where it is null; of a worker that never greeted, only its leases are known.
+    `queues` is null if it works on all, and `tasks` if it does not say which it runs. Of
+    a worker without heartbeats only the leases are known.
     """
 
     name: str
@@ -53,24 +57,27 @@ class WorkerShape(msgspec.Struct, frozen=True, kw_only=True):
     oldest_start: datetime | None
     expires_at: datetime | None
     draining: bool
+    tasks: tuple[AnnouncedTask, ...] | None
     leases: list[LeaseShape]
 
 
 class DrainAnswer(msgspec.Struct, frozen=True):
-    """The worker was asked; it hears of it within ten seconds."""
+    """The worker was asked to drain; it notices within ten seconds."""
 
     name: str
     draining: bool = True
 
 
 class WorkerList(msgspec.Struct, frozen=True):
-    """A page of workers, by name; the leases of all workers are the first 1,000 at most.
+    """A page of workers, sorted by name, with at most 1,000 leases of all workers.
 
-    `after` asks for the next page; it is null on the last.
+    `after` requests the next page; it is null on the last. `waiting_tasks` are tasks whose ready
+    jobs wait because no live worker knows them, at most 100.
     """
 
     workers: list[WorkerShape]
     after: str | None = None
+    waiting_tasks: list[WaitingTask] = []
 
 
 _EXAMPLE = {
@@ -88,6 +95,7 @@ _EXAMPLE = {
     "oldest_start": "2030-01-01T12:29:59Z",
     "expires_at": "2030-01-01T12:30:29Z",
     "draining": False,
+    "tasks": [{"name": "mail.send"}],
     "leases": [
         {
             "job_id": 1,
@@ -105,7 +113,7 @@ _EXAMPLE = {
 
 
 class WorkerRoutes:
-    """What the server serves of workers."""
+    """Workers: list and drain."""
 
     def __init__(self, penstock: Penstock) -> None:
         self._penstock = penstock
@@ -114,34 +122,33 @@ class WorkerRoutes:
         "GET",
         "/api/v1/workers",
         Access.READ,
-        "List workers",
-        answers={200: WorkerList},
-        examples={"200": {"workers": [_EXAMPLE], "after": None}},
+        examples={"200": {"workers": [_EXAMPLE], "after": None, "waiting_tasks": []}},
     )
     async def page(self, query: NamePage) -> WorkerList:
-        """The workers on the store, when each was last heard of, and the leases that it holds."""
-        workers, after = query.of(await self._penstock.workers())
+        """List workers.
+
+        Lists the workers of the store, with the last heartbeat and the leases of each.
+        """
+        workers, after = query.of(await self._penstock.workers.list())
         running = JobQuery(states=frozenset({State.RUNNING}), newest_first=False, limit=_LEASES)
         held: dict[str | None, list[Job]] = {}
         for job in await self._penstock.find(running):
             held.setdefault(job.worker, []).append(job)
         now = from_micros(self._penstock.clock())
-        shapes = await aside(
+        shapes = await offload(
             len(workers), lambda: [_shape(one, held.get(one.name, ()), now) for one in workers]
         )
-        return WorkerList(shapes, after)
+        waiting = await self._penstock.workers.waiting_tasks()
+        return WorkerList(shapes, after, waiting[:_WAITING_TASKS])
 
-    @route(
-        "POST",
-        "/api/v1/workers/{name}/drain",
-        Access.ADMIN,
-        "Drain a worker",
-        answers={200: DrainAnswer},
-    )
+    @route("POST", "/api/v1/workers/{name}/drain", Access.ADMIN)
     async def drain(self, name: Name) -> DrainAnswer:
-        """Ask a worker to take no more jobs, finish those that it has, and end."""
-        if not await self._penstock.drain_worker(name):
-            raise Problem(404, f"no worker {name!r:.200} has said that it is there")
+        """Drain a worker.
+
+        Asks a worker to claim no more jobs, finish those that it has, and exit.
+        """
+        if not await self._penstock.workers.drain(name):
+            raise Problem(404, f"there is no worker {name!r:.200} that sends heartbeats")
         return DrainAnswer(name)
 
 

@@ -1,4 +1,4 @@
-"""A store that is observed: every verb is counted and timed, whatever the store."""
+"""Counts and times the verbs of any store."""
 
 from collections.abc import Awaitable, Callable
 from time import perf_counter
@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from penstock.core.store import Store
 
-# Waiting is what it is for: its time says nothing about the store. The clock is no verb.
+# The time spent in `wait` says nothing about the store; the clock is not a verb.
 _UNTIMED = frozenset({"clock", "wait"})
 
 
@@ -22,9 +22,9 @@ class Timing:
 
 
 class Observed:
-    """Stands before a store; `timings` has the verbs that were called so far, by name.
+    """Wraps a store; `timings` has the verbs that were called so far, by name.
 
-    Threads may call at the same time: a count may then, rarely, miss one.
+    When threads call at the same time, a count may rarely miss one.
     """
 
     def __init__(self, store: Store, timings: dict[str, Timing]) -> None:
@@ -32,8 +32,10 @@ class Observed:
         self._timings = timings
 
     def __getattr__(self, name: str) -> Any:
-        """Look a verb up once; from then on it is an attribute of its own."""
+        """Look a verb up once; afterwards it is an attribute of this object."""
         verb = getattr(self._observed, name)
+        if name == "tables" and verb is not None:
+            return self if verb is self._observed else Observed(verb, self._timings)
         if name in _UNTIMED or not callable(verb):
             return verb
         timed = _timed(verb, self._timings.setdefault(name, Timing()))
@@ -42,7 +44,7 @@ class Observed:
 
 
 def observe(store: Store, timings: dict[str, Timing]) -> Store:
-    """The same store, with its verbs timed."""
+    """Return the store with its verbs timed."""
     return cast("Store", Observed(store, timings))
 
 

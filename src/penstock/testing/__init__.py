@@ -1,19 +1,21 @@
-"""What tests of programs that use Penstock stand on. Needs no pytest."""
+"""Tools for testing programs that use Penstock, with or without pytest."""
 
-from penstock.testing.asserting import assert_enqueued, assert_not_enqueued, enqueued
+from penstock.testing.assertions import assert_enqueued, assert_not_enqueued, enqueued
 from penstock.testing.clock import Clock
-from penstock.testing.eager import inline
+from penstock.testing.execution import NotDrained, UnexpectedFailure, Work, drain, run_until_empty
 from penstock.testing.faults import Faults, faulty
-from penstock.testing.home import fresh
+from penstock.testing.inline_store import inline
 from penstock.testing.leases import expire_lease
 from penstock.testing.process import WorkerProcess
-from penstock.testing.work import JobFailed, NotDrained, Work, drain, run_until_empty
+from penstock.testing.simulation.tasks import Simulation, simulate
+from penstock.testing.stores import fresh
 
 __all__ = [
     "Clock",
     "Faults",
-    "JobFailed",
     "NotDrained",
+    "Simulation",
+    "UnexpectedFailure",
     "Work",
     "WorkerProcess",
     "assert_enqueued",
@@ -25,4 +27,5 @@ __all__ = [
     "fresh",
     "inline",
     "run_until_empty",
+    "simulate",
 ]

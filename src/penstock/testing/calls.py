@@ -1,4 +1,4 @@
-"""Calls of a store from any test, synchronous or not."""
+"""Calls to Penstock from synchronous and asynchronous tests."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -6,21 +6,20 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from penstock.core.errors import ConfigurationError
-from penstock.engine import run_sync
+from penstock.engine.penstock import run_sync
 
 T = TypeVar("T")
 
 
 def in_loop() -> bool:
-    """Whether an event loop runs in this thread."""
+    """Return whether an event loop runs in this thread."""
     return asyncio._get_running_loop() is not None  # noqa: SLF001 - the public one raises
 
 
 def call(verb: Coroutine[Any, Any, T]) -> T:
-    """Run a call of Penstock to its end, here.
+    """Run a call to Penstock to completion and return its result.
 
-    Where an event loop runs, a thread that has none does it: the loop stands still meanwhile, as
-    it does in any assertion.
+    If an event loop runs here, another thread makes the call, and the loop blocks meanwhile.
     """
     if not in_loop():
         return run_sync(verb)
@@ -29,10 +28,10 @@ def call(verb: Coroutine[Any, Any, T]) -> T:
 
 
 def run(work: Coroutine[Any, Any, T], instead: str) -> T:
-    """Run this in an event loop of its own; where one runs already, say what to do `instead`."""
+    """Run a coroutine in a new event loop; if one runs already, raise and say what `instead`."""
     if in_loop():
         work.close()
-        raise ConfigurationError(f"an event loop runs here: {instead}")
+        raise ConfigurationError(f"an event loop is already running: {instead}")
     # With a factory, the runner leaves the thread's current event loop alone.
     with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
         return runner.run(work)

@@ -1,4 +1,4 @@
-"""A clock that tests move."""
+"""A clock that tests control."""
 
 import threading
 import weakref
@@ -9,15 +9,15 @@ from datetime import UTC, datetime, timedelta
 from penstock.core.errors import ConfigurationError, StoreError
 from penstock.core.store import Store
 from penstock.core.times import from_micros, to_micros
-from penstock.stores import system_clock
+from penstock.runtime import system_clock
 from penstock.testing.calls import call
 
 
 class Clock:
-    """Time that stands still until a test moves it: `Penstock(url, clock=Clock())`.
+    """A clock that stands still until a test moves it: `Penstock(url, clock=Clock())`.
 
-    It begins now, or at the instant it is given. A move wakes the workers of this process that
-    wait for a job to fall due; other processes have clocks of their own.
+    It starts at the current time, or at the given instant. Moving it wakes workers in this process
+    that wait for a job to fall due; other processes have their own clocks.
     """
 
     def __init__(self, start: datetime | None = None) -> None:
@@ -27,7 +27,7 @@ class Clock:
         self._stores: weakref.WeakSet[Store] = weakref.WeakSet()
 
     def __call__(self) -> int:
-        """Microseconds since 1970: what stores ask for."""
+        """Return microseconds since 1970, as stores expect."""
         return getattr(self._here, "micros", None) or self._micros
 
     def __repr__(self) -> str:
@@ -35,31 +35,31 @@ class Clock:
 
     @property
     def now(self) -> datetime:
-        """The instant it shows, in UTC."""
+        """The current instant, in UTC."""
         return from_micros(self())
 
     def advance(self, by: timedelta) -> datetime:
-        """Let so much time pass; the instant it shows then."""
+        """Move the clock forward; return the new instant."""
         if by < timedelta(0):
-            raise ConfigurationError("time passes forwards; to jump back, use set")
+            raise ConfigurationError("advance only moves forward; to move back, use set")
         with self._lock:
             self._micros += by // timedelta(microseconds=1)
         self._wake()
         return self.now
 
     def set(self, to: datetime) -> None:
-        """Jump to an instant, ahead or back."""
+        """Move the clock to an instant, forward or back."""
         with self._lock:
             self._micros = _micros(to)
         self._wake()
 
     def watch(self, store: Store) -> None:
-        """Wake who waits at this store, from now on, when time moves. Opening a store does it."""
+        """Wake waiters of this store when the clock moves. Opening a store calls this."""
         self._stores.add(store)
 
     @contextmanager
     def showing(self, instant: datetime) -> Iterator[None]:
-        """Show another instant inside the block, to the calling thread only."""
+        """Return another instant inside the block, to the calling thread only."""
         self._here.micros = _micros(instant)
         try:
             yield
@@ -68,12 +68,12 @@ class Clock:
 
     def _wake(self) -> None:
         for store in list(self._stores):
-            with suppress(StoreError):  # it was closed
-                call(_look_at_the_time(store))
+            with suppress(StoreError):  # the store was closed
+                call(_notify_due(store))
 
 
-async def _look_at_the_time(store: Store) -> None:
-    """A wait that finds a job due tells all who wait at the store."""
+async def _notify_due(store: Store) -> None:
+    """Wait without blocking: a wait that finds a due job wakes all waiters of the store."""
     await store.wait(await store.wait(-1, 0), 0)
 
 

@@ -1,4 +1,4 @@
-"""Faults on demand: a store whose calls fail when a test says so."""
+"""Fault injection: a store whose calls fail on demand."""
 
 import inspect
 import threading
@@ -10,23 +10,31 @@ from typing import Any, cast
 import msgspec
 
 from penstock.core.errors import ConfigurationError, StoreError, StoreUnavailable
-from penstock.core.store import Store
-from penstock.engine import Penstock
-from penstock.testing.proxy import Proxy
+from penstock.core.store import Store, TableStore
+from penstock.engine.penstock import Penstock
+from penstock.testing.stores import Proxy
 
-READING = frozenset(
+READS = frozenset(
     {
-        "backlog", "checkpoint", "count", "due", "edges", "expired", "find", "find_ids", "get",
-        "held", "histories", "keys", "limits", "lines", "log", "newest_log", "notes",
-        "oldest_ready", "origin", "places", "progress", "queues", "ready_tags", "schedules",
-        "sealed", "tally", "tokens", "wait", "workers",
+        "backlog", "checkpoint", "count", "due", "edges", "expired", "find",
+        "find_ids", "get", "held", "keys", "limits", "lines", "log", "migration_lock",
+        "newest_log", "oldest_ready", "origin", "progress", "queues", "ready_tags", "records",
+        "reported", "restored_ids", "schedules", "set_aside", "tally", "tokens", "wait", "workers",
     }
 )  # fmt: skip
-"""The verbs that change nothing. All others count as writes, also those that are new."""
+"""The methods of a store that change nothing; all others count as writes."""
+
+
+_METHODS = frozenset(
+    name
+    for part in (Store, TableStore)
+    for name, value in inspect.getmembers(part)
+    if inspect.iscoroutinefunction(value)
+)
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """One order to fail: which calls, and whether what they wrote is durable nevertheless."""
+    """Which calls fail, and whether their writes are durable nevertheless."""
 
     verb: str | None
     first: int
@@ -35,25 +43,25 @@ class Fault(msgspec.Struct, frozen=True):
     error: Exception | None
 
     def strikes(self, verb: str, n: int) -> bool:
-        """Whether the n-th call is one that it wants; a call is counted from the order on."""
+        """Return whether the n-th call since `fail` fails."""
         if n < self.first or not self.concerns(verb):
             return False
         return n == self.first if self.every is None else (n - self.first) % self.every == 0
 
     def concerns(self, verb: str) -> bool:
-        """Whether it is about this verb."""
-        return verb not in READING if self.verb is None else verb == self.verb
+        """Return whether calls of this method count."""
+        return verb not in READS if self.verb is None else verb == self.verb
 
 
 class Faults:
-    """What shall fail, and what did: `with faulty(app) as faults: faults.fail("add")`."""
+    """Which calls fail, and which have: `with faulty(app) as faults: faults.fail("add")`."""
 
     def __init__(self) -> None:
         self.calls: Counter[str] = Counter()
-        """How often each verb was called."""
+        """How often each method was called."""
         self.struck: list[str] = []
-        """The verbs of the calls that failed, in their order."""
-        self._orders: dict[Fault, int] = {}
+        """The methods whose calls failed, in order."""
+        self._faults: dict[Fault, int] = {}
         self._lock = threading.Lock()
 
     def fail(
@@ -65,40 +73,40 @@ class Faults:
         durable: bool = False,
         error: Exception | None = None,
     ) -> None:
-        """Let the n-th call from now fail: of a verb of `Store`, or of all that write.
+        """Make the n-th call from now fail, of the method `verb` of `Store` or of all that write.
 
-        With `every`, also each so-manieth call after it, until `clear`. The call fails before
-        anything is written, with `StoreUnavailable`. With `durable` it is written, and only the
-        answer is lost: `StoreError`, which does not say that nothing has changed.
+        With `every=n`, every n-th call after it fails as well, until `clear`. The call fails with
+        `StoreUnavailable` before anything is written. With `durable`, its effect is written and
+        only the answer is lost: it fails with `StoreError`, which does not say what changed.
         """
         if nth < 1 or (every is not None and every < 1):
-            raise ConfigurationError("calls are counted from 1: nth and every are 1 or more")
-        if verb is not None and not inspect.iscoroutinefunction(getattr(Store, verb, None)):
-            known = ", ".join(name for name in vars(Store) if not name.startswith("_"))
-            raise ConfigurationError(f"a store has no verb {verb!r}; its verbs are: {known}")
+            raise ConfigurationError("calls are counted from 1: nth and every must be at least 1")
+        if verb is not None and verb not in _METHODS:
+            known = ", ".join(sorted(_METHODS))
+            raise ConfigurationError(f"a store has no method {verb!r}; its methods are: {known}")
         with self._lock:
-            self._orders[Fault(verb, nth, every, durable, error)] = 0
+            self._faults[Fault(verb, nth, every, durable, error)] = 0
 
     def clear(self) -> None:
-        """Let nothing fail any more."""
+        """Make no further calls fail."""
         with self._lock:
-            self._orders.clear()
+            self._faults.clear()
 
     def wrap(self, store: Store) -> Store:
-        """The same store, failing as ordered; closing it leaves the real one open."""
+        """Return the store with these faults; closing it leaves the real store open."""
         return cast("Store", _Faulty(store, self._strike))
 
     def _strike(self, verb: str) -> Fault | None:
-        """Count a call; the fault that it meets, if any."""
+        """Count a call and return its fault, if any."""
         with self._lock:
             self.calls[verb] += 1
-            for fault in self._orders:
-                self._orders[fault] += fault.concerns(verb)
-            found = next((one for one, n in self._orders.items() if one.strikes(verb, n)), None)
+            for fault in self._faults:
+                self._faults[fault] += fault.concerns(verb)
+            found = next((one for one, n in self._faults.items() if one.strikes(verb, n)), None)
             if found is not None:
                 self.struck.append(verb)
                 if found.every is None:
-                    del self._orders[found]
+                    del self._faults[found]
             return found
 
 
@@ -109,6 +117,8 @@ class _Faulty(Proxy):
 
     def __getattr__(self, name: str) -> Any:
         verb = getattr(self._store, name)
+        if name == "tables" and verb is not None:
+            return self if verb is self._store else _Faulty(verb, self._strike)
         if not inspect.iscoroutinefunction(verb):
             return verb
 
@@ -119,16 +129,16 @@ class _Faulty(Proxy):
             if fault.durable:
                 await verb(*args, **options)
                 raise fault.error or StoreError(
-                    f"the answer to {name} was lost, by order of a test"
+                    f"the answer to {name} was lost: injected by a test"
                 )
-            raise fault.error or StoreUnavailable(f"{name} failed, by order of a test")
+            raise fault.error or StoreUnavailable(f"{name} failed: injected by a test")
 
         return failing
 
 
 @contextmanager
 def faulty(app: Penstock) -> Iterator[Faults]:
-    """Let calls of an app's store fail inside the block, as ordered; see `Faults.fail`."""
+    """Inject faults into the store of an app inside the block; see `Faults.fail`."""
     faults = Faults()
-    with app.elsewhere(app.url, faults.wrap(app.store), app.clock):
+    with app.connection.elsewhere(app.url, faults.wrap(app.store), app.clock):
         yield faults

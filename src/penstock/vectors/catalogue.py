@@ -1,6 +1,6 @@
-"""The truth of an index: ids, texts, metadata and vectors in one SQLite file, with full text.
+"""The source of truth of an index: IDs, texts, metadata and vectors in one SQLite file.
 
-Belongs to one thread. Several processes may have the same file open; one at a time writes.
+A catalogue belongs to one thread. Several processes may open the same file; one writes at a time.
 """
 
 import json
@@ -13,24 +13,30 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from penstock.vectors.embedding import Vectors, clean
-from penstock.vectors.filters import condition
-from penstock.vectors.values import Hit, Item, Position, Where
+from penstock.vectors.embedders import Vectors, clean
+from penstock.vectors.items import Hit, Item, Where, condition
 
 SCHEMA = Path(__file__).with_name("schema.sql")
 VERSION = 2
 PATIENCE = 60.0
-"""Seconds to wait for another process that writes."""
+"""Seconds to wait for another process to finish writing."""
 READ = 1024
-"""Rows to hold in memory at a time."""
+"""Rows to read into memory at a time."""
 WORD = re.compile(r"\w+")
 MOST_WORDS = 64
-"""Words of a question that are searched for; the rest of a long one adds time and little else."""
+"""Words of a query that are used; more of them take time and improve little."""
 _encode = json.JSONEncoder(ensure_ascii=False).encode
 
 
+class Position(NamedTuple):
+    """A position in the history of a catalogue: the newest item and the newest removal."""
+
+    added: int = 0
+    removed: int = 0
+
+
 class Row(NamedTuple):
-    """An item as the holders of vectors get it."""
+    """An item as vector stores receive it."""
 
     number: int
     vector: Vectors
@@ -41,7 +47,7 @@ class Row(NamedTuple):
 
 
 class Catalogue:
-    """Tables of an index; every method is one step inside `reading()` or `writing()`."""
+    """The tables of an index; call every method inside `reading()` or `writing()`."""
 
     def __init__(self, file: Path) -> None:
         self._db = sqlite3.connect(file, timeout=PATIENCE, isolation_level=None)
@@ -60,7 +66,7 @@ class Catalogue:
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Everything inside sees the file as it is at one moment."""
+        """Read one consistent snapshot inside the block."""
         self._db.execute("BEGIN")
         try:
             yield
@@ -69,7 +75,7 @@ class Catalogue:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Everything inside is written as a whole, and nobody else writes meanwhile."""
+        """Write in one transaction inside the block; other processes cannot write meanwhile."""
         self._db.execute("BEGIN IMMEDIATE")
         try:
             yield
@@ -80,16 +86,16 @@ class Catalogue:
             raise
 
     def fact(self, name: str, default: Any = None) -> Any:
-        """What was kept under a name."""
+        """Return the value stored under a name."""
         row = self._db.execute("SELECT value FROM fact WHERE name = ?", (name,)).fetchone()
         return json.loads(row[0]) if row else default
 
     def keep(self, name: str, value: Any) -> None:
-        """Keep a value under a name."""
+        """Store a value under a name."""
         self._db.execute("INSERT OR REPLACE INTO fact VALUES (?, ?)", (name, json.dumps(value)))
 
     def add(self, items: Iterable[Item]) -> None:
-        """Add items whose ids are not there."""
+        """Add items; none of their IDs may exist."""
         self._add(
             (
                 (
@@ -108,7 +114,7 @@ class Catalogue:
         )
 
     def _add(self, given: Iterable[tuple[Sequence[Any], Sequence[Any]]]) -> None:
-        """Add items as the columns that they have in both tables."""
+        """Add items, given their columns in both tables."""
         first = self.position().added + 1
         rows = list(enumerate(given, first))
         self._db.executemany(
@@ -118,8 +124,8 @@ class Catalogue:
         self._db.executemany(
             "INSERT INTO body VALUES (?, ?, ?, ?)", [(number, *body) for number, (_, body) in rows]
         )
-        # In one statement: FTS5 writes a part of its index for each that has to do with it, and
-        # merges them later. For 100 texts of 1,000 characters, 75 microseconds each and not 165.
+        # One statement for all: FTS5 writes a segment of its index per statement and merges them
+        # later. For 100 texts of 1,000 characters this takes 75 microseconds each instead of 165.
         self._db.execute(
             "INSERT INTO words (rowid, title, text) SELECT number, title, text FROM body "
             "WHERE number >= ?",
@@ -127,7 +133,7 @@ class Catalogue:
         )
 
     def remove(self, numbers: Sequence[int]) -> None:
-        """Remove items by number, and note that they are gone."""
+        """Remove items by number, and record the removal."""
         if not numbers:
             return
         wanted = (json.dumps(numbers),)
@@ -143,9 +149,9 @@ class Catalogue:
         self._db.execute("INSERT INTO removed (number) SELECT value FROM json_each(?)", wanted)
 
     def move(self, numbers: Sequence[int], old: str, new: str) -> None:
-        """Give items another path: `new` in place of `old`, which their paths begin with.
+        """Replace the prefix `old` of the items' paths by `new`.
 
-        Rows never change, so each becomes a new one with the vector of the old.
+        Rows never change, so each becomes a new row with the vector of the old one.
         """
         rows = self._db.execute(
             "SELECT id, path, type, metadata, title, text, vector FROM item JOIN body "
@@ -159,7 +165,7 @@ class Catalogue:
         )
 
     def numbers_at(self, paths: Sequence[str]) -> list[int]:
-        """The numbers of the items of these paths."""
+        """Return the numbers of the items with these paths."""
         rows = self._db.execute(
             "SELECT number FROM item WHERE path IN (SELECT value FROM json_each(?))",
             (json.dumps(list(paths)),),
@@ -167,13 +173,13 @@ class Catalogue:
         return [number for (number,) in rows]
 
     def paths(self, where: Where) -> list[str]:
-        """The paths of the items that fit, in order, each once."""
+        """Return the distinct paths of the matching items, in order."""
         text, values = condition(where)
         rows = self._db.execute(f"SELECT DISTINCT path FROM item{text} ORDER BY path", values)
         return [path for (path,) in rows]
 
     def metadata_at(self, paths: Sequence[str]) -> dict[str, dict[str, Any]]:
-        """The metadata of the first item of each of these paths, as far as they are there."""
+        """Return the metadata of the first item of each of these paths that exists."""
         rows = self._db.execute(
             "SELECT path, metadata FROM item WHERE number IN (SELECT min(number) FROM item "
             "WHERE path IN (SELECT value FROM json_each(?)) GROUP BY path)",
@@ -182,7 +188,7 @@ class Catalogue:
         return {path: json.loads(metadata) for path, metadata in rows}
 
     def clear(self) -> None:
-        """Remove all items; who has copies has to begin anew."""
+        """Remove all items; replicas must start over."""
         self._db.execute("DELETE FROM item")
         self._db.execute("DELETE FROM body")
         self._db.execute("INSERT INTO words (words) VALUES ('delete-all')")
@@ -190,28 +196,28 @@ class Catalogue:
         self.forget_removals(self.position().removed)
 
     def forget_removals(self, upto: int) -> None:
-        """Who has not read the removals up to this one has to begin anew."""
+        """Forget removals up to this one; replicas that have not read them must start over."""
         self._db.execute("DELETE FROM removed WHERE place <= ?", (upto,))
         self.keep("floor", upto)
 
     def position(self) -> Position:
-        """The newest item and the newest removal that there ever were."""
+        """Return the newest position in the history."""
         rows = dict(self._db.execute("SELECT name, seq FROM sqlite_sequence"))
         return Position(rows.get("item", 0), rows.get("removed", 0))
 
     def count(self, where: Where) -> int:
-        """How many items there are."""
+        """Return the number of matching items."""
         text, values = condition(where)
         return int(self._db.execute(f"SELECT count(*) FROM item{text}", values).fetchone()[0])
 
     def numbers(self, where: Where) -> list[int]:
-        """The numbers of the items that fit, in order."""
+        """Return the numbers of the matching items, in order."""
         text, values = condition(where)
         rows = self._db.execute(f"SELECT number FROM item{text} ORDER BY number", values)
         return [number for (number,) in rows]
 
     def numbers_of(self, ids: Sequence[str]) -> list[int]:
-        """The numbers of these ids, as far as they are there."""
+        """Return the numbers of those of these IDs that exist."""
         rows = self._db.execute(
             "SELECT number FROM item WHERE id IN (SELECT value FROM json_each(?))",
             (json.dumps(list(ids)),),
@@ -219,7 +225,7 @@ class Catalogue:
         return [number for (number,) in rows]
 
     def metadata_of(self, ids: Sequence[str]) -> dict[str, Mapping[str, Any]]:
-        """The metadata of these ids, as far as they are there."""
+        """Return the metadata of those of these IDs that exist."""
         rows = self._db.execute(
             "SELECT id, metadata FROM item WHERE id IN (SELECT value FROM json_each(?))",
             (json.dumps(list(ids)),),
@@ -227,14 +233,14 @@ class Catalogue:
         return {each: json.loads(metadata) for each, metadata in rows}
 
     def metadata_after(self, after: str, limit: int) -> dict[str, Mapping[str, Any]]:
-        """The metadata of the next ids."""
+        """Return the metadata of the next IDs."""
         rows = self._db.execute(
             "SELECT id, metadata FROM item WHERE id > ? ORDER BY id LIMIT ?", (after, limit)
         )
         return {each: json.loads(metadata) for each, metadata in rows}
 
     def removed_since(self, place: int) -> Iterator[list[int]]:
-        """What was removed after this removal, a part at a time."""
+        """Yield batches of the numbers removed after this removal."""
         rows = self._db.execute(
             "SELECT number FROM removed WHERE place > ? ORDER BY place", (place,)
         )
@@ -242,7 +248,7 @@ class Catalogue:
             yield [number for (number,) in part]
 
     def added_since(self, number: int) -> Iterator[list[Row]]:
-        """The items with higher numbers, a part at a time."""
+        """Yield batches of the items with higher numbers."""
         rows = self._db.execute(
             "SELECT number, vector, id, path, type, text FROM item JOIN body USING (number) "
             "WHERE number > ? ORDER BY number",
@@ -252,13 +258,13 @@ class Catalogue:
             yield [Row(n, np.frombuffer(vector, "<f4"), *rest) for n, vector, *rest in part]
 
     def with_words(self, text: str, k: int, where: Where) -> list[tuple[int, float]]:
-        """The items with the words of a text, best first: number and bm25 weight."""
+        """Return the numbers and BM25 weights of items with words of a text, best first."""
         words = list(dict.fromkeys(WORD.findall(clean(text).lower())))[:MOST_WORDS]
         if not words:
             return []
         wanted = " OR ".join(f'"{word}"' for word in words)
         also, values = condition(where)
-        # The plus keeps SQLite from asking for the words once per item that fits: 5 s for 1,000.
+        # Without the plus, SQLite searches for the words once per matching item: 5 s for 1,000.
         among = f" AND +rowid IN (SELECT number FROM item{also})" if also else ""
         rows = self._db.execute(
             f"SELECT rowid, -rank FROM words WHERE words MATCH ?{among} "
@@ -268,7 +274,7 @@ class Catalogue:
         return rows.fetchall()
 
     def hits(self, scores: Mapping[int, float]) -> dict[int, Hit]:
-        """The items of these numbers, as far as they are there."""
+        """Return the items of those of these numbers that exist, with their scores."""
         rows = self._db.execute(
             "SELECT number, id, text, path, type, title, metadata FROM item "
             "JOIN body USING (number) WHERE number IN (SELECT value FROM json_each(?))",
@@ -285,22 +291,24 @@ class Catalogue:
             return
         if version == 0:
             statements = _statements(SCHEMA.read_text("utf-8"))
-        elif version == 1:  # triggers did what `add` and `remove` do
+        elif version == 1:  # it had triggers for what `add` and `remove` do now
             statements = iter(("DROP TRIGGER body_added", "DROP TRIGGER body_removed"))
         else:
-            raise sqlite3.DatabaseError(f"its schema has version {version}, not {VERSION}")
+            raise sqlite3.DatabaseError(
+                f"its schema version is {version}; this release supports {VERSION}"
+            )
         for statement in statements:
             self._db.execute(statement)
         self._db.execute(f"PRAGMA user_version = {VERSION}")
 
 
 def _moved(name: str, old: str, new: str) -> str:
-    """The name with `new` in place of `old`, if it begins with that."""
+    """Replace the prefix `old` of a name by `new`, if it has it."""
     return new + name[len(old) :] if name.startswith(old) else name
 
 
 def _statements(text: str) -> Iterator[str]:
-    """The statements of a script: executescript would commit."""
+    """Yield the statements of a script; `executescript` would commit first."""
     statement = ""
     for line in text.splitlines(keepends=True):
         statement += line

@@ -1,4 +1,4 @@
-"""Vectors in Chroma, in a folder or on a server."""
+"""Vectors in Chroma, in a local folder or on a server."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -8,25 +8,25 @@ from urllib.parse import urlsplit
 
 from penstock.core.errors import ConfigurationError, IndexUnavailable
 from penstock.vectors.catalogue import Row
-from penstock.vectors.embedding import Vectors
-from penstock.vectors.neighbours import FEW, Numbers, sifted
+from penstock.vectors.embedders import Vectors
+from penstock.vectors.replicas import FEW, Numbers, nearest_among
 
 
 class Chroma:
-    """A collection of Chroma; its documents also have the text and the path, for other programs.
+    """A Chroma collection; its documents include the text and the path for other programs.
 
-    Chroma searches approximately. A folder belongs to one process; a server can have many.
+    Chroma searches approximately. Only one process may open a folder; many may use a server.
     """
 
     def __init__(self, folder: Path, url: str, name: str) -> None:
         self._name = name
         self._where = url or str(folder)
-        self._client = self._reach(lambda: _client(folder, url))
-        self._collection = self._reach(self._open)
+        self._client = self._call(lambda: _client(folder, url))
+        self._collection = self._call(self._open)
 
     def put(self, rows: Sequence[Row]) -> None:
         """Add vectors."""
-        self._reach(
+        self._call(
             lambda: self._collection.upsert(
                 ids=[str(row.number) for row in rows],
                 embeddings=[row.vector for row in rows],
@@ -37,25 +37,25 @@ class Chroma:
 
     def drop(self, numbers: Sequence[int]) -> None:
         """Remove vectors."""
-        self._reach(lambda: self._collection.delete(ids=[str(number) for number in numbers]))
+        self._call(lambda: self._collection.delete(ids=[str(number) for number in numbers]))
 
     def nearest(self, vector: Vectors, k: int, among: Numbers | None) -> list[tuple[int, float]]:
-        """The nearest that Chroma finds."""
+        """Return the nearest that Chroma finds."""
         if among is None:
-            return self._ask(vector, k)
+            return self._query(vector, k)
         if not len(among):
             return []
         if len(among) <= FEW:
-            return self._ask(vector, k, ids=[str(number) for number in among.tolist()])
-        return sifted(lambda wanted: self._ask(vector, wanted), k, among)
+            return self._query(vector, k, ids=[str(number) for number in among.tolist()])
+        return nearest_among(lambda wanted: self._query(vector, wanted), k, among)
 
     def clear(self) -> None:
-        """Remove all, but not the collection, which other processes know by its number."""
-        while some := self._reach(lambda: self._collection.get(limit=FEW, include=[])["ids"]):
-            self._reach(partial(self._collection.delete, ids=some))
+        """Remove all vectors but keep the collection, which other processes refer to by its ID."""
+        while some := self._call(lambda: self._collection.get(limit=FEW, include=[])["ids"]):
+            self._call(partial(self._collection.delete, ids=some))
 
     def close(self) -> None:
-        """Let go of the client."""
+        """Close the client."""
         self._client.close()
 
     def _open(self) -> Any:
@@ -63,11 +63,11 @@ class Chroma:
             self._name, embedding_function=None, configuration={"hnsw": {"space": "ip"}}
         )
 
-    def _ask(self, vector: Vectors, k: int, **options: Any) -> list[tuple[int, float]]:
-        most = min(k, self._reach(self._collection.count))
+    def _query(self, vector: Vectors, k: int, **options: Any) -> list[tuple[int, float]]:
+        most = min(k, self._call(self._collection.count))
         if not most:
             return []
-        found = self._reach(
+        found = self._call(
             lambda: self._collection.query(
                 query_embeddings=[vector], n_results=most, include=["distances"], **options
             )
@@ -75,8 +75,8 @@ class Chroma:
         pairs = zip(found["ids"][0], found["distances"][0], strict=True)
         return [(int(number), 1.0 - distance) for number, distance in pairs]
 
-    def _reach(self, call: Any) -> Any:
-        """Call Chroma, whose errors have no useful root."""
+    def _call(self, call: Any) -> Any:
+        """Call Chroma, whose errors have no common base class."""
         try:
             return call()
         except ConfigurationError:
@@ -99,7 +99,7 @@ def _client(folder: Path, url: str) -> Any:
     parts = urlsplit(url)
     if parts.scheme not in {"http", "https"} or not parts.hostname:
         raise ConfigurationError(
-            f"{url!r} is no address of a Chroma server; write http://HOST:PORT"
+            f"{url!r} is not the URL of a Chroma server; write http://HOST:PORT"
         )
     secure = parts.scheme == "https"
     port = parts.port or (443 if secure else 8000)

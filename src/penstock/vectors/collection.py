@@ -1,4 +1,4 @@
-"""Files into an index and questions to it: chunk, embed, write."""
+"""A collection of documents: split into chunks, embedded, indexed and searched."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -6,18 +6,17 @@ from typing import Any, Self
 
 import msgspec
 
-from penstock.vectors.choosing import chunker_for
-from penstock.vectors.chunks import Chunk
-from penstock.vectors.embedding import Embedder
-from penstock.vectors.index import ALL, Index, open_index
-from penstock.vectors.values import Hit, Item, Mode, Where
+from penstock.vectors.chunks import Chunk, chunker_for
+from penstock.vectors.embedders import Embedder
+from penstock.vectors.index import Index, open_index
+from penstock.vectors.items import ALL, Hit, Item, Mode, Where
 
 BATCH = 512
-"""Chunks that are embedded, and as a rule written, together."""
+"""Chunks that are embedded, and usually written, together."""
 
 
 class Document(msgspec.Struct, frozen=True):
-    """A text with the path it is found under; its metadata come back with every hit."""
+    """A text and its path; every hit includes the metadata of its document."""
 
     path: str
     text: str
@@ -25,10 +24,10 @@ class Document(msgspec.Struct, frozen=True):
 
 
 class Collection:
-    """Documents that can be searched: cut into chunks, embedded, and kept in an index.
+    """Searchable documents: split into chunks, embedded, and stored in an index; thread-safe.
 
-    A hit's metadata have `start_line`, `end_line`, `language` and `symbol` beside those of its
-    document. May be used by any number of threads at once.
+    The metadata of a hit is that of its document plus `start_line`, `end_line`, `language` and
+    `symbol`.
     """
 
     def __init__(
@@ -49,7 +48,7 @@ class Collection:
         size: int = 512,
         overlap: int = 50,
     ) -> Self:
-        """A collection in a folder; see `open_index`. It does not close the embedder."""
+        """Open a collection in a folder; see `open_index`. `close` keeps the embedder open."""
         index = open_index(folder, embedder.dimensions, fingerprint=embedder.name, vectors=vectors)
         return cls(index, embedder, size=size, overlap=overlap)
 
@@ -60,19 +59,19 @@ class Collection:
         self.close()
 
     def chunks(self, document: Document) -> list[Chunk]:
-        """The chunks that a document is cut into."""
+        """Return the chunks of a document."""
         return chunker_for(document.path, self._size, self._overlap).chunk(document.text)
 
     def replace(self, documents: Iterable[Document]) -> int:
-        """Put documents in place of what their paths had; returns how many chunks they have.
+        """Replace the documents with these paths; return how many chunks the new ones have.
 
-        A document is replaced whole or not at all. Several are written in one transaction, up to
-        some hundred chunks; with the same documents again nothing but time is lost.
+        A document is replaced completely or not at all. Several documents share a transaction, up
+        to some hundred chunks. Replacing a document by itself changes nothing.
         """
         return sum(self._write(batch) for batch in self._batches(documents))
 
     def forget(self, paths: Iterable[str] = (), where: Where = ALL) -> int:
-        """Remove all chunks of these paths, or all that fit; returns how many there were."""
+        """Remove the chunks of these paths and all that match; return how many."""
         wanted = tuple(paths)
         removed = self.index.delete(where=Where(paths=wanted)) if wanted else 0
         return removed + (self.index.delete(where=where) if where else 0)
@@ -80,14 +79,14 @@ class Collection:
     def search(
         self, text: str, *, k: int = 10, where: Where = ALL, mode: Mode | str = Mode.HYBRID
     ) -> list[Hit]:
-        """The best k chunks for a question."""
+        """Return the best k chunks for a query."""
         vector = None
         if mode != Mode.BM25:
             vector = self.embedder.embed([text])[0]
         return self.index.search(vector, text, k=k, where=where, mode=mode)
 
     def count(self, where: Where = ALL) -> int:
-        """How many chunks there are."""
+        """Return the number of matching chunks."""
         return self.index.count(where)
 
     def close(self) -> None:
@@ -121,7 +120,7 @@ class Collection:
     def _items(self, pairs: Sequence[tuple[Document, int, Chunk]]) -> Iterator[Item]:
         for start in range(0, len(pairs), BATCH):
             part = pairs[start : start + BATCH]
-            # What is around a chunk says what it is about, so it is embedded too.
+            # The enclosing names or headings tell what a chunk is about, so they are embedded too.
             texts = [f"{chunk.symbol}\n{chunk.text}".lstrip("\n") for _, _, chunk in part]
             vectors = self.embedder.embed(texts)
             for (document, place, chunk), vector in zip(part, vectors, strict=True):

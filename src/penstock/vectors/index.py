@@ -1,9 +1,9 @@
-"""A search index: a catalogue that is the truth, vectors that follow it, one thread that has both.
+"""A search index: a catalogue, which is the source of truth, and a replica of its vectors.
 
-A write changes the catalogue in one transaction and is durable then. The vectors are a copy that
-catches up with it before every search, in the process that wrote as in any other; so whatever a
-crash leaves behind, the next search puts right. FAISS also saves its copy to a file now and then,
-which only spares the next process the time to read all vectors one by one.
+A write changes the catalogue in one transaction, after which it is durable. The replica catches up
+before every search, in the process that wrote and in any other, so that the next search repairs
+whatever a crash left behind. FAISS also saves its replica to a file now and then, which only saves
+the next process the time to read all vectors one by one.
 """
 
 import sqlite3
@@ -19,26 +19,28 @@ from msgspec import structs
 
 from penstock.core.errors import ConfigurationError, IndexUnavailable
 from penstock.vectors.catalogue import Catalogue
-from penstock.vectors.embedding import Vectors
-from penstock.vectors.following import follower
-from penstock.vectors.ranking import fused
-from penstock.vectors.values import Hit, Item, Mode, Where
+from penstock.vectors.embedders import Vectors
+from penstock.vectors.items import ALL, Hit, Item, Mode, Where
+from penstock.vectors.replicas import open_replica
 
 Answer = TypeVar("Answer")
-ALL = Where()
 BATCH = 1024
-"""Items that are written in one transaction."""
+"""Items per transaction."""
 DEPTH = 5
-"""A hybrid search looks at so many times more hits of each kind than are asked for."""
+"""A hybrid search considers this many times more hits of each kind than requested."""
 LEAST_DEPTH = 50
+SMOOTHING = 60
+"""The constant of reciprocal rank fusion; 60 is the usual value."""
+DIGITS = 6
+"""Scores that differ by less are equal: the precision of 32-bit floats."""
 
 
 class Index:
-    """Items with vectors and texts in a folder, to be found by either; for any number of threads.
+    """Items in a folder, searchable by vector and by words; thread-safe.
 
-    Made by `open_index`. All work is done by one thread of its own, call after call. Several
-    processes may have a folder open where the vectors are FAISS's or a server's; each sees what
-    the others wrote. Every method may raise `IndexUnavailable`.
+    Created by `open_index`. A thread of its own does all work, one call at a time. Several
+    processes may open the same folder if the vectors are in FAISS or on a server; each sees what
+    the others write. Every method may raise `IndexUnavailable`.
     """
 
     def __init__(self, folder: Path, dimensions: int, fingerprint: str, vectors: str) -> None:
@@ -60,41 +62,41 @@ class Index:
 
     @property
     def dimensions(self) -> int:
-        """How many numbers a vector has."""
+        """The number of dimensions of a vector."""
         return self._dimensions
 
     def upsert(self, items: Iterable[Item]) -> None:
-        """Add items, each in place of the one that has its id.
+        """Add items; each replaces the item with the same ID.
 
-        Each thousand of them is one transaction, and durable when the next is begun.
+        Writes about a thousand items per transaction, each durable before the next begins.
         """
         rest = iter(items)
         while batch := self._checked(islice(rest, BATCH)):
             self._run(self._replace, ALL, batch)
 
     def replace(self, paths: Sequence[str], items: Iterable[Item]) -> None:
-        """Put items in place of all that have one of these paths, in one transaction."""
+        """Replace all items with one of these paths by the given ones, in one transaction."""
         self._run(self._replace, Where(paths=tuple(paths)), self._checked(items))
 
     def delete(self, ids: Iterable[str] = (), where: Where = ALL) -> int:
-        """Remove items by id, or all that fit; returns how many, 0 if neither is given."""
+        """Remove items by ID, or all that match; return how many, 0 if neither is given."""
         wanted = list(ids)
         return self._run(self._delete, wanted, where)
 
     def move(self, old: str, new: str, *, below: bool = False) -> int:
-        """Give all items of a path another, in one transaction; returns how many.
+        """Change the path of all items with a path, in one transaction; return how many.
 
-        With `below`, those of all paths below it as well. Their vectors stay what they are; what
-        had one of the new paths is removed.
+        With `below`, this includes the items with paths below it. Items keep their vectors.
+        Existing items with one of the new paths are removed.
         """
         return self._run(self._move, old, new, below)
 
     def paths(self, where: Where = ALL) -> list[str]:
-        """The paths of all items that fit, in order, each once."""
+        """Return the distinct paths of the matching items, in order."""
         return self._run(lambda: self._catalogue.paths(where))
 
     def metadata_at(self, paths: Sequence[str]) -> dict[str, dict[str, Any]]:
-        """The metadata of one item of each of these paths; those without items are left out."""
+        """Return the metadata of one item of each of these paths that has items."""
         return self._run(lambda: self._catalogue.metadata_at(paths))
 
     def search(
@@ -106,24 +108,24 @@ class Index:
         where: Where = ALL,
         mode: Mode | str = Mode.HYBRID,
     ) -> list[Hit]:
-        """The best k of the items that fit, by vector, by words, or by both.
+        """Return the best k of the matching items, by vector, by words, or by both.
 
-        Hybrid is what there is to search by, if one of vector and text is missing.
+        A hybrid search uses whichever of vector and text is given.
         """
         if vector is not None:
-            vector = self._vector("the question", vector)
+            vector = self._vector("the query", vector)
         return self._run(self._search, vector, text, max(1, k), where, Mode(mode))
 
     def count(self, where: Where = ALL) -> int:
-        """How many items fit."""
+        """Return the number of matching items."""
         return self._run(lambda: self._catalogue.count(where))
 
     def metadata(
         self, ids: Sequence[str] | None = None, *, after: str = "", limit: int = BATCH
     ) -> dict[str, Mapping[str, Any]]:
-        """The metadata of these items by their ids, as far as they are there.
+        """Return the metadata by ID of those of these items that exist.
 
-        Without ids, those of the next `limit` items behind one, in the order of their ids.
+        Without `ids`, return that of the next `limit` items after the ID `after`, in order of ID.
         """
         return self._run(self._metadata, ids, after, limit)
 
@@ -132,21 +134,21 @@ class Index:
         self._run(self._clear)
 
     def close(self) -> None:
-        """End the thread; closing twice does no harm."""
+        """End the thread; calling this again has no effect."""
         if not self._closed:
             self._closed = True
             try:
-                self._ask(self._close)
+                self._submit(self._close)
             finally:
                 self._thread.shutdown()
 
     def _checked(self, items: Iterable[Item]) -> list[Item]:
-        """The last of the items with each id, their vectors with the right type."""
+        """Return the last item with each ID, with its vector as 32-bit floats."""
         checked: dict[str, Item] = {}
         for item in items:
             checked.pop(item.id, None)
             for value in (item.id, item.path, item.type):
-                value.encode()  # a lone surrogate is no text that SQLite or a server could keep
+                value.encode()  # neither SQLite nor a server can store a lone surrogate
             fitting = self._vector(f"item {item.id}", item.vector)
             checked[item.id] = Item(
                 item.id, fitting, item.text, item.path, item.type, item.title, item.metadata
@@ -165,29 +167,31 @@ class Index:
     def _run(self, work: Callable[..., Answer], *arguments: Any) -> Answer:
         if self._closed:
             raise IndexUnavailable(f"the index in {self._folder} is closed")
-        return self._ask(work, *arguments)
+        return self._submit(work, *arguments)
 
-    def _ask(self, work: Callable[..., Answer], *arguments: Any) -> Answer:
-        """Let the thread of the index do it."""
+    def _submit(self, work: Callable[..., Answer], *arguments: Any) -> Answer:
+        """Run a call in the thread of the index."""
         try:
             return self._thread.submit(work, *arguments).result()
         except (sqlite3.Error, OSError) as error:
             raise IndexUnavailable(f"the index in {self._folder} failed: {error}") from error
 
-    # From here on all runs in the thread of the index.
+    # The methods below run in the thread of the index.
 
     def _open(self, fingerprint: str, vectors: str) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
         self._catalogue = Catalogue(self._folder / "catalogue.db")
         try:
             name = self._identify({"dimensions": self._dimensions, "fingerprint": fingerprint})
-            self._vectors = follower(vectors, self._catalogue, self._folder, name, self._dimensions)
+            self._vectors = open_replica(
+                vectors, self._catalogue, self._folder, name, self._dimensions
+            )
         except BaseException:
             self._catalogue.close()
             raise
 
     def _identify(self, wanted: dict[str, Any]) -> str:
-        """Hold the folder to the vectors it was made for; returns its name."""
+        """Check that the folder was created for these vectors; return the name of the index."""
         with self._catalogue.writing():
             made = self._catalogue.fact("made_for")
             if made is None:
@@ -195,8 +199,8 @@ class Index:
                 self._catalogue.keep("name", f"penstock-{uuid4().hex}")
             elif made != wanted:
                 raise ConfigurationError(
-                    f"the index in {self._folder} was made for vectors of {made}, not {wanted}; "
-                    "remove the folder and index again, or use another"
+                    f"the index in {self._folder} was created for vectors of {made}, not {wanted}; "
+                    "remove the folder and index again, or use another folder"
                 )
             return str(self._catalogue.fact("name"))
 
@@ -280,10 +284,27 @@ class Index:
 def open_index(
     folder: str | Path, dimensions: int, *, fingerprint: str = "", vectors: str = "faiss"
 ) -> Index:
-    """The index in a folder, which is made if it is not there.
+    """Open the index in a folder, and create it if it does not exist.
 
-    `fingerprint` is the name of the embedder; an index that was made with another, or with other
-    dimensions, is refused with `ConfigurationError`. `vectors` says what finds the nearest:
-    `faiss`, `chroma` or `qdrant`, both in the folder, or on a server: `chroma:URL`, `qdrant:URL`.
+    `fingerprint` is the name of the embedder; an index that was created with another one, or with
+    other dimensions, is refused with `ConfigurationError`. `vectors` selects the vector store:
+    `faiss`, `chroma` or `qdrant` in the folder, or `chroma:URL` or `qdrant:URL` on a server.
     """
     return Index(Path(folder), dimensions, fingerprint, vectors)
+
+
+def fused(*rankings: Mapping[int, float]) -> dict[int, float]:
+    """Return a score per number: the sum of its reciprocal ranks over the rankings.
+
+    A ranking maps numbers to scores, best first. Equal scores share a rank, so that the order in
+    which items were written has no influence.
+    """
+    scores: dict[int, float] = {}
+    for ranking in rankings:
+        rank, last = 0, None
+        for place, (number, score) in enumerate(ranking.items(), 1):
+            rounded = round(score, DIGITS)
+            if rounded != last:
+                rank, last = place, rounded
+            scores[number] = scores.get(number, 0.0) + 1 / (SMOOTHING + rank)
+    return scores

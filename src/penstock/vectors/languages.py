@@ -1,4 +1,4 @@
-"""The programming languages that are cut by their definitions: names, endings, grammar nodes."""
+"""Programming languages that are split by definition: names, suffixes, grammar nodes."""
 
 from functools import cache
 from importlib import import_module
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from tree_sitter import Tree
 
 CONTAINERS = frozenset({"class", "enum", "impl", "interface", "module", "struct", "trait"})
-"""Types of definitions that hold other definitions."""
+"""Types of definitions that contain other definitions."""
 
 
 class Language(msgspec.Struct, frozen=True, eq=False):
-    """How the grammar of a language calls what a chunk is made of.
+    """A programming language, and the nodes of its grammar that make up chunks.
 
-    `definitions` gives the type of a chunk for the kind of a node; nodes of `wraps` belong to the
-    one definition in them, and through nodes of `through` the search for definitions goes on.
+    `definitions` maps kinds of nodes to types of chunks. A node of a kind in `wraps` belongs to
+    the single definition inside it. The search for definitions descends into `through`.
     """
 
     name: str
@@ -171,25 +171,27 @@ LANGUAGES = (
     ),
 )
 
-BY_ENDING = {ending: language for language in LANGUAGES for ending in language.endings}
+LANGUAGES_BY_SUFFIX = {suffix: language for language in LANGUAGES for suffix in language.endings}
+"""The language of a file by the suffix of its name, in lower case."""
 
 
 @cache
 def grammar_of(language: Language) -> "Grammar":
-    """The grammar of a language, made once; its wheel holds it, nothing is loaded from afar."""
+    """Return the grammar of a language from its installed package; it is loaded once."""
     try:
         from tree_sitter import Language as Grammar
 
         module = import_module(language.grammar)
     except ImportError as error:
         raise ConfigurationError(
-            f"cutting source code needs the package {error.name}: pip install 'penstock[vectors]'"
+            f"splitting source code requires the package {error.name}: "
+            "pip install 'penstock[vectors]'"
         ) from error
     return Grammar(getattr(module, language.entry)())
 
 
 def parse(language: Language, text: str) -> "Tree":
-    """The syntax tree of a text, by a parser of its own: one is not safe for several threads."""
+    """Return the syntax tree of a text, from a new parser: parsers are not thread-safe."""
     from tree_sitter import Parser
 
     return Parser(grammar_of(language)).parse(text.encode("utf-8", "replace"))

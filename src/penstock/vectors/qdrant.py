@@ -1,4 +1,4 @@
-"""Vectors in Qdrant, in a folder or on a server."""
+"""Vectors in Qdrant, in a local folder or on a server."""
 
 import os
 from collections.abc import Sequence
@@ -7,8 +7,8 @@ from typing import Any
 
 from penstock.core.errors import ConfigurationError, IndexUnavailable
 from penstock.vectors.catalogue import Row
-from penstock.vectors.embedding import Vectors
-from penstock.vectors.neighbours import FEW, Numbers, sifted
+from penstock.vectors.embedders import Vectors
+from penstock.vectors.replicas import FEW, Numbers, nearest_among
 
 try:
     from qdrant_client import QdrantClient, models
@@ -17,19 +17,19 @@ except ImportError as error:
 
 
 class Qdrant:
-    """A collection of Qdrant; its points also have the text and the path, for other programs.
+    """A Qdrant collection; its points include the text and the path for other programs.
 
-    In a folder the search is exact, and the folder belongs to one process; a server can have many.
-    The key for a server is the environment variable `QDRANT_API_KEY`.
+    In a folder, searches are exact, and only one process may open it; many may use a server. The
+    key for a server is read from the environment variable `QDRANT_API_KEY`.
     """
 
     def __init__(self, folder: Path, url: str, name: str, dimensions: int) -> None:
         self._name = name
         self._dimensions = dimensions
         self._where = url or str(folder)
-        self._client = self._reach(lambda: _client(folder, url))
+        self._client = self._call(lambda: _client(folder, url))
         try:
-            if not self._reach(lambda: self._client.collection_exists(name)):
+            if not self._call(lambda: self._client.collection_exists(name)):
                 self._create()
         except BaseException:
             self._client.close()
@@ -45,45 +45,45 @@ class Qdrant:
             )
             for row in rows
         ]
-        self._reach(lambda: self._client.upsert(self._name, points, wait=True))
+        self._call(lambda: self._client.upsert(self._name, points, wait=True))
 
     def drop(self, numbers: Sequence[int]) -> None:
         """Remove vectors."""
         gone = models.PointIdsList(points=list(numbers))
-        self._reach(lambda: self._client.delete(self._name, gone, wait=True))
+        self._call(lambda: self._client.delete(self._name, gone, wait=True))
 
     def nearest(self, vector: Vectors, k: int, among: Numbers | None) -> list[tuple[int, float]]:
-        """The nearest that Qdrant finds."""
+        """Return the nearest that Qdrant finds."""
         if among is None:
-            return self._ask(vector, k)
+            return self._query(vector, k)
         if len(among) <= FEW:
             chosen = models.HasIdCondition(has_id=among.tolist())
-            return self._ask(vector, k, models.Filter(must=[chosen]))
-        return sifted(lambda wanted: self._ask(vector, wanted), k, among)
+            return self._query(vector, k, models.Filter(must=[chosen]))
+        return nearest_among(lambda wanted: self._query(vector, wanted), k, among)
 
     def clear(self) -> None:
-        """Remove all, but not the collection, which other processes may be asking."""
+        """Remove all vectors but keep the collection, which other processes may be querying."""
         everything = models.FilterSelector(filter=models.Filter())
-        self._reach(lambda: self._client.delete(self._name, everything, wait=True))
+        self._call(lambda: self._client.delete(self._name, everything, wait=True))
 
     def close(self) -> None:
-        """Let go of the client."""
+        """Close the client."""
         self._client.close()
 
     def _create(self) -> None:
         size = models.VectorParams(size=self._dimensions, distance=models.Distance.DOT)
-        self._reach(lambda: self._client.create_collection(self._name, vectors_config=size))
+        self._call(lambda: self._client.create_collection(self._name, vectors_config=size))
 
-    def _ask(self, vector: Vectors, k: int, only: Any = None) -> list[tuple[int, float]]:
-        found = self._reach(
+    def _query(self, vector: Vectors, k: int, only: Any = None) -> list[tuple[int, float]]:
+        found = self._call(
             lambda: self._client.query_points(
                 self._name, query=vector.tolist(), limit=k, query_filter=only, with_payload=False
             )
         )
         return [(int(point.id), float(point.score)) for point in found.points]
 
-    def _reach(self, call: Any) -> Any:
-        """Call Qdrant, whose errors have no useful root."""
+    def _call(self, call: Any) -> Any:
+        """Call Qdrant, whose errors have no common base class."""
         try:
             return call()
         except Exception as error:

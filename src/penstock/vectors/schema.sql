@@ -1,8 +1,8 @@
--- The catalogue of a search index. Items never change: a new version of one is a new row with a
--- higher number, and numbers are never given out twice. So whoever holds copies of the vectors
--- has to know only how far it has read `item` and `removed`.
+-- The catalogue of a search index. Rows never change: a new version of an item is a new row with a
+-- higher number, and numbers are never reused. A replica of the vectors therefore only needs to
+-- know how far it has read `item` and `removed`.
 
-CREATE TABLE item ( -- narrow, because filters read all of it
+CREATE TABLE item ( -- narrow, because filters scan it
     number INTEGER PRIMARY KEY AUTOINCREMENT,
     id TEXT NOT NULL UNIQUE,
     path TEXT NOT NULL,
@@ -19,7 +19,7 @@ CREATE TABLE body (
     vector BLOB NOT NULL -- 32-bit floats, little-endian
 ) STRICT;
 
--- Written by the catalogue, for many rows in one statement.
+-- Written by the catalogue, many rows per statement.
 CREATE VIRTUAL TABLE words USING fts5 (
     title, text, content = 'body', content_rowid = 'number', tokenize = 'porter unicode61'
 );

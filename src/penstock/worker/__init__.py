@@ -1,1 +1,1 @@
-"""Claims jobs, runs their handlers, settles what came of them."""
+"""Workers: claim jobs, run their handlers and settle the outcomes."""

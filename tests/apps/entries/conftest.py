@@ -1,16 +1,16 @@
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import httpx
 import pytest
 
 from penstock import Penstock
-from penstock.apps import Application
-from penstock.apps.entries import Control, Entries, Settings
+from penstock.apps.entries import Entries, EntryQueue, Settings
 from penstock.apps.entries.routes import EntriesRoutes
-from penstock.http.routes import routes_of
+from penstock.apps.kit import Application, routes_of
 from penstock.server.app import Service
-from tests.apps.entries.support import Api, Letters
+from tests.apps.entries.support import LEASE, Api, Letters, opened
+from tests.apps.indexing.support import Embeddings
 from tests.contract.support import SHARED, STORES
 
 
@@ -20,37 +20,43 @@ def letters() -> Letters:
 
 
 @pytest.fixture(params=SHARED)
-async def app(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Penstock]:
-    """A Penstock on each of the databases."""
-    async with Penstock(STORES[request.param](tmp_path), actor="tester") as penstock:
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Each of the databases."""
+    return STORES[request.param](tmp_path)
+
+
+@pytest.fixture
+async def app(url: str) -> AsyncIterator[Penstock]:
+    async with Penstock(url, actor="tester") as penstock:
         yield penstock
 
 
 @pytest.fixture
 def settings() -> Settings:
-    return Settings(embedder="letters", retry_delay=0, poll_interval=0.1)
+    return Settings(embedder="letters", lease=LEASE, retry_delay=0, poll_interval=0.1)
 
 
 @pytest.fixture
 async def entries(
-    app: Penstock, tmp_path: Path, letters: Letters, settings: Settings
+    url: str, tmp_path: Path, letters: Letters, settings: Settings
 ) -> AsyncIterator[Entries]:
-    """Entries whose task is known to the app, so that a worker on it embeds."""
-    made = Entries(app, tmp_path / "entries", settings=settings, opening=lambda _: letters)
-    await made.prepare()
-    made.register()
-    try:
+    """Entries whose tasks are registered, so that a worker embeds."""
+    async with opened(url, tmp_path / "entries", letters, settings) as made:
         yield made
-    finally:
-        letters.release()
-        made.close()
 
 
 @pytest.fixture
 async def api(entries: Entries) -> AsyncIterator[Api]:
-    routes = EntriesRoutes(entries, Control(entries))
+    routes = EntriesRoutes(entries, EntryQueue(entries))
     application = Application("entries", "", [*routes_of(routes)])
     service = Service(entries.penstock, [application])
     transport = httpx.ASGITransport(app=service)
     async with httpx.AsyncClient(transport=transport, base_url="http://penstock") as client:
         yield Api(client)
+
+
+@pytest.fixture
+def embeddings() -> Iterator[Embeddings]:
+    """A service that embeds texts."""
+    with Embeddings() as service:
+        yield service

@@ -1,4 +1,4 @@
-"""Rows and what is done with them, on both databases."""
+"""Entries are written, changed, read, searched and deleted, on both databases."""
 
 import asyncio
 from pathlib import Path
@@ -7,13 +7,11 @@ import pytest
 
 from penstock import ConfigurationError, JobQuery, Penstock
 from penstock.apps.entries import (
-    Chosen,
     Entries,
     EntryChanged,
     EntryExists,
     EntryNotFound,
-    EntryType,
-    Field,
+    EntryQuery,
     InvalidEntry,
 )
 from tests.apps.entries.support import (
@@ -121,7 +119,7 @@ async def test_deleted_rows_leave_the_index(entries: Entries) -> None:
 
 async def test_id_may_be_given_but_not_twice(entries: Entries) -> None:
     await entries.write("experience", "A", experience("x"), entry_id="EXP-1")
-    with pytest.raises(EntryExists, match="there is an entry EXP-1"):
+    with pytest.raises(EntryExists, match="entry EXP-1 already exists"):
         await entries.write("manual", "A", {"title": "x", "content": "x"}, entry_id="EXP-1")
     assert len(await entries.penstock.find(JobQuery(queue="entries"))) == 1
     with pytest.raises(InvalidEntry):
@@ -131,76 +129,12 @@ async def test_id_may_be_given_but_not_twice(entries: Entries) -> None:
 async def test_list_filters_and_pages(entries: Entries) -> None:
     for n in range(5):
         await entries.write("experience", "AB"[n % 2], experience(f"n{n}"))
-    newest = await entries.page(Chosen("experience", "A"), limit=2)
+    newest = await entries.page(EntryQuery("experience", "A"), limit=2)
     assert [one.data["title"] for one in newest] == ["n4", "n2"]
-    rest = await entries.page(Chosen("experience", "A"), after=newest[-1].number)
+    rest = await entries.page(EntryQuery("experience", "A"), after=newest[-1].number)
     assert [one.data["title"] for one in rest] == ["n0"]
-    assert await entries.page(Chosen(embedding_status="embedded")) == []
-    assert len(await entries.page(Chosen(embedding_status="pending"))) == 5
-
-
-INVALID = [
-    ("thing", "A", {}, "entity_type: there is no 'thing'; known are experience, manual"),
-    ("experience", "", experience("x"), "category_code: up to 64"),
-    ("experience", "A", {"title": "x"}, "data.playbook: is required"),
-    ("experience", "A", experience(" "), "data.title: is empty"),
-    ("experience", "A", {**experience("x"), "colour": 1}, "data.colour: type experience has no"),
-    ("experience", "A", {"title": 1, "playbook": "x"}, "data.title: expected text, got number"),
-    ("experience", "A", {**experience("x"), "confidence": True}, "expected number, got flag"),
-    ("experience", "A", experience("x" * 501), "has 501 characters, the limit is 500"),
-    ("experience", "A", {**experience("x"), "tags": ["t"] * 101}, "has 101 elements"),
-    ("experience", "A", {**experience("x"), "context": "y" * 2_000_000}, "limit is"),
-    ("experience", "A", experience("\ud800"), "data: is no plain JSON"),
-]
-
-
-@pytest.mark.parametrize(("name", "category", "data", "why"), INVALID)
-def test_entry_that_does_not_fit_its_type_is_refused(
-    tmp_path: Path, name: str, category: str, data: dict[str, object], why: str
-) -> None:
-    entries = Entries(Penstock("memory://"), tmp_path)
-    with pytest.raises(InvalidEntry) as refused:
-        entries.content(name, category, data)
-    assert why in str(refused.value)
-
-
-def test_type_of_ones_own_says_what_is_embedded_and_which_categories_there_are(
-    tmp_path: Path,
-) -> None:
-    recipe = EntryType(
-        name="recipe",
-        fields={
-            "name": Field(required=True),
-            "steps": Field(kind="list"),
-            "course": Field(choices=("starter", "main")),
-        },
-        embed=("steps", "name"),
-        categories=("vegan", "other"),
-    )
-    entries = Entries(Penstock("memory://"), tmp_path, types=[recipe])
-    made = entries.content("recipe", "vegan", {"name": "Soup", "steps": ["cut", "cook\0"]})
-    assert made.text == "cut\ncook \n\nSoup"
-    with pytest.raises(InvalidEntry, match="there is no 'meat'; known are vegan, other"):
-        entries.content("recipe", "meat", {"name": "Soup"})
-    with pytest.raises(InvalidEntry, match="'lunch' is none of starter, main"):
-        entries.content("recipe", "vegan", {"name": "Soup", "course": "lunch"})
-
-
-def test_type_that_no_entry_could_have_is_refused(tmp_path: Path) -> None:
-    fields = {"a": Field()}
-    for wrong in (
-        {"name": "Big Name", "embed": ("a",)},
-        {"name": "x", "embed": ()},
-        {"name": "x", "embed": ("b",)},
-        {"name": "manual", "embed": ("a",)},
-        {"name": "x", "embed": ("a",), "aliases": ("skill",)},
-    ):
-        with pytest.raises(ConfigurationError):
-            Entries(
-                Penstock("memory://"),
-                tmp_path,
-                types=[EntryType(fields=fields, **wrong)],  # type: ignore[arg-type] # is what is refused
-            )
+    assert await entries.page(EntryQuery(embedding_status="embedded")) == []
+    assert len(await entries.page(EntryQuery(embedding_status="pending"))) == 5
 
 
 async def test_store_without_tables_is_refused(tmp_path: Path) -> None:

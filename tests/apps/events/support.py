@@ -1,4 +1,4 @@
-"""The event API in the process of a test, on a store and a clock that the test moves."""
+"""The event API in the process of a test, with a clock that the test advances."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -11,7 +11,7 @@ from httpx import Response
 from penstock import Penstock
 from penstock.apps.events import Settings, install
 from penstock.server.app import Service
-from penstock.server.gate import Gatekeeper
+from penstock.server.authentication import Authenticator
 from penstock.testing import Clock
 
 START = datetime(2025, 12, 24, 10, 30, tzinfo=UTC)
@@ -21,7 +21,7 @@ BOB = "worker-02:8742"
 
 
 class Api:
-    """Short ways to say what a publisher and a worker say."""
+    """Sends the requests of publishers and workers."""
 
     def __init__(self, client: httpx.AsyncClient, app: Penstock, clock: Clock) -> None:
         self.client = client
@@ -31,7 +31,7 @@ class Api:
         self.post = client.post
 
     def at(self, instant: str) -> None:
-        """Move the clock to this time of the first day."""
+        """Set the clock to this time of the first day."""
         self.clock.set(datetime.fromisoformat(f"{START.date()}T{instant}+00:00"))
 
     def after(self, seconds: float) -> None:
@@ -43,7 +43,7 @@ class Api:
         return dict(answer.json())
 
     async def pick(self, tags: str = "a", worker: str = ALICE) -> dict[str, Any]:
-        """The event that a worker gets; there has to be one."""
+        """Return the event that a worker gets; there must be one."""
         answer = await self.get("/events/subscribe", params={"tags": tags, "worker_id": worker})
         assert answer.status_code == 200, answer.text
         return dict(answer.json())
@@ -69,11 +69,11 @@ class Api:
 async def served(
     url: str, settings: Settings | None = None, *, clock: Clock | None = None
 ) -> AsyncIterator[Api]:
-    """A service of the events of a store, as it stands when nobody has made a token."""
+    """Return a service with the events application, on a store without tokens."""
     clock = clock or Clock(START)
     app = Penstock(url, clock=clock, payload_limit=1_200_000)
     service = Service(app, [install(app, settings or Settings())])
-    gate = Gatekeeper(app, open_without_tokens=True)
+    gate = Authenticator(app, open_without_tokens=True)
     service.guard(gate)
     transport = httpx.ASGITransport(app=service)
     async with (

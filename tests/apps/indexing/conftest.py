@@ -3,12 +3,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.apps.indexing.support import Embeddings, Shelf
+from tests.apps.indexing.support import Embeddings, Indexed
 
 
 @pytest.fixture
-def shelf(tmp_path: Path) -> Shelf:
-    return Shelf(tmp_path / "collection")
+def indexed(tmp_path: Path) -> Indexed:
+    return Indexed(tmp_path / "collection")
 
 
 @pytest.fixture

@@ -18,21 +18,23 @@ from typing import Any, Self
 import httpx
 import numpy as np
 
+from penstock import JobQuery, Penstock, State, run_sync
 from penstock.apps.indexing.files import Files
 from penstock.apps.indexing.indexer import Indexer
-from penstock.apps.indexing.parameters import Parameters
-from penstock.apps.indexing.report import Report
+from penstock.apps.indexing.job import Parameters, Report
+from penstock.testing import expire_lease
 from penstock.vectors import Index, open_index
-from penstock.vectors.embedding import Vectors, normalised
+from penstock.vectors.embedders import Vectors, normalised
+from tests.environment import SOON
+from tests.worker.support import child_processes, is_alive
 
-SOON = 30.0
 DIMENSIONS = 64
 FINAL = ("done", "failed", "cancelled")
 _WORD = re.compile(r"\w+")
 
 
 def hashed(text: str) -> list[float]:
-    """A vector that texts with the same words have in common: no meaning, but quick and fixed."""
+    """Return a vector that depends on the words of a text: without meaning, but fast and stable."""
     row = [0.0] * DIMENSIONS
     for word in _WORD.findall(text.lower()):
         row[hashlib.blake2b(word.encode(), digest_size=2).digest()[0] % DIMENSIONS] += 1.0
@@ -57,13 +59,13 @@ class HashEmbedder:
 
 
 class Embeddings:
-    """An embedding service on this machine; while it is held, who asks has to wait."""
+    """A local embedding service that a test can hold, so that requests wait."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []
         self.holds: tuple[str, ...] = ()
         self.refusals: dict[str, str] = {}
-        """Words of texts that are refused, and what is said to it."""
+        """Words of texts that are refused, with the answers."""
         self.held = threading.Event()
         self._go_on = threading.Event()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
@@ -75,7 +77,7 @@ class Embeddings:
         return f"openai:hash@http://127.0.0.1:{self._server.server_port}/v1"
 
     def hold(self, *words: str) -> None:
-        """Let those wait who ask for a text with one of these words."""
+        """Make requests wait that contain one of these words."""
         self.held.clear()
         self._go_on.clear()
         self.holds = words
@@ -132,7 +134,7 @@ class Embeddings:
 
 
 class Quiet:
-    """Hears how far a job is."""
+    """Records the progress of a job."""
 
     def __init__(self) -> None:
         self.told: list[tuple[int, str]] = []
@@ -147,7 +149,7 @@ class Quiet:
         self.kept.append((after, msgspec.convert(msgspec.to_builtins(report), Report)))
 
 
-class Shelf:
+class Indexed:
     """A collection in a folder of its own, without a queue."""
 
     def __init__(self, folder: Path) -> None:
@@ -175,7 +177,7 @@ class Shelf:
         at_once: int = 50,
         observer: Any = None,
     ) -> Report:
-        """Do a job as its task would."""
+        """Run a job as its task would."""
         self.jobs += 1
         with self.opened() as (files, index):
             indexer = Indexer(
@@ -192,7 +194,7 @@ class Shelf:
             return indexer.run(after, before)
 
     def content(self) -> dict[str, Any]:
-        """All that is in it: chunks with their texts and vectors, files with their digests."""
+        """Return its chunks with their texts and vectors, and its files with their digests."""
         import sqlite3
 
         with sqlite3.connect(self.folder / "catalogue.db") as db:
@@ -212,8 +214,13 @@ class Shelf:
         return {Path(path).name for path, *_ in self.content()["files"]}
 
 
+def asked(folder: Path, **fields: Any) -> Parameters:
+    """Return the arguments of a job on a folder."""
+    return Parameters(folder=str(folder), **fields)
+
+
 def write(folder: Path, files: Mapping[str, str | bytes]) -> Path:
-    """Make files in a folder."""
+    """Write files into a folder."""
     for name, content in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -231,18 +238,20 @@ class Server:
             self.port: int = free.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
         self.output = project.parent / f"{project.name}.txt"
+        data = project.parent / f"{project.name}-data"
+        self._store = data / "penstock.db"
         self._environment = {
             "PENSTOCK_INDEXING_EMBEDDER": embeddings.configuration,
-            "PENSTOCK_INDEXING_LEASE": "1",
+            "PENSTOCK_INDEXING_LEASE": "3600",  # it never expires while its worker is alive
             "PENSTOCK_INDEXING_RETRY_DELAY": "0",
-            "PENSTOCK_DATA": str(project.parent / f"{project.name}-data"),
+            "PENSTOCK_DATA": str(data),
             **environment,
         }
         self.process: subprocess.Popen[bytes] | None = None
         self.client = httpx.Client(base_url=self.url, timeout=SOON)
 
     def start(self) -> None:
-        """Start it, and wait until it answers."""
+        """Start the server, and wait until it answers."""
         with self.output.open("ab") as output:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "penstock.cli.main", "serve", "--port", str(self.port)],
@@ -264,14 +273,31 @@ class Server:
             return False
 
     def kill(self) -> None:
-        """End it as a power cut would."""
-        if self.process is not None:
-            self.process.kill()
-            self.process.wait()
-            self.process = None
+        """Kill the server with all its processes, and expire their leases.
+
+        The guard kills the child that indexes. Until then it may go on, and ask for embeddings.
+        """
+        if self.process is None:
+            return
+        children = child_processes(self.process.pid)
+        self.process.kill()
+        self.process.wait()
+        self.process = None
+        deadline = time.monotonic() + SOON
+        while any(is_alive(child) for child in children):
+            assert time.monotonic() < deadline, self.output.read_text()
+            time.sleep(0.01)
+        if self._store.exists():
+            self._expire_leases()
+
+    def _expire_leases(self) -> None:
+        app = Penstock(f"sqlite:///{self._store}")
+        for job in run_sync(app.find(JobQuery(queue="indexing", states={State.RUNNING}))):
+            expire_lease(app, job)
+        run_sync(app.close())
 
     def stop(self) -> int:
-        """Ask it to end; its exit status."""
+        """Stop the server; return its exit status."""
         assert self.process is not None
         self.process.terminate()
         status = self.process.wait(SOON)
@@ -291,7 +317,7 @@ class Server:
         return self.ask("GET", f"/index/jobs/{job_id}")
 
     def until(self, job_id: str, *statuses: str) -> Any:
-        """The job, as soon as it has one of these states."""
+        """Return a job as soon as it has one of these states."""
         deadline = time.monotonic() + SOON
         while (job := self.job(job_id))["status"] not in statuses:
             assert time.monotonic() < deadline, (job, self.output.read_text())
@@ -302,14 +328,14 @@ class Server:
         return self.until(job_id, *FINAL)
 
     def found(self, query: str, **fields: Any) -> list[str]:
-        """The names of the files in which a search finds something."""
+        """Return the names of the files that a search finds."""
         results = self.ask("POST", "/query/", {"query": query, "top_k": 100, **fields})["results"]
         return sorted({Path(one["source"]).name for one in results})
 
 
 @contextmanager
 def serving(project: Path, embeddings: Embeddings, **environment: str) -> Iterator[Server]:
-    """A running server that is gone afterwards, whatever happens."""
+    """Run a server inside the block, and kill it at the end if necessary."""
     server = Server(project, embeddings, **environment)
     try:
         server.start()

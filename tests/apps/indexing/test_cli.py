@@ -1,49 +1,18 @@
 """`penstock index` and `penstock search`, with a server and without one."""
 
-import json
-import os
 import signal
-import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from penstock.cli import indexing
-from tests.apps.indexing.support import SOON, Embeddings, serving, write
+from penstock.cli import application, index
+from tests.apps.indexing.support import Embeddings, serving, write
+from tests.apps.support import Commands
 from tests.cli.support import COMMAND, started
 
 
-class Shell:
-    """Runs commands in a project."""
-
-    def __init__(self, project: Path, embeddings: Embeddings) -> None:
-        self.project = project
-        self.environment = {
-            **os.environ,
-            "PENSTOCK_INDEXING_EMBEDDER": embeddings.configuration,
-            "PENSTOCK_INDEXING_WATCH_DEBOUNCE": "0.1",
-        }
-
-    def __call__(self, *arguments: str, code: int = 0) -> str:
-        done = subprocess.run(
-            [*COMMAND, *arguments],
-            cwd=self.project,
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            timeout=2 * SOON,
-            check=False,
-        )
-        assert done.returncode == code, done.stdout + done.stderr
-        return done.stdout if code == 0 else done.stderr
-
-    def json(self, *arguments: str) -> Any:
-        return json.loads(self(*arguments, "--json"))
-
-
 @pytest.fixture
-def shell(folder: Path, embeddings: Embeddings) -> Shell:
+def shell(folder: Path, embeddings: Embeddings) -> Commands:
     write(
         folder,
         {
@@ -52,11 +21,15 @@ def shell(folder: Path, embeddings: Embeddings) -> Shell:
             "docs/bin.md": b"\0",
         },
     )
-    return Shell(folder, embeddings)
+    return Commands(
+        folder,
+        PENSTOCK_INDEXING_EMBEDDER=embeddings.configuration,
+        PENSTOCK_INDEXING_WATCH_DEBOUNCE="0.1",
+    )
 
 
-def test_folder_is_indexed_and_searched_without_a_server(shell: Shell) -> None:
-    assert "Nothing was found" in shell("search", "water")
+def test_folder_is_indexed_and_searched_without_a_server(shell: Commands) -> None:
+    assert "Nothing found" in shell("search", "water")
     said = shell("index", "docs")
     assert "docs: 2 files indexed (2 chunks), 0 unchanged, 0 removed, 1 skipped\n" in said
     assert "  1 binary" in said
@@ -67,14 +40,14 @@ def test_folder_is_indexed_and_searched_without_a_server(shell: Shell) -> None:
     assert shell.json("index", "docs", "--no-code")["result"]["files_deleted"] == 1
     assert shell.json("search", "water", "--mode", "bm25")["results"] == []
     refused = shell("index", "docs", "--type", "films", code=2)
-    assert "include_types: there is no 'films'" in refused
+    assert "include_types: 'films' is unknown" in refused
     refused = shell("index", "docs", "--chunk-size", "1", code=2)
     assert "chunk_size: must be an integer from 16 to 8,192" in refused
-    (shell.project / "empty").mkdir()
+    (shell.folder / "empty").mkdir()
     assert "nothing to index" in shell("index", "empty", code=4)
 
 
-def test_id_that_is_printed_leads_to_the_job(shell: Shell) -> None:
+def test_id_that_is_printed_leads_to_the_job(shell: Commands) -> None:
     name = shell.json("index", "docs")["id"]
     assert name == "job_1"
     store = ("--store", "sqlite:///penstock-data/penstock.db")
@@ -82,8 +55,8 @@ def test_id_that_is_printed_leads_to_the_job(shell: Shell) -> None:
     assert "Job 1" in shell("explain", name, *store)
 
 
-def test_server_does_it_when_it_is_named(shell: Shell, embeddings: Embeddings) -> None:
-    with serving(shell.project, embeddings) as server:
+def test_server_does_it_when_it_is_named(shell: Commands, embeddings: Embeddings) -> None:
+    with serving(shell.folder, embeddings) as server:
         asked = shell.json("index", "docs", "--no-wait", "--url", server.url)
         assert asked["job_id"] == "job_1"
         assert server.finished("job_1")["status"] == "done"
@@ -95,13 +68,15 @@ def test_server_does_it_when_it_is_named(shell: Shell, embeddings: Embeddings) -
     assert server.url in unreachable
 
 
-def test_folder_is_kept_indexed_until_ctrl_c(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folder_is_kept_indexed_until_ctrl_c(
+    shell: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("PENSTOCK_INDEXING_EMBEDDER", "PENSTOCK_INDEXING_WATCH_DEBOUNCE"):
         monkeypatch.setenv(name, shell.environment[name])
-    with started((*COMMAND, "index", "docs", "--watch"), shell.project) as process:
+    with started((*COMMAND, "index", "docs", "--watch"), shell.folder) as process:
         process.wait_for("2 files indexed")
         process.wait_for("2 unchanged")  # it is watched from here on
-        write(shell.project, {"docs/new.md": "a heron"})
+        write(shell.folder, {"docs/new.md": "a heron"})
         process.wait_for("1 files indexed")
         process.send(signal.SIGINT)
         assert process.wait() == 130
@@ -109,13 +84,11 @@ def test_folder_is_kept_indexed_until_ctrl_c(shell: Shell, monkeypatch: pytest.M
 
 
 def test_missing_packages_are_named(
-    shell: Shell, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    shell: Commands, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     from click.testing import CliRunner
 
-    from penstock.apps.indexing import places
-
-    monkeypatch.setattr(places, "missing_packages", lambda: ["faiss"])
+    monkeypatch.setattr(application, "_PACKAGES", ("no_such_package",))
     monkeypatch.chdir(tmp_path)
-    done = CliRunner().invoke(indexing.search, ["water"])
-    assert "indexing needs faiss" in str(done.exception)
+    done = CliRunner().invoke(index.search, ["water"])
+    assert "the indexing application needs no_such_package" in str(done.exception)

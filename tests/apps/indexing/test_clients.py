@@ -88,9 +88,10 @@ def installed(version: str, folder: Path) -> Path:
 
 
 @pytest.fixture(params=sorted(OTHERS), scope="module")
-def command(request: pytest.FixtureRequest) -> Path:
-    folder = request.config.cache.mkdir("agent-brain") / request.param
-    return installed(request.param, folder)
+def command(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    cache = getattr(request.config, "cache", None)  # a run may do without: -p no:cacheprovider
+    kept = cache.mkdir("agent-brain") if cache else tmp_path_factory.mktemp("agent-brain")
+    return installed(request.param, kept / request.param)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""What a job does with a collection: only what is needed, all that is needed, and again if torn."""
+"""Runs of the indexer: they do only what is necessary, and repeat what was interrupted."""
 
 import os
 import random
@@ -9,15 +9,15 @@ import pytest
 from msgspec.structs import replace
 
 from penstock import ConfigurationError
-from penstock.apps.indexing import files as files_module
-from penstock.apps.indexing.files import Busy, Files, held
-from penstock.apps.indexing.parameters import Choice, Cutting, Parameters, Watching
-from penstock.apps.indexing.report import NothingIndexed, NotVerified, Report
-from tests.apps.indexing.support import Quiet, Shelf, write
-
-
-def asked(folder: Path, **fields: Any) -> Parameters:
-    return Parameters(folder=str(folder), **fields)
+from penstock.apps.indexing.files import Files
+from penstock.apps.indexing.job import (
+    Choice,
+    Cutting,
+    NothingIndexed,
+    NotVerified,
+    Report,
+)
+from tests.apps.indexing.support import Indexed, Quiet, asked, write
 
 
 def many(n: int) -> dict[str, str]:
@@ -29,112 +29,114 @@ def many(n: int) -> dict[str, str]:
 # Only what is needed
 
 
-def test_unchanged_folder_is_done_with_no_new_chunk(shelf: Shelf, folder: Path) -> None:
+def test_unchanged_folder_is_done_with_no_new_chunk(indexed: Indexed, folder: Path) -> None:
     write(folder, {"a.md": "# A\n\none", "b.txt": "two"})
-    first = shelf.run(asked(folder))
+    first = indexed.run(asked(folder))
     assert (first.files_total, first.files_indexed, first.chunks_created) == (2, 2, 2)
-    before = shelf.content()
-    shelf.embedder.texts.clear()
-    second = shelf.run(asked(folder))
+    before = indexed.content()
+    indexed.embedder.texts.clear()
+    second = indexed.run(asked(folder))
     assert (second.files_unchanged, second.files_indexed, second.chunks_created) == (2, 0, 0)
     assert second.total_chunks == 2
-    assert shelf.embedder.texts == []
-    assert shelf.content() == before
+    assert indexed.embedder.texts == []
+    assert indexed.content() == before
 
 
-def test_only_what_changed_is_embedded_and_what_is_gone_leaves(shelf: Shelf, folder: Path) -> None:
+def test_only_what_changed_is_embedded_and_what_is_gone_leaves(
+    indexed: Indexed, folder: Path
+) -> None:
     write(folder, {"a.md": "alpha", "b.md": "beta", "c.md": "gamma"})
-    shelf.run(asked(folder))
-    shelf.embedder.texts.clear()
+    indexed.run(asked(folder))
+    indexed.embedder.texts.clear()
     write(folder, {"b.md": "delta"})
     (folder / "c.md").unlink()
-    report = shelf.run(asked(folder))
-    assert shelf.embedder.texts == ["delta"]
+    report = indexed.run(asked(folder))
+    assert indexed.embedder.texts == ["delta"]
     assert (report.files_indexed, report.files_unchanged, report.files_deleted) == (1, 1, 1)
     assert (report.chunks_removed, report.total_chunks) == (1, 2)
-    assert shelf.paths() == {"a.md", "b.md"}
-    with shelf.opened() as (_, index):
+    assert indexed.paths() == {"a.md", "b.md"}
+    with indexed.opened() as (_, index):
         assert [hit.text for hit in index.search(text="gamma", mode="bm25")] == []
 
 
-def test_shorter_file_leaves_no_old_chunk(shelf: Shelf, folder: Path) -> None:
+def test_shorter_file_leaves_no_old_chunk(indexed: Indexed, folder: Path) -> None:
     write(folder, {"a.md": "# A\n\none\n\n# B\n\ntwo " + "word " * 600})
-    shelf.run(asked(folder, cutting=Cutting(size=64, overlap=0)))
+    indexed.run(asked(folder, cutting=Cutting(size=64, overlap=0)))
     write(folder, {"a.md": "short"})
-    shelf.run(asked(folder, cutting=Cutting(size=64, overlap=0)))
-    assert [chunk[5] for chunk in shelf.content()["chunks"]] == ["short"]
+    indexed.run(asked(folder, cutting=Cutting(size=64, overlap=0)))
+    assert [chunk[5] for chunk in indexed.content()["chunks"]] == ["short"]
 
 
 @pytest.mark.parametrize(
     "other", [{"cutting": Cutting(size=64, overlap=0)}, {"force": True}, {"metadata_file": "m"}]
 )
 def test_other_parameters_embed_all_again(
-    shelf: Shelf, folder: Path, other: dict[str, Any]
+    indexed: Indexed, folder: Path, other: dict[str, Any]
 ) -> None:
     write(folder, {"a.md": "alpha", "m.json": '{"team": "red"}'})
     if "metadata_file" in other:
         other = {"metadata_file": str(folder / "m.json")}
-    shelf.run(asked(folder))
-    assert shelf.run(asked(folder, **other)).files_indexed == 1
+    indexed.run(asked(folder))
+    assert indexed.run(asked(folder, **other)).files_indexed == 1
 
 
-def test_what_is_excluded_now_leaves(shelf: Shelf, folder: Path) -> None:
+def test_what_is_excluded_now_leaves(indexed: Indexed, folder: Path) -> None:
     write(folder, {"a.md": "alpha", "old/b.md": "beta"})
-    shelf.run(asked(folder))
-    shelf.run(asked(folder, choice=Choice(exclude=("old/",))))
-    assert shelf.paths() == {"a.md"}
+    indexed.run(asked(folder))
+    indexed.run(asked(folder, choice=Choice(exclude=("old/",))))
+    assert indexed.paths() == {"a.md"}
 
 
-def test_metadata_of_the_folder_is_on_every_chunk(shelf: Shelf, folder: Path) -> None:
+def test_metadata_of_the_folder_is_on_every_chunk(indexed: Indexed, folder: Path) -> None:
     write(folder, {"a.md": "alpha", "m.json": '{"team": "red"}', "bad.json": "[1]"})
-    shelf.run(asked(folder, metadata_file=str(folder / "m.json")))
-    with shelf.opened() as (_, index):
+    indexed.run(asked(folder, metadata_file=str(folder / "m.json")))
+    with indexed.opened() as (_, index):
         (hit,) = index.search(text="alpha", mode="bm25")
     assert hit.metadata["team"] == "red"
     for file in ("bad.json", "none.json"):
         with pytest.raises(ConfigurationError):
-            shelf.run(asked(folder, metadata_file=str(folder / file)))
+            indexed.run(asked(folder, metadata_file=str(folder / file)))
 
 
-def test_code_is_cut_by_definitions_or_as_text(shelf: Shelf, folder: Path) -> None:
+def test_code_is_cut_by_definitions_or_as_text(indexed: Indexed, folder: Path) -> None:
     source = "".join(f"def f{i}():\n    return {'1 + ' * 60}1\n\n\n" for i in range(3))
     write(folder, {"a.py": source})
     choice = Choice(include_code=True)
     small = Cutting(size=150, overlap=0)
-    shelf.run(asked(folder, choice=choice, cutting=small))
-    assert {chunk[4] for chunk in shelf.content()["chunks"]} == {"f0", "f1", "f2"}
-    shelf.run(asked(folder, choice=choice, cutting=replace(small, strategy="text_based")))
-    assert {chunk[4] for chunk in shelf.content()["chunks"]} == {"a.py"}
+    indexed.run(asked(folder, choice=choice, cutting=small))
+    assert {chunk[4] for chunk in indexed.content()["chunks"]} == {"f0", "f1", "f2"}
+    indexed.run(asked(folder, choice=choice, cutting=replace(small, strategy="text_based")))
+    assert {chunk[4] for chunk in indexed.content()["chunks"]} == {"a.py"}
 
 
-def test_adding_removes_nothing(shelf: Shelf, folder: Path) -> None:
+def test_adding_removes_nothing(indexed: Indexed, folder: Path) -> None:
     write(folder, {"docs/a.md": "alpha", "docs/b.md": "beta", "notes/c.md": "gamma"})
-    shelf.run(asked(folder / "docs"))
+    indexed.run(asked(folder / "docs"))
     (folder / "docs/a.md").unlink()
     paths = (str(folder / "docs/b.md"), str(folder / "notes"))
-    report = shelf.run(asked(folder, operation="add", paths=paths))
+    report = indexed.run(asked(folder, operation="add", paths=paths))
     assert (report.files_total, report.files_deleted) == (2, 0)
-    assert shelf.paths() == {"a.md", "b.md", "c.md"}
+    assert indexed.paths() == {"a.md", "b.md", "c.md"}
 
 
-def test_file_below_two_folders_is_held_once(shelf: Shelf, folder: Path) -> None:
+def test_file_below_two_folders_is_held_once(indexed: Indexed, folder: Path) -> None:
     write(folder, {"a.md": "alpha", "sub/b.md": "beta"})
-    shelf.run(asked(folder / "sub"))
-    shelf.run(asked(folder))
-    assert len(shelf.content()["chunks"]) == 2
+    indexed.run(asked(folder / "sub"))
+    indexed.run(asked(folder))
+    assert len(indexed.content()["chunks"]) == 2
     (folder / "sub/b.md").unlink()
-    shelf.run(asked(folder))  # the file belongs to the other folder, but it is gone
-    assert shelf.paths() == {"a.md"}
+    indexed.run(asked(folder))  # the file belongs to the other folder, but it is gone
+    assert indexed.paths() == {"a.md"}
 
 
 # What is skipped
 
 
-def test_unfit_files_are_skipped_with_the_reason(shelf: Shelf, folder: Path) -> None:
+def test_unfit_files_are_skipped_with_the_reason(indexed: Indexed, folder: Path) -> None:
     write(folder, {"a.md": "alpha", "b.md": b"\0\1\2", "c.md": "x" * 10_001})
     (folder / "d.md").symlink_to(folder / "a.md")
     (folder / os.fsdecode(b"caf\xe9.md")).write_text("x")
-    report = shelf.run(asked(folder))
+    report = indexed.run(asked(folder))
     assert report.files_skipped == 4
     assert report.skipped == {
         "binary": 1,
@@ -146,15 +148,15 @@ def test_unfit_files_are_skipped_with_the_reason(shelf: Shelf, folder: Path) -> 
     assert report.files_total == 2  # those that were read
 
 
-def test_text_in_other_encodings_is_read(shelf: Shelf, folder: Path) -> None:
+def test_text_in_other_encodings_is_read(indexed: Indexed, folder: Path) -> None:
     write(folder, {"a.md": "größe".encode("utf-16"), "b.md": "größe".encode("cp1252")})
     write(folder, {"c.md": "größe".encode("utf-8-sig")})
-    shelf.run(asked(folder))
-    assert {chunk[5] for chunk in shelf.content()["chunks"]} == {"größe"}
+    indexed.run(asked(folder))
+    assert {chunk[5] for chunk in indexed.content()["chunks"]} == {"größe"}
 
 
 def test_file_that_becomes_a_link_while_the_job_runs_is_not_followed(
-    shelf: Shelf, folder: Path, tmp_path: Path
+    indexed: Indexed, folder: Path, tmp_path: Path
 ) -> None:
     write(tmp_path / "outside", {"secret.md": "secret"})
     write(folder, {"a.md": "alpha", "b.md": "beta"})
@@ -165,55 +167,55 @@ def test_file_that_becomes_a_link_while_the_job_runs_is_not_followed(
                 (folder / "b.md").unlink()
                 (folder / "b.md").symlink_to(tmp_path / "outside" / "secret.md")
 
-    report = shelf.run(asked(folder), observer=Swap())
+    report = indexed.run(asked(folder), observer=Swap())
     assert report.files_skipped == 1
-    assert [chunk[5] for chunk in shelf.content()["chunks"]] == ["alpha"]
+    assert [chunk[5] for chunk in indexed.content()["chunks"]] == ["alpha"]
 
 
 # The job judges its own result
 
 
-def test_empty_folder_fails_with_a_clear_reason(shelf: Shelf, folder: Path) -> None:
-    with pytest.raises(NothingIndexed, match="no file has a name that was asked for"):
-        shelf.run(asked(folder))
+def test_empty_folder_fails_with_a_clear_reason(indexed: Indexed, folder: Path) -> None:
+    with pytest.raises(NothingIndexed, match="no file matches the request"):
+        indexed.run(asked(folder))
 
 
-def test_folder_whose_files_gave_no_chunks_fails(shelf: Shelf, folder: Path) -> None:
+def test_folder_whose_files_gave_no_chunks_fails(indexed: Indexed, folder: Path) -> None:
     write(folder, {"a.md": "", "b.md": b"\0", "c.md": " \n"})
-    with pytest.raises(NothingIndexed, match="gave no chunks: 1 skipped"):
-        shelf.run(asked(folder))
+    with pytest.raises(NothingIndexed, match="contain no text: 1 skipped"):
+        indexed.run(asked(folder))
 
 
 def test_empty_folder_fails_also_beside_another_in_the_collection(
-    shelf: Shelf, folder: Path
+    indexed: Indexed, folder: Path
 ) -> None:
     write(folder, {"full/a.md": "alpha"})
     (folder / "empty").mkdir()
-    shelf.run(asked(folder / "full"))
+    indexed.run(asked(folder / "full"))
     with pytest.raises(NothingIndexed):
-        shelf.run(asked(folder / "empty"))
+        indexed.run(asked(folder / "empty"))
 
 
-def test_missing_chunks_are_noticed_and_made_again(shelf: Shelf, folder: Path) -> None:
+def test_missing_chunks_are_noticed_and_made_again(indexed: Indexed, folder: Path) -> None:
     write(folder, {"a.md": "alpha", "b.md": "beta"})
-    shelf.run(asked(folder))
-    with shelf.opened() as (_, index):
+    indexed.run(asked(folder))
+    with indexed.opened() as (_, index):
         index.delete([f"{folder}/a.md#0"])
-    with pytest.raises(NotVerified, match="there are 1 chunks, not 2"):
-        shelf.run(asked(folder))
-    assert shelf.run(asked(folder)).total_chunks == 2
+    with pytest.raises(NotVerified, match=r"the index has 1 chunks of .*, not 2"):
+        indexed.run(asked(folder))
+    assert indexed.run(asked(folder)).total_chunks == 2
 
 
 # How far it is
 
 
-def test_progress_counts_every_file_in_order(shelf: Shelf, folder: Path) -> None:
+def test_progress_counts_every_file_in_order(indexed: Indexed, folder: Path) -> None:
     write(folder, many(20))
-    shelf.run(asked(folder), at_once=8)
-    assert [done for done, _ in shelf.observer.told] == list(range(1, 21))
-    paths = [path for _, path in shelf.observer.told]
+    indexed.run(asked(folder), at_once=8)
+    assert [done for done, _ in indexed.observer.told] == list(range(1, 21))
+    paths = [path for _, path in indexed.observer.told]
     assert paths == sorted(paths)
-    assert [report.files_indexed for _, report in shelf.observer.kept][:2] == [8, 16]
+    assert [report.files_indexed for _, report in indexed.observer.kept][:2] == [8, 16]
 
 
 # After a crash
@@ -245,7 +247,7 @@ def test_index_that_was_torn_and_resumed_equals_one_made_in_one_go(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     chance = random.Random(seed)
-    torn, whole = Shelf(tmp_path / "torn"), Shelf(tmp_path / "whole")
+    torn, whole = Indexed(tmp_path / "torn"), Indexed(tmp_path / "whole")
     write(folder, many(60))
     if chance.random() < 0.5:  # there is an older state of it
         torn.run(asked(folder))
@@ -281,16 +283,16 @@ def test_index_that_was_torn_and_resumed_equals_one_made_in_one_go(
 
 @pytest.mark.parametrize("torn", ["keep", "forget"])
 def test_file_that_is_as_before_after_a_crash_is_found_as_before(
-    shelf: Shelf, folder: Path, monkeypatch: pytest.MonkeyPatch, torn: str
+    indexed: Indexed, folder: Path, monkeypatch: pytest.MonkeyPatch, torn: str
 ) -> None:
-    """The index was written, and what it has of each file was not: nobody may trust that."""
+    """The index was written and the record of its files was not, so neither is trusted."""
 
     def kill(*_: object) -> None:
         raise Torn
 
     write(folder, {"a.md": "alpha", "b.md": "beta"})
-    shelf.run(asked(folder))
-    before = shelf.content()
+    indexed.run(asked(folder))
+    before = indexed.content()
     if torn == "keep":
         write(folder, {"a.md": "other"})
     else:
@@ -298,14 +300,14 @@ def test_file_that_is_as_before_after_a_crash_is_found_as_before(
     with monkeypatch.context() as patch:
         patch.setattr(Files, torn, kill)
         with pytest.raises(Torn):
-            shelf.run(asked(folder))
-    assert shelf.content()["chunks"] != before["chunks"]
+            indexed.run(asked(folder))
+    assert indexed.content()["chunks"] != before["chunks"]
     write(folder, {"a.md": "alpha"})
-    shelf.run(asked(folder))
-    assert shelf.content() == before
+    indexed.run(asked(folder))
+    assert indexed.content() == before
 
 
-def test_resumed_run_does_not_embed_again_what_was_done(shelf: Shelf, folder: Path) -> None:
+def test_resumed_run_does_not_embed_again_what_was_done(indexed: Indexed, folder: Path) -> None:
     write(folder, many(20))
 
     class Killed(Quiet):
@@ -315,78 +317,27 @@ def test_resumed_run_does_not_embed_again_what_was_done(shelf: Shelf, folder: Pa
 
     killed = Killed()
     with pytest.raises(Torn):
-        shelf.run(asked(folder), job=1, at_once=10, observer=killed)
-    done = len(shelf.embedder.texts)
+        indexed.run(asked(folder), job=1, at_once=10, observer=killed)
+    done = len(indexed.embedder.texts)
     after, before = killed.kept[-1]
-    report = shelf.run(asked(folder), job=1, after=after, before=before, at_once=10)
+    report = indexed.run(asked(folder), job=1, after=after, before=before, at_once=10)
     assert done == 10
-    assert len(shelf.embedder.texts) == len(set(shelf.embedder.texts)) == 20
+    assert len(indexed.embedder.texts) == len(set(indexed.embedder.texts)) == 20
     assert (report.files_indexed, report.files_total, report.chunks_created) == (20, 20, 20)
-    assert shelf.observer.told[0][0] == 11
+    assert indexed.observer.told[0][0] == 11
 
 
-def test_forced_run_goes_on_as_well(shelf: Shelf, folder: Path) -> None:
+def test_forced_run_goes_on_as_well(indexed: Indexed, folder: Path) -> None:
     write(folder, many(20))
-    shelf.run(asked(folder), job=1)
-    shelf.embedder.texts.clear()
+    indexed.run(asked(folder), job=1)
+    indexed.embedder.texts.clear()
 
     class Killed(Quiet):
         def checkpoint(self, after: str, report: Report) -> None:
             raise Torn  # before it was told to anybody
 
     with pytest.raises(Torn):
-        shelf.run(asked(folder, force=True), job=2, at_once=10, observer=Killed())
-    report = shelf.run(asked(folder, force=True), job=2, at_once=10)
-    assert len(shelf.embedder.texts) == 20
+        indexed.run(asked(folder, force=True), job=2, at_once=10, observer=Killed())
+    report = indexed.run(asked(folder, force=True), job=2, at_once=10)
+    assert len(indexed.embedder.texts) == 20
     assert report.files_indexed == 20
-
-
-# The files of a collection
-
-
-def test_one_writer_at_a_time(tmp_path: Path) -> None:
-    with held(tmp_path / "c", wait=False), pytest.raises(Busy), held(tmp_path / "c", wait=False):
-        pass
-    with held(tmp_path / "c", wait=True):
-        pass
-
-
-def test_totals_of_folders_follow_their_files(shelf: Shelf, folder: Path) -> None:
-    write(folder, {"a.md": "alpha", "sub/b.md": "beta", "sub/c.md": "gamma"})
-    shelf.run(asked(folder))
-    shelf.run(asked(folder / "sub", force=True))
-    with Files(shelf.folder) as files:
-        totals = {Path(one.path).name: (one.files, one.chunks) for one in files.folders()}
-    assert totals == {"project": (1, 1), "sub": (2, 2)}
-
-
-def test_watching_stays_until_it_is_changed(shelf: Shelf, folder: Path) -> None:
-    write(folder, {"a.md": "alpha"})
-    for watching, expected in (
-        (Watching(on=True, debounce=3), (True, 3)),
-        (Watching(), (True, 3)),
-        (Watching(on=False), (False, 3)),
-    ):
-        shelf.run(asked(folder, watching=watching))
-        (found,) = files_module.known_folders(shelf.folder)
-        assert (found.watched, found.debounce) == expected
-
-
-def test_dedupe_covers_all_that_changes_the_result(folder: Path) -> None:
-    base = asked(folder)
-    others = [
-        replace(base, folder="/elsewhere"),
-        replace(base, operation="add", paths=("/x",)),
-        replace(base, collection="other"),
-        replace(base, choice=Choice(include_code=True)),
-        replace(base, choice=Choice(exclude=("x",))),
-        replace(base, cutting=Cutting(size=64)),
-        replace(base, watching=Watching(on=True)),
-        replace(base, metadata_file="/m.json"),
-    ]
-    assert len({one.dedupe for one in (base, *others)}) == len(others) + 1
-    assert replace(base, source="auto").dedupe == base.dedupe
-    assert set(Parameters.__struct_fields__) == {
-        "choice", "collection", "cutting", "folder", "force", "metadata_file", "operation",
-        "paths", "source", "watching",
-    }  # a new one has to be in the list above  # fmt: skip

@@ -1,4 +1,4 @@
-"""The indexing API as its clients know it; nobody works here, so that jobs wait."""
+"""The routes of indexing, without a worker, so that jobs stay pending."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -9,12 +9,14 @@ from typing import Any
 import httpx
 import pytest
 
-from penstock import Cancelled, Done, Failed, Outcome, Penstock, State
+from penstock import Penstock, State
 from penstock.apps.indexing import Settings, install, routes
-from penstock.apps.indexing.files import held
-from penstock.apps.sentences import INTERNAL
+from penstock.apps.indexing.files import LOCK
+from penstock.apps.kit import Packages, locked
+from penstock.apps.kit.sentences import INTERNAL
+from penstock.leases import Cancelled, Done, Failed, Outcome
 from penstock.server.app import Service
-from penstock.server.gate import Gatekeeper
+from penstock.server.authentication import Authenticator
 from tests.apps.indexing.support import write
 from tests.contract.support import STORES
 
@@ -22,7 +24,7 @@ REPORT = '{"total_chunks":3}'
 
 
 class Api:
-    """Short ways to say what a client says."""
+    """Sends the requests of a client."""
 
     def __init__(self, client: httpx.AsyncClient, app: Penstock, project: Path) -> None:
         self.client = client
@@ -44,9 +46,9 @@ class Api:
         return str(answer["detail"])
 
     async def settle(self, outcome: Outcome) -> None:
-        """Let the oldest job come to this."""
-        (job,) = await self.app.claim(worker="w", queues=["indexing"])
-        await self.app.settle([(job, outcome)])
+        """Settle the oldest job with this outcome."""
+        (job,) = await self.app.leases.claim(worker="w", queues=["indexing"])
+        await self.app.leases.settle([(job, outcome)])
 
 
 @asynccontextmanager
@@ -54,7 +56,7 @@ async def served(url: str, project: Path, **settings: Any) -> AsyncIterator[Api]
     app = Penstock(url)
     chosen = Settings(project_root=str(project), **settings)
     service = Service(app, [install(app, chosen, project.parent / "data")])
-    gate = Gatekeeper(app, open_without_tokens=True)
+    gate = Authenticator(app, open_without_tokens=True)
     service.guard(gate)
     transport = httpx.ASGITransport(app=service)
     async with (
@@ -78,7 +80,7 @@ async def api(request: pytest.FixtureRequest, project: Path, tmp_path: Path) -> 
 
 @pytest.fixture
 async def one(project: Path) -> AsyncIterator[Api]:
-    """On one store, for what has nothing to do with stores."""
+    """On one store, for tests that do not depend on it."""
     async with served("memory://", project) as api:
         yield api
 
@@ -115,10 +117,10 @@ async def test_duplicate_gets_the_same_job_while_it_waits_or_runs(api: Api) -> N
     assert again["message"] == "Duplicate: job job_1 already pending"
     absolute = await api.index(str(api.project / "docs"))
     assert absolute["dedupe_hit"]
-    (job,) = await api.app.claim(worker="w", queues=["indexing"])
+    (job,) = await api.app.leases.claim(worker="w", queues=["indexing"])
     running = await api.index()
     assert running["message"] == "Duplicate: job job_1 already running"
-    await api.app.settle([(job, Done(REPORT))])
+    await api.app.leases.settle([(job, Done(REPORT))])
     assert not (await api.index())["dedupe_hit"]
 
 
@@ -184,7 +186,7 @@ async def test_folders_outside_of_the_project_are_refused(one: Api, tmp_path: Pa
     for folder in (str(outside), "../outside", "link", "/"):
         assert "PENSTOCK_ALLOW_EXTERNAL_PATHS" in await one.refused(folder)
     detail = await one.refused(str(outside), "?allow_external=true")
-    assert "the server's setting PENSTOCK_ALLOW_EXTERNAL_PATHS=true" in detail
+    assert "set PENSTOCK_ALLOW_EXTERNAL_PATHS=true on the server" in detail
 
 
 async def test_setting_alone_lets_folders_outside_of_the_project_be_indexed(
@@ -201,16 +203,16 @@ async def test_setting_alone_lets_folders_outside_of_the_project_be_indexed(
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"folder_path": "none"}, "there is no none"),
+        ({"folder_path": "none"}, "none does not exist"),
         ({"folder_path": "docs/a.md"}, "not a folder"),
         ({"folder_path": "do\0cs"}, "NUL"),
-        ({"folder_path": "x" * 4_000}, "no path that could be indexed"),
-        ({"injector_script": "x.py"}, "runs no code that a request names"),
+        ({"folder_path": "x" * 4_000}, "cannot be indexed"),
+        ({"injector_script": "x.py"}, "does not run code from requests"),
         ({"generate_summaries": True}, "no language model"),
         ({"supported_languages": ["klingon"]}, "known are"),
         ({"include_types": ["films"]}, "known are"),
         ({"chunk_size": 64, "chunk_overlap": 40}, "half of chunk_size"),
-        ({"folder_metadata_file": "none.json"}, "there is no none.json"),
+        ({"folder_metadata_file": "none.json"}, "none.json does not exist"),
         ({"include_patterns": ["a["], "exclude_patterns": ["!"]}, "exclude_patterns"),
     ],
 )
@@ -224,7 +226,7 @@ async def test_servers_own_folder_is_not_indexed(project: Path) -> None:
     write(project.parent, {"data/indexing/a.md": "a"})
     async with served("memory://", project, allow_external_paths=True) as api:
         detail = await api.refused(str(project.parent / "data"), "?allow_external=true")
-        assert "the server's own" in detail
+        assert "belongs to the server" in detail
 
 
 async def test_unknown_field_is_named(one: Api) -> None:
@@ -235,7 +237,7 @@ async def test_unknown_field_is_named(one: Api) -> None:
 async def test_without_the_packages_the_routes_say_what_is_missing(
     one: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(routes, "missing_packages", lambda: ["faiss"])
+    monkeypatch.setattr(routes, "PACKAGES", Packages("indexing", ("no_such_package",)))
     for method, path, body in (
         ("POST", "/index/", {"folder_path": "docs"}),
         ("POST", "/query/", {"query": "a"}),
@@ -327,7 +329,7 @@ async def test_unique_beginning_of_an_id_is_enough(one: Api) -> None:
     await one.app.cancel(1)
     await one.app.delete(1)
     several = await one("GET", "/index/jobs/job_1", status=404)
-    assert "several jobs begin" in several["detail"]
+    assert "several jobs start" in several["detail"]
     for n in (10, 11):
         await one.app.cancel(n)
         await one.app.delete(n)
@@ -357,12 +359,12 @@ async def test_waiting_job_is_cancelled_at_once(api: Api) -> None:
 
 async def test_running_job_is_asked_to_stop(api: Api) -> None:
     await api.index()
-    (job,) = await api.app.claim(worker="w", queues=["indexing"])
+    (job,) = await api.app.leases.claim(worker="w", queues=["indexing"])
     for _ in range(2):
         answer = await api("DELETE", "/index/jobs/job_1")
         assert answer["status"] == "cancellation_requested"
     assert (await api("GET", "/index/jobs/job_1"))["cancel_requested"]
-    await api.app.settle([(job, Cancelled())])
+    await api.app.leases.settle([(job, Cancelled())])
     assert (await api("GET", "/index/jobs/job_1"))["status"] == "cancelled"
 
 
@@ -371,7 +373,7 @@ async def test_job_that_has_ended_is_not_cancelled(one: Api, outcome: Outcome) -
     await one.index()
     await one.settle(outcome)
     answer = await one("DELETE", "/index/jobs/job_1", status=409)
-    assert "nothing to cancel" in answer["detail"]
+    assert "cannot be cancelled" in answer["detail"]
     await one("DELETE", "/index/jobs/job_7", status=404)
 
 
@@ -382,10 +384,10 @@ async def test_jobs_of_a_collection_wait_for_each_other_and_others_do_not(api: A
     await api.index()
     await api.index("code")
     await api.index(collection="other")
-    jobs = await api.app.claim(worker="w", limit=10, queues=["indexing"])
+    jobs = await api.app.leases.claim(worker="w", limit=10, queues=["indexing"])
     assert [job.id for job in jobs] == [1, 3]
-    await api.app.settle([(jobs[0], Done(REPORT))])
-    (job,) = await api.app.claim(worker="w", queues=["indexing"])
+    await api.app.leases.settle([(jobs[0], Done(REPORT))])
+    (job,) = await api.app.leases.claim(worker="w", queues=["indexing"])
     assert job.id == 2
 
 
@@ -394,11 +396,11 @@ async def test_jobs_of_a_collection_wait_for_each_other_and_others_do_not(api: A
 
 async def test_reset_is_refused_while_a_job_runs(api: Api, tmp_path: Path) -> None:
     await api.index()
-    (job,) = await api.app.claim(worker="w", queues=["indexing"])
+    (job,) = await api.app.leases.claim(worker="w", queues=["indexing"])
     await api("DELETE", "/index/", status=409)
-    await api.app.settle([(job, Done(REPORT))])
+    await api.app.leases.settle([(job, Done(REPORT))])
     assert (await api("DELETE", "/index/"))["status"] == "completed"
-    with held(tmp_path / "data" / "indexing" / "default", wait=False):  # a job is about to begin
+    with locked(tmp_path / "data" / "indexing" / "default" / LOCK):  # a job is about to begin
         await api("DELETE", "/index/?collection=default", status=409)
         await api("DELETE", "/index/", status=409)
 
@@ -414,7 +416,7 @@ async def test_unknown_folder_cannot_be_removed(one: Api) -> None:
 async def test_unknown_mode_is_refused_and_nothing_is_found_in_nothing(one: Api) -> None:
     for mode in ("graph", "multi"):
         answer = await one("POST", "/query/", {"query": "a", "mode": mode}, status=400)
-        assert "known are vector, semantic, bm25, hybrid" in answer["detail"]
+        assert "known modes are vector, semantic, bm25, hybrid" in answer["detail"]
     found = await one("POST", "/query/", {"query": "a"})
     assert (found["results"], found["total_results"]) == ([], 0)
 

@@ -1,4 +1,4 @@
-"""The whole of it: a real server with its processes, killed in the middle and started again."""
+"""A real server with its processes, killed in the middle of jobs and restarted."""
 
 import os
 import random
@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from penstock import Penstock, State, run_sync
-from tests.apps.indexing.support import SOON, Embeddings, Server, Shelf, serving, write
+from tests.apps.indexing.support import Embeddings, Indexed, Server, serving, write
+from tests.environment import SOON
 
 
 @pytest.fixture
@@ -32,7 +33,7 @@ def documents(server: Server) -> int:
 
 
 def eventually(server: Server, look: Any) -> Any:
-    """What a look comes to, as soon as that is something."""
+    """Return the result of a call as soon as there is one."""
     deadline = time.monotonic() + SOON
     while not (found := look()):
         assert time.monotonic() < deadline, server.output.read_text()
@@ -92,7 +93,7 @@ def test_folder_is_indexed_searched_shown_and_removed(
 def test_jobs_survive_a_kill_in_mid_run_and_go_on_where_they_were(
     project: Path, embeddings: Embeddings
 ) -> None:
-    """Three jobs, the first killed at its ninth file: all are done, in order, nothing twice."""
+    """Of three jobs, the first is killed at its ninth file: all are done, in order and once."""
     embeddings.hold("pebble8")
     with serving(project, embeddings, AGENT_BRAIN_CHECKPOINT_INTERVAL="1") as server:
         jobs = [server.index("many"), server.index("docs"), server.index("code", include_code=True)]
@@ -103,8 +104,8 @@ def test_jobs_survive_a_kill_in_mid_run_and_go_on_where_they_were(
         assert running["status"] == "running"
         assert running["progress"]["chunks_created"] >= len(done)
         assert [server.job(job)["status"] for job in jobs[1:]] == ["pending", "pending"]
-        status = server.ask("GET", "/health/status")
-        assert status["indexing_in_progress"]
+        # It answers from memory, which follows the store.
+        eventually(server, lambda: server.ask("GET", "/health/status")["indexing_in_progress"])
         server.kill()
         embeddings.release()
         server.start()
@@ -112,8 +113,8 @@ def test_jobs_survive_a_kill_in_mid_run_and_go_on_where_they_were(
         assert [job["status"] for job in ended] == ["done"] * 3
         assert ended[0]["retry_count"] == 1
         assert ended[0]["result"]["files_indexed"] == 10
-        assert ended[0]["finished_at"] < ended[1]["started_at"]
-        assert ended[1]["finished_at"] < ended[2]["started_at"]
+        assert ended[0]["finished_at"] <= ended[1]["started_at"]
+        assert ended[1]["finished_at"] <= ended[2]["started_at"]
         assert {text: embeddings.texts.count(text) for text in done} == dict.fromkeys(done, 1)
         assert server.found("pebble3 stone", mode="bm25") == ["0.md", "3.md"]
 
@@ -124,7 +125,14 @@ def test_index_that_was_killed_at_random_equals_one_made_in_one_go(
     write(project, {f"many/{n:02}.md": f"# Stone {n}\n\npebble{n:02}" for n in range(40)})
     held = sorted(random.sample(range(40), 3))
     data = project.parent / f"{project.name}-data" / "indexing"
-    with serving(project, embeddings, AGENT_BRAIN_CHECKPOINT_INTERVAL="1") as server:
+    settings = {
+        "AGENT_BRAIN_CHECKPOINT_INTERVAL": "1",
+        # After another expiry a job waits in proportion to its lease, so it is short here. On a
+        # busy machine it may expire while its worker is alive, which takes further attempts.
+        "PENSTOCK_INDEXING_LEASE": "1",
+        "AGENT_BRAIN_MAX_RETRIES": "100",
+    }
+    with serving(project, embeddings, **settings) as server:
         embeddings.hold(f"pebble{held[0]:02}")
         job = server.index("many", collection="torn")
         for n in (*held[1:], None):
@@ -137,12 +145,12 @@ def test_index_that_was_killed_at_random_equals_one_made_in_one_go(
         torn = server.finished(job)
         whole = server.finished(server.index("many", collection="whole"))
         assert (torn["status"], whole["status"]) == ("done", "done")
-        assert torn["retry_count"] == 3
+        assert torn["retry_count"] >= 3
         counted = ("files_total", "files_indexed", "chunks_created", "total_chunks")
         assert [torn["result"][name] for name in counted] == [
             whole["result"][name] for name in counted
         ]
-    assert Shelf(data / "torn").content() == Shelf(data / "whole").content(), held
+    assert Indexed(data / "torn").content() == Indexed(data / "whole").content(), held
 
 
 def test_job_that_kills_its_server_each_time_fails_at_its_limit(
@@ -208,7 +216,7 @@ def test_jobs_that_come_to_nothing_fail_at_once(project: Path, embeddings: Embed
     (project / "empty").mkdir()
     write(project, {"blank/a.md": " "})
     with serving(project, embeddings) as server:
-        for folder, said in (("empty", "nothing to index"), ("blank", "gave no chunks")):
+        for folder, said in (("empty", "nothing to index"), ("blank", "contain no text")):
             job = server.finished(server.index(folder))
             assert (job["status"], job["retry_count"]) == ("failed", 1)
             assert said in job["error"]
@@ -229,7 +237,7 @@ def test_folder_that_became_a_link_is_not_followed(
         embeddings.release()
         failed = server.finished(job)
         assert (failed["status"], failed["retry_count"]) == ("failed", 1)
-        assert "there is no folder" in failed["error"]
+        assert "no longer exists" in failed["error"]
 
 
 def test_collections_are_indexed_side_by_side(project: Path, embeddings: Embeddings) -> None:
@@ -293,7 +301,7 @@ def test_clients_find_the_server_by_a_file(project: Path, embeddings: Embeddings
         assert server.stop() == 0
         assert not file.exists()
         store = Penstock(f"sqlite:///{project.parent}/{project.name}-data/penstock.db")
-        run_sync(store.create_token("mine", ["read"]))
+        run_sync(store.tokens.create("mine", ["read"]))
         server.start()
         key = json.loads(file.read_text())["api_key"]
         assert server.client.get("/index/jobs/").status_code == 401
@@ -303,7 +311,7 @@ def test_clients_find_the_server_by_a_file(project: Path, embeddings: Embeddings
         server.start()  # what the killed one has left is replaced
         eventually(server, lambda: json.loads(file.read_text())["api_key"] != key)
         assert server.stop() == 0
-        assert [token.name for token in run_sync(store.tokens())] == ["mine"]
+        assert [token.name for token in run_sync(store.tokens.list())] == ["mine"]
         run_sync(store.close())
     assert not file.exists()
     assert os.listdir(file.parent) == []  # noqa: PTH208 - nothing half written either

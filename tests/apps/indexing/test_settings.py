@@ -32,7 +32,7 @@ def test_vectors_that_two_processes_cannot_share_are_refused(vectors: str, tmp_p
 
 
 def test_application_can_be_installed_without_the_packages_it_needs(tmp_path: Path) -> None:
-    """Then its routes say what is missing."""
+    """Its routes report the missing packages."""
     program = """
 import sys
 from pathlib import Path
@@ -41,7 +41,7 @@ for name in ("faiss", "numpy", "pathspec", "tokenizers", "tree_sitter", "watchfi
 from penstock import Penstock
 from penstock.apps.indexing import Settings, install, places
 install(Penstock("memory://"), Settings(), Path("data"))
-print(len(places.missing_packages()))
+print(len(places.PACKAGES.missing()))
 """
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False

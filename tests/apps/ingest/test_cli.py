@@ -51,24 +51,24 @@ def test_all_that_can_be_ingested_without_a_server(here: Path) -> None:
     assert "by tenant:" in run("queue", "stats").output
 
 
-def test_what_fails_is_told(here: Path) -> None:
+def test_failures_are_reported(here: Path) -> None:
     write(here, {"binary.md": b"\0"})
     result = run("ingest", "file", "binary.md", code=4)
     assert "binary" in result.output
     assert "Rejected" not in result.output.splitlines()[-1]
     told = run("ingest", "project", ".").output
-    assert "  passed by: " in told
+    assert "  skipped: " in told
     assert f"    {here / 'binary.md'}: binary" in told
     told = run("ingest", "delete", "file", "nowhere.md").output
     assert told.endswith(" is done\n")
 
 
-def test_an_empty_queue_says_so(here: Path) -> None:
+def test_empty_queue_is_reported(here: Path) -> None:
     assert run("queue", "stats").output == "There are no items.\n"
 
 
 def test_a_file_without_legacy_tables_stays_as_it_is(here: Path) -> None:
-    """SQLite takes a short file for an empty database, and would make one of it."""
+    """SQLite treats a short file as an empty database and would overwrite it."""
     write(here, {"note.txt": "x"})
     assert "none of the legacy tables" in run("migrate-legacy", "note.txt", code=2).output
     assert (here / "note.txt").read_text() == "x"

@@ -71,8 +71,8 @@ def test_every_wrong_field_is_named() -> None:
         *("payload.size_bytes", "payload.file_hash", "payload.colour"),
     }
     payload = {"file_path": "relative"}
-    assert problems(item(payload=payload)) == {"payload.file_path": "expected an absolute path"}
-    assert problems(item(payload={})) == {"payload.file_path": "is missing"}
+    assert problems(item(payload=payload)) == {"payload.file_path": "must be an absolute path"}
+    assert problems(item(payload={})) == {"payload.file_path": "is required"}
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 from penstock import ConfigurationError, Penstock, State
 from penstock.apps.ingest import Service, Settings
 from penstock.apps.ingest.legacy import Report, dry_run, migrate
-from penstock.apps.ingest.listing import QueueItem
+from penstock.apps.ingest.unified_queue import QueueItem
 
 OLD, NEW, FUTURE = "2024-01-01 00:00:00", "2025-01-01T00:00:00.000Z", "2099-01-01T00:00:00+00:00"
 INGESTION = (
@@ -235,7 +235,7 @@ def test_attempts_of_every_table_count_once(legacy: Legacy) -> None:
 
 
 @pytest.mark.parametrize("text", ["not JSON", "[1]", '{"x": NaN}', b"\xff", "a\0b", 7])
-def test_metadata_that_is_no_json_object_is_kept_as_text(legacy: Legacy, text: Any) -> None:
+def test_metadata_that_is_not_a_json_object_is_kept_as_text(legacy: Legacy, text: Any) -> None:
     legacy.make("A", "content", "processing", "missing")
     legacy.put("ingestion_queue", file_absolute_path="/a", collection_name="c", metadata=text)
     legacy.put("processing_queue", queue_id="p", file_path="/p", collection="c", metadata=text)
@@ -261,7 +261,7 @@ def test_missing_tools_are_kept_as_the_other_program_writes_them(legacy: Legacy)
 
 
 def mixed(legacy: Legacy) -> None:
-    """All five tables, with rows about the same file, and with some that do not fit."""
+    """Fill all five tables, with rows about the same file and some invalid ones."""
     legacy.make("A", "content", "processing", "missing", "deletions")
     ingestion = {"collection_name": "code", "operation": "ingest"}
     legacy.put("ingestion_queue", file_absolute_path="/a", queued_timestamp=OLD, **ingestion)
@@ -286,7 +286,7 @@ def mixed(legacy: Legacy) -> None:
     )
 
 
-def test_the_newest_row_wins_and_misfits_are_listed(legacy: Legacy) -> None:
+def test_newest_row_wins_and_invalid_rows_are_reported(legacy: Legacy) -> None:
     mixed(legacy)
     before = legacy.tables()
     told = dry_run(legacy.file)
@@ -321,7 +321,7 @@ def test_repeating_it_adds_what_is_new_and_nothing_else(legacy: Legacy) -> None:
     assert (len(items), report.tables["ingestion_queue"].migrated) == (3, 1)
 
 
-def test_tables_are_dropped_when_asked_unless_rows_did_not_fit(legacy: Legacy) -> None:
+def test_tables_are_dropped_on_request_unless_rows_are_invalid(legacy: Legacy) -> None:
     mixed(legacy)
     report, items = legacy.migrate(drop=True)
     assert report.kept == ["ingestion_queue", "missing_metadata_queue"]
@@ -348,7 +348,7 @@ def test_files_without_legacy_tables_are_refused(tmp_path: Path) -> None:
     torn = Legacy(tmp_path / "torn.db")
     torn.make("processing")
     torn.put_all("processing_queue", [{"queue_id": f"{n}" * 1_000} for n in range(50)])
-    with torn.file.open("r+b") as file:  # what the schema says can still be read
+    with torn.file.open("r+b") as file:  # the schema can still be read
         file.seek(4096)
         file.write(b"\xff" * (torn.file.stat().st_size - 4096))
     with pytest.raises(ConfigurationError, match="cannot be read"):
@@ -393,7 +393,7 @@ def test_killed_in_the_middle_and_run_again(legacy: Legacy, is_late: bool) -> No
         "        await legacy.migrate(Service(app, Settings()), Path(file))\n"
         "asyncio.run(main(sys.argv[1]))\n"
     )
-    # Late is before the commit, or behind it.
+    # The late kill happens before or after the commit.
     kill_when_it_says(script, legacy.file, b"at the end\n" if is_late else b"in the middle\n")
     with closing(sqlite3.connect(legacy.file)) as db:
         (there,) = db.execute("SELECT count(*) FROM unified_queue").fetchone()
@@ -416,11 +416,11 @@ def test_killed_right_after_the_commit_what_had_failed_is_failed(legacy: Legacy)
         "import asyncio, sys; from pathlib import Path\n"
         "from penstock import Penstock; from penstock.apps.ingest import Service, Settings\n"
         "from penstock.apps.ingest import legacy\n"
-        "transact = Penstock.transact\n"
+        "transact = Penstock.transaction\n"
         "async def told(self, work):\n"
         "    await transact(self, work); print('committed', flush=True)\n"
         "    await asyncio.Event().wait()\n"
-        "Penstock.transact = told\n"
+        "Penstock.transaction = told\n"
         "async def main(file):\n"
         "    async with Penstock(f'sqlite:///{file}') as app:\n"
         "        await legacy.migrate(Service(app, Settings()), Path(file))\n"

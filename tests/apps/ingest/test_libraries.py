@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 
 from penstock import State
-from penstock.apps.ingest.fetching import FetchFailed, fetch, is_public
+from penstock.apps.ingest.items import Rejected
+from penstock.apps.ingest.libraries import FetchFailed, fetch, is_public
 from penstock.apps.ingest.settings import Settings
-from penstock.apps.ingest.writing import Rejected
 from tests.apps.ingest.support import Bench, bench
 
 CERTIFICATES = Path(__file__).with_name("certificates")
-"""An authority that nobody else knows, and what it says of localhost; good for a hundred years."""
+"""A private certificate authority and its certificate for localhost, valid for a hundred years."""
 Pack = Callable[[Path, dict[str, str]], Path]
 
 
@@ -66,11 +66,11 @@ async def test_nothing_leaves_an_archive(table: Bench, pack: Pack, name: str) ->
     archive = pack(table.folder / "docs.archive", {"a.md": "A", name: "out"})
     job = await table.run("library", "ingest", library(archive))
     assert (job.state, job.attempt) == (State.FAILED, 1)
-    assert "outside of it" in str(job.error)
+    assert "unsafe path" in str(job.error)
     assert table.chunks() == {}
 
 
-async def test_links_in_archives_are_passed_by(table: Bench) -> None:
+async def test_links_in_archives_are_skipped(table: Bench) -> None:
     path = table.folder / "links.tar"
     with tarfile.open(path, "w") as archive:
         info = tarfile.TarInfo("link.md")
@@ -130,7 +130,7 @@ def site(
 
     class Server(ThreadingHTTPServer):
         def handle_error(self, *_: object) -> None:
-            pass  # a client that turns away says so itself
+            pass  # the client reports its own refusal
 
     server, scheme = Server(("127.0.0.1", 0), Handler), "http"
     if certificate is not None:
@@ -149,7 +149,7 @@ def site(
         server.server_close()
 
 
-def test_what_is_fetched_and_what_is_not(tmp_path: Path) -> None:
+def test_urls_that_are_fetched_and_refused(tmp_path: Path) -> None:
     answers = {
         "/a/docs.md": (200, {"Content-Type": "text/markdown"}, b"# Docs"),
         "/a/page?x=1": (200, {"Content-Type": "text/html; charset=utf-8"}, b"<p>"),
@@ -168,7 +168,7 @@ def test_what_is_fetched_and_what_is_not(tmp_path: Path) -> None:
         assert get("/a/docs.md").name == "docs.md"
         assert get("/a/page?x=1").name == "page.html"
         for path, why in (
-            ("/a/moved", "leads elsewhere"),
+            ("/a/moved", "redirects"),
             ("/a/large", "larger than"),
             ("/a/gone", "404"),
             ("/b/docs.md", "not allowed"),
@@ -177,7 +177,7 @@ def test_what_is_fetched_and_what_is_not(tmp_path: Path) -> None:
                 get(path)
         with pytest.raises(FetchFailed, match="503"):
             get("/a/busy")
-        with pytest.raises(Rejected, match="not on the open internet"):
+        with pytest.raises(Rejected, match="not on the public internet"):
             fetch(f"{url}/a/docs.md", tmp_path, settings)
     with pytest.raises(FetchFailed):
         get("/a/docs.md")
@@ -185,7 +185,7 @@ def test_what_is_fetched_and_what_is_not(tmp_path: Path) -> None:
         fetch("http://me@localhost/", tmp_path, Settings(urls=("http://me@localhost/",)))
 
 
-def test_https_is_spoken_to_the_host_of_the_url_at_the_address_that_was_checked(
+def test_https_verifies_the_host_of_the_url_at_the_checked_address(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers = {
@@ -201,8 +201,8 @@ def test_https_is_spoken_to_the_host_of_the_url_at_the_address_that_was_checked(
         real = socket.getaddrinfo
 
         def lookup(host: Any, *given: Any, **named: Any) -> Any:
-            """A name means this machine once, and nothing when it is asked for again."""
-            if host == "127.0.0.1":  # in connecting to it
+            """Resolve a name to this machine once; a second lookup fails."""
+            if host == "127.0.0.1":  # the connection itself
                 return real(host, *given, **named)
             looked_up.append(host)
             here = (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 0))
@@ -211,7 +211,7 @@ def test_https_is_spoken_to_the_host_of_the_url_at_the_address_that_was_checked(
         def get(path: str) -> Path:
             looked_up.clear()
             with monkeypatch.context() as patched:
-                patched.setattr("penstock.apps.ingest.fetching.socket.getaddrinfo", lookup)
+                patched.setattr("penstock.apps.ingest.libraries.socket.getaddrinfo", lookup)
                 return fetch(path, tmp_path, settings, admits=lambda at: at == "127.0.0.1")
 
         assert get(f"{url}/a/docs.md").read_text() == "# Docs"
@@ -234,6 +234,6 @@ def test_https_is_spoken_to_the_host_of_the_url_at_the_address_that_was_checked(
         *("::1", "fe80::1%eth0", "fc00::1", "::ffff:127.0.0.1", "224.0.0.1", "100.64.0.1"),
     ],
 )
-def test_addresses_that_are_nobody_elses(address: str) -> None:
+def test_private_addresses_are_refused(address: str) -> None:
     assert not is_public(address)
     assert is_public("93.184.216.34")

@@ -3,7 +3,7 @@ import pytest
 from penstock import ConfigurationError
 from penstock.apps.ingest import Settings
 from penstock.config import Server, Sources
-from penstock.server.installed import obeying
+from penstock.server.applications import effective_settings
 
 
 def test_lists_are_separated_by_commas() -> None:
@@ -19,8 +19,8 @@ def test_lists_are_separated_by_commas() -> None:
 
 
 def test_a_server_that_runs_no_jobs_has_no_processes_for_items() -> None:
-    assert obeying(Server(workers=0), Settings(workers=3)).workers == 0
-    assert obeying(Server(workers=1), Settings(workers=3)).workers == 3
+    assert effective_settings(Server(workers=0), Settings(workers=3)).workers == 0
+    assert effective_settings(Server(workers=1), Settings(workers=3)).workers == 3
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.apps.notebooks.files import Tree
-from penstock.apps.notebooks.repository import Repository
-from tests.apps.notebooks.serving import Api, served
-from tests.apps.notebooks.support import protection_for
+from penstock.apps.notebooks.disk.tree import Tree
+from penstock.apps.notebooks.repository.repository import Repository
+from tests.apps.notebooks.support import Api, protection_for, served
 from tests.contract.support import STORES
 
 

@@ -13,8 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from penstock.cli.main import cli
-from tests.apps.notebooks.disk import files_of
-from tests.apps.notebooks.support import git, write
+from tests.apps.notebooks.support import files_of, git, write
 from tests.cli.support import COMMAND, Process, started
 
 SETTINGS = """
@@ -69,7 +68,7 @@ def eventually(is_so: Callable[[], bool], tries: int = 600) -> None:
 def test_files_are_written_moved_listed_and_removed(server: Server) -> None:
     root = server.add("garden")
     assert "garden" in server("list")
-    assert server("list", "garden") == "There is no file.\n"
+    assert server("list", "garden") == "There are no files.\n"
     assert server("write", "garden", "notes/tea.md", stdin="# Tea\n") == (
         "Wrote notes/tea.md, version 1.\n"
     )
@@ -105,7 +104,7 @@ def test_wrong_version_and_missing_names_are_said(server: Server) -> None:
     assert "no" in server("list", "nowhere", code=3)
     assert "b" in server("log", "strict", "b", code=3)
     server("write", "strict", "../x", stdin="x", code=2)
-    assert "there is a notebook 'strict' already" in server("add", "strict", code=4)
+    assert "there is already a notebook 'strict'" in server("add", "strict", code=4)
 
 
 def test_repository_that_is_joined_and_paths_that_are_not_committed_are_shown(
@@ -132,8 +131,8 @@ def test_repository_that_is_joined_and_paths_that_are_not_committed_are_shown(
     finally:
         shutil.rmtree(top / ".git")
     assert "missing" in server("show", "within")
-    assert "no repository" in server("list")
-    assert "is a repository already" in _refused(server)
+    assert "no longer has a repository" in server("list")
+    assert "is already a repository" in _refused(server)
 
 
 def _refused(server: Server) -> str:
@@ -151,7 +150,7 @@ def test_watching_shows_what_is_done_by_whomever(server: Server) -> None:
         server("write", "seen", "a", stdin="1")
         assert "update a" in watch.wait_for("a")
         write(root, "b", "of a person")
-        assert "1 changed by others" in watch.wait_for("sync")
+        assert "1 changed by other programs" in watch.wait_for("sync")
 
 
 def edit(root: Path, old: str, new: str) -> None:

@@ -9,46 +9,31 @@ import os
 import random
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
 
-from tests.apps.notebooks.disk import files_of
-from tests.apps.notebooks.support import git
-from tests.apps.notebooks.world import Step, World, request_for, some_batch, some_step
+from tests.apps.notebooks.support import (
+    SERVER_ENVIRONMENT,
+    Step,
+    WorkingServer,
+    World,
+    files_of,
+    git,
+    request_for,
+    serving,
+    some_batch,
+    some_step,
+    wait_until_quiet,
+)
+from tests.environment import SOON
 from tests.server.support import Server
 
 KILLS = int(os.environ.get("PENSTOCK_NOTEBOOK_KILLS", "6"))
+
+
 SEED = int(os.environ.get("PENSTOCK_NOTEBOOK_SEED", "1"))
-SOON = 60
-ENVIRONMENT = {
-    "PENSTOCK_APPS": "notebooks",
-    "PENSTOCK_NOTEBOOKS_LEASE": "1",
-    "PENSTOCK_NOTEBOOKS_RETRY_DELAY": "0.1",
-    "PENSTOCK_NOTEBOOKS_COMMIT_INTERVAL": "0.2",
-    "PENSTOCK_NOTEBOOKS_MAX_RETRIES": "20",
-}
-
-
-class Working(Server):
-    """A server that runs jobs."""
-
-    workers = 4
-
-
-@contextmanager
-def serving(folder: Path) -> Iterator[Server]:
-    """A running server that is gone afterwards, whatever happens."""
-    server = Working(folder, **ENVIRONMENT)
-    try:
-        server.start()
-        yield server
-    finally:
-        server.kill()
 
 
 class Progress:
@@ -87,7 +72,9 @@ class Writer(threading.Thread):
         self.wrong: str | None = None
 
     def run(self) -> None:
-        with httpx.Client(base_url=self._server.url, timeout=20) as client:
+        # A kill cuts the connection. Without one, an answer is waited for: a request that was given
+        # up could still be stored, after the next one.
+        with httpx.Client(base_url=self._server.url, timeout=SOON) as client:
             while not self._stop_asked.is_set() and self.wrong is None:
                 is_batch = self._chance.random() < 0.3
                 steps = some_batch(self._chance) if is_batch else [some_step(self._chance)]
@@ -117,29 +104,18 @@ class Writer(threading.Thread):
                 self.worlds.append(world)
 
 
-def _quiet(server: Server) -> dict[str, Any]:
-    """Wait until nothing is left to do."""
-    deadline = time.monotonic() + SOON
-    while True:
-        metrics: dict[str, Any] = httpx.get(f"{server.url}/api/v1/events/metrics").json()
-        if not metrics["pending"] + metrics["processing"] and not metrics["uncommitted"]:
-            return metrics
-        assert time.monotonic() < deadline, metrics
-        time.sleep(0.05)
-
-
 @pytest.mark.timeout(120 + 20 * KILLS)
 def test_nothing_is_lost_when_the_server_is_killed(tmp_path: Path) -> None:
     """Every kill costs a start of the server, a second; after every third all is compared."""
     chance = random.Random(SEED)
     root = tmp_path / "penstock-data/notebooks/garden"
     with serving(tmp_path) as server:
-        answer = httpx.post(f"{server.url}/api/v1/notebooks", json={"name": "garden"})
+        answer = httpx.post(f"{server.url}/api/v1/notebooks", json={"name": "garden"}, timeout=SOON)
         assert answer.status_code == 201
         worlds: dict[str, World] = {}
         for killed in range(0, KILLS, 3):
             writers = _killed_under_load(server, chance, worlds, min(KILLS - killed, 3))
-            _quiet(server)
+            wait_until_quiet(server)
             disk = _agreement(root, server)
             for writer in writers:
                 worlds[writer.name] = _world(writer, root, disk)
@@ -172,7 +148,7 @@ def _killed_under_load(
 
 def _agreement(root: Path, server: Server) -> dict[str, str]:
     """What is on the disk, which is what is known and what is committed."""
-    files = httpx.get(f"{server.url}/api/v1/notebooks/garden/files").json()["files"]
+    files = httpx.get(f"{server.url}/api/v1/notebooks/garden/files", timeout=SOON).json()["files"]
     disk = {path: file.read_text() for path, file in files_of(root)}
     committed = {path: git(root, "show", f"HEAD:{path}") for path in git(root, "ls-files").split()}
     assert disk == committed
@@ -197,7 +173,7 @@ def _world(writer: Writer, root: Path, disk: dict[str, str]) -> World:
 
 def _check_events(server: Server, writer: Writer) -> None:
     """All that was acknowledged is there, and has come to its end."""
-    with httpx.Client() as client:
+    with httpx.Client(timeout=SOON) as client:
         for number in writer.events:
             event = client.get(f"{server.url}/api/v1/events/{number}").json()
             assert event["status"] not in ("pending", "processing"), event
@@ -206,6 +182,6 @@ def _check_events(server: Server, writer: Writer) -> None:
 def test_second_server_is_refused_with_a_clear_word(tmp_path: Path) -> None:
     with serving(tmp_path) as server:
         httpx.post(f"{server.url}/api/v1/notebooks", json={"name": "garden"})
-        _quiet(server)
+        wait_until_quiet(server)
         with pytest.raises(AssertionError, match="another server works on notebook 'garden'"):
-            Working(tmp_path, **ENVIRONMENT).start()
+            WorkingServer(tmp_path, **SERVER_ENVIRONMENT).start()

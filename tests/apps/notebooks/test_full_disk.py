@@ -15,8 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.apps.notebooks.disk import files_of
-from tests.apps.notebooks.support import git
+from tests.apps.notebooks.support import files_of, git
 from tests.server.support import Server
 
 SIZE = 16_000_000

@@ -7,10 +7,11 @@ from typing import NamedTuple
 
 import pytest
 
-from penstock import Done, Failed, Job, JobQuery, NewJob, Penstock, State
-from penstock.cli.store import App
+from penstock import Job, JobQuery, NewJob, Penstock, State
 from penstock.client.remote import RemotePenstock
-from tests.cli.top.support import Screen, viewing
+from penstock.engine.protocol import App
+from penstock.leases import Done, Failed
+from tests.cli.support import Screen, viewing
 from tests.client.support import Server, serving
 
 
@@ -34,15 +35,18 @@ class Place(NamedTuple):
     async def fail(self, n: int) -> list[Job]:
         """Jobs that have failed for good."""
         await self.add(n)
-        claimed = await self.store.claim(worker="w", limit=n, queues=[self.queue])
+        claimed = await self.store.leases.claim(worker="w", limit=n, queues=[self.queue])
         why = Failed("no luck", permanent=True)
-        return await self.store.settle([(job, why) for job in claimed])
+        return await self.store.leases.settle([(job, why) for job in claimed])
 
     async def state(self, job: Job) -> State:
         return (await self.store.get(job.id)).state
 
 
-@pytest.fixture(params=["store", "server"])
+REMOTE = pytest.mark.repeats("the store shows what keys do, tests/client the calls over HTTP")
+
+
+@pytest.fixture(params=["store", pytest.param("server", marks=REMOTE)])
 async def place(
     request: pytest.FixtureRequest, server: Server, tmp_path: Path
 ) -> AsyncIterator[Place]:
@@ -77,7 +81,7 @@ async def test_one_job(place: Place, verb: str) -> None:
         ends = {"retry": "is ready", "cancel": "is cancelled", "delete": "is deleted"}
         await agree(screen, f"{verb.capitalize()} 1 job: {job.id}, greet?", ends[verb])
     if verb == "delete":
-        assert await place.store.records([job.id]) == []
+        assert await place.store.archive.records([job.id]) == []
     else:
         assert await place.state(job) is (State.PENDING if verb == "retry" else State.CANCELLED)
 
@@ -87,14 +91,14 @@ async def test_priority_of_one_job(place: Place) -> None:
     async with viewing(place.app) as screen:
         await listed(screen, place)
         await screen.press("enter")
-        await screen.until("Audit", "priority 5")
+        await screen.until("Log", "priority 5")
         await screen.press("p")
-        await screen.until(f"Which priority for job {job.id}?")
+        await screen.until(f"New priority for job {job.id}?")
         await screen.type("99")
-        await screen.until("A number from 0 to 10")
+        await screen.until("Enter a number from 0 to 10")
         await screen.press("backspace", "backspace")
         await screen.type("9")
-        await agree(screen, "Give priority 9 to 1 job", "has priority 9")
+        await agree(screen, "Set priority 9 for 1 job", "has priority 9")
         await screen.until("priority 9")
     assert (await place.store.get(job.id)).priority == 9
 
@@ -108,7 +112,7 @@ async def test_all_that_fit_are_counted_first(place: Place, verb: str) -> None:
         "retry": "Retry 3 jobs?",
         "cancel": "Cancel 2 jobs?",
         "delete": "Delete 3 jobs?",
-        "priority": "Give priority 1 to 2 jobs?",
+        "priority": "Set priority 1 for 2 jobs?",
     }
     said = {
         "retry": "Retried 3 jobs.",
@@ -120,7 +124,7 @@ async def test_all_that_fit_are_counted_first(place: Place, verb: str) -> None:
         await listed(screen, place)
         await screen.press(keys[verb])
         if verb == "priority":
-            await screen.until("Which priority for all that fit?")
+            await screen.until("New priority for all jobs that match?")
             await screen.type("1")
         await agree(screen, asked[verb], said[verb])
     now = {job.id: job for job in await place.store.store.get([j.id for j in failed + waiting])}
@@ -150,7 +154,7 @@ async def test_nothing_to_change_is_said(place: Place) -> None:
     async with viewing(place.app) as screen:
         await listed(screen, place)
         await screen.press("R")
-        await screen.until_said("no job that this would change")
+        await screen.until_said("No job would change")
 
 
 async def test_what_is_refused_is_said(place: Place) -> None:
@@ -166,17 +170,19 @@ async def test_queue_is_paused_and_resumed(place: Place) -> None:
     await place.add(2)
 
     async def paused() -> bool:
-        return next(one.paused for one in await place.store.queues() if one.name == place.queue)
+        return next(
+            one.paused for one in await place.store.queues.list() if one.name == place.queue
+        )
 
     async with viewing(place.app) as screen:
         await to_queue(screen, place)
         await screen.press("p")
-        await screen.until("2 jobs in it will wait")
+        await screen.until("2 jobs will wait")
         await agree(screen, f"Pause queue {place.queue}?", "is paused")
         assert await paused()
         await screen.until("paused")
         await screen.press("p")
-        await agree(screen, f"Resume queue {place.queue}?", "goes on")
+        await agree(screen, f"Resume queue {place.queue}?", "is resumed")
         assert not await paused()
 
 
@@ -185,10 +191,10 @@ async def test_queue_is_drained(place: Place) -> None:
     async with viewing(place.app) as screen:
         await to_queue(screen, place)
         await screen.press("d")
-        await screen.until(f"Drain queue {place.queue}?", "1 job of now")
+        await screen.until(f"Drain queue {place.queue}?", "until 1 job finished")
         await screen.press("y")
-        (claimed,) = await place.store.claim(worker="w", queues=[place.queue])
-        await place.store.settle([(claimed, Done())])
+        (claimed,) = await place.store.leases.claim(worker="w", queues=[place.queue])
+        await place.store.leases.settle([(claimed, Done())])
         await screen.until_said("drained after")
     assert await place.state(job) is State.DONE
 
@@ -196,7 +202,7 @@ async def test_queue_is_drained(place: Place) -> None:
 async def to_queue(screen: Screen, place: Place) -> None:
     """Move to the test's own queue by keys; a server's store has those of other tests as well."""
     await screen.until(place.queue)
-    names = sorted(one.name for one in await place.store.queues())
+    names = sorted(one.name for one in await place.store.queues.list())
     await screen.press(*"j" * names.index(place.queue))
 
 
@@ -209,7 +215,7 @@ async def test_what_blocks_a_job_is_a_key_away(place: Place) -> None:
         await screen.press("w")
         await screen.until(f"Job {first.id}  greet")
         await screen.press("w")
-        await screen.until_said("No other job blocks it.")
+        await screen.until_said("No other job blocks this one.")
         await screen.press("escape")
         await screen.until(f"Job {second.id}  greet")
 
@@ -217,17 +223,17 @@ async def test_what_blocks_a_job_is_a_key_away(place: Place) -> None:
 async def to_schedule(screen: Screen, place: Place, name: str) -> None:
     await screen.press("4")
     await screen.until(name)
-    names = sorted(one.name for one in await place.store.schedules())
+    names = sorted(one.name for one in await place.store.schedules.list())
     await screen.press(*"j" * names.index(name))
 
 
 async def test_schedule_is_run_paused_and_resumed(place: Place) -> None:
     name = f"nightly {place.queue}"
     job = NewJob(task="greet", payload="{}", queue=place.queue)
-    await place.store.schedule(name, job, cron="0 2 * * *")
+    await place.store.schedules.put(name, job, cron="0 2 * * *")
 
     async def paused() -> bool:
-        return next(one.paused for one in await place.store.schedules() if one.name == name)
+        return next(one.paused for one in await place.store.schedules.list() if one.name == name)
 
     async with viewing(place.app) as screen:
         await to_schedule(screen, place, name)
@@ -240,7 +246,7 @@ async def test_schedule_is_run_paused_and_resumed(place: Place) -> None:
         assert await paused()
         await screen.until("paused")
         await screen.press("p")
-        await agree(screen, f"Resume schedule {name}?", "goes on")
+        await agree(screen, f"Resume schedule {name}?", "is resumed")
         assert not await paused()
         await screen.press("enter")
         await screen.until_said("has not run yet")

@@ -4,7 +4,6 @@ import pytest
 
 from penstock import ConfigurationError, NewJob, Penstock, run_sync
 from penstock.cli.top.command import _is_light, _require_textual
-from penstock.client.remote import RemotePenstock
 from tests.cli.support import Shell
 
 
@@ -14,7 +13,7 @@ def test_pipe_is_refused(app: Penstock, shell: Shell) -> None:
 
 def test_json_has_the_figures_once(app: Penstock, shell: Shell) -> None:
     run_sync(app.enqueue_many([NewJob(task="greet", payload="{}", queue="mail")] * 3))
-    run_sync(app.claim(worker="w"))
+    run_sync(app.leases.claim(worker="w"))
     found = shell.json("top")
     (mail,) = found["queues"]
     assert (mail["queue"], mail["pending"], mail["running"]) == ("mail", 2, 1)
@@ -40,10 +39,3 @@ def test_colours_follow_the_terminal(
 ) -> None:
     monkeypatch.setenv("COLORFGBG", says)
     assert _is_light() is light
-
-
-async def test_changes_are_for_an_event_loop() -> None:
-    remote = RemotePenstock("http://127.0.0.1:1", blocking=True)
-    with pytest.raises(ConfigurationError, match="not blocking"):
-        remote.changes()
-    await remote.close()

@@ -2,8 +2,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from penstock import JobId, JobQuery, State
+from penstock import JobQuery, State
 from penstock.cli.top.filters import FilterRefused, parse
+from penstock.jobs import JobId
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 

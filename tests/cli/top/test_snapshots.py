@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from penstock import Penstock
-from penstock.cli.top.looks import DARK, LIGHT
+from penstock.cli.top.theme import DARK, LIGHT
 from penstock.testing import Clock
-from tests.cli.top.samples import NOON, sample
-from tests.cli.top.support import SOON, Screen, now_of, viewing
+from tests.cli.support import NOON, Screen, now_of, sample, viewing
+from tests.environment import SOON
 
 HERE = Path(__file__).parent / "snapshots"
 DOCS = Path(__file__).parents[3] / "docs" / "images"
@@ -83,7 +83,7 @@ async def test_a_job_that_failed(store: tuple[Penstock, Clock]) -> None:
         await screen.type("state:failed")
         await screen.until("mailbox", absent="resize")
         await screen.press("enter")
-        await screen.until("Attempts", "Traceback", "Audit")
+        await screen.until("Attempts", "Traceback", "Log")
         await compare(screen, "top-job", DOCS)
 
 
@@ -100,7 +100,7 @@ async def test_a_job_that_runs_in_light(store: tuple[Penstock, Clock]) -> None:
 async def test_workers(store: tuple[Penstock, Clock]) -> None:
     async with viewing(store[0], now=now_of(store[1])) as screen:
         await screen.press("3")
-        await screen.until("web1:4711", "heard of")
+        await screen.until("web1:4711", "last seen")
         await compare(screen, "workers")
 
 
@@ -142,6 +142,6 @@ async def test_help(store: tuple[Penstock, Clock]) -> None:
 async def test_empty_store() -> None:
     app = Penstock("memory://")
     async with viewing(app, now=lambda: NOON, size=(80, 12)) as screen:
-        await screen.until("No queue has held a job yet.")
+        await screen.until("There are no queues yet.")
         await compare(screen, "empty")
     await app.close()

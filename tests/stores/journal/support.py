@@ -4,18 +4,21 @@ import random
 from pathlib import Path
 from typing import Any
 
-from penstock.core.job import JobId, LogId, Origin, QueueSettings, Retention
+from penstock.core.job import JobId, LogId, Retention
 from penstock.core.lifecycle import Done, Failed, Outcome, Snoozed, cancel
 from penstock.core.limits import Limit
-from penstock.core.note import Line, Note, Progress
+from penstock.core.migration_lock import MigrationLock, MigrationPhase
+from penstock.core.progress import Line, Progress, Report
+from penstock.core.queue import QueueSettings
+from penstock.core.restoration import Origin
 from penstock.core.schedule import Rhythm, Schedule
-from penstock.core.seal import Passage, Seal
 from penstock.core.store import Store
-from penstock.core.token import Access, Token
-from penstock.core.worker import WorkerInfo
+from penstock.core.tokens import Access, Token
+from penstock.core.workers import WorkerInfo
+from penstock.runtime import Files, Runtime
 from penstock.stores.journal.snapshot import portions
 from penstock.stores.journal.store import JournalStore
-from penstock.stores.memory.batch import Batch
+from penstock.stores.memory.batch import WriteBatch
 from penstock.stores.memory.content import Content
 from tests.contract.support import (
     HOUR,
@@ -32,11 +35,17 @@ from tests.contract.support import (
 )
 
 
-def opened(folder: Path, clock: ManualClock, **options: Any) -> JournalStore:
-    return JournalStore(folder, clock, **options)
+def opened(
+    folder: Path, clock: ManualClock, files: Files | None = None, **options: Any
+) -> JournalStore:
+    """Open a journal whose files are reached through `files`."""
+    runtime = Runtime(clock)
+    if files is not None:
+        runtime.files = files
+    return JournalStore(folder, runtime, **options)
 
 
-def said(content: Content) -> list[Batch]:
+def said(content: Content) -> list[WriteBatch]:
     """All that a store keeps, as values that can be compared."""
     return list(portions(content))
 
@@ -62,24 +71,24 @@ async def _work(store: Store, clock: ManualClock, chance: random.Random) -> None
         await move(store, running[0], cancel(running[0]))
     clock.advance(chance.randrange(10) * SECOND)
     await store.prune(Retention(finished=9 * SECOND, failed=9 * SECOND), 1)
-    await store.digest(5)
+    await store.roll_up(5)
 
 
 async def _say(store: Store, clock: ManualClock, turn: int) -> None:
     now = clock.now
-    await store.greet([WorkerInfo(name=f"w{turn}", host="h", pid=1, seen_at=now)])
+    await store.heartbeat([WorkerInfo(name=f"w{turn}", host="h", pid=1, seen_at=now)])
     job = await add_one(store, task="talks", priority=10)
     talker = await take_one(store)
     if talker.id == job.id:
-        note = Note(
+        note = Report(
             lease=talker.lease,
             progress=Progress(1, 3, "half", now, now),
             state='{"at":1}',
             lines=(Line(0, now, "info", "so far", 1),),
         )
-        await store.note([note])
+        await store.report([note])
     if turn:
-        await store.dismiss([f"w{turn - 1}"])
+        await store.deregister([f"w{turn - 1}"])
 
 
 async def _set_up(store: Store, clock: ManualClock) -> None:
@@ -95,11 +104,13 @@ async def _set_up(store: Store, clock: ManualClock) -> None:
         token = Token(name=name, digest=name, scopes=scopes, created_at=clock.now)
         await store.add_token(token)
     await store.drop_token("two")
-    finished = await store.histories([JobId(n) for n in range(1, 50)])
+    finished = await store.records([JobId(n) for n in range(1, 50)])
     others = [one for one in finished if one.job.state.final][:2]
     await store.restore(
         others, origin=Origin(source=5, last_job=JobId(500), last_log=LogId(700)), actor="a"
     )
-    await store.seal(Seal(passage=Passage.LEAVING, peer=1, place="there"), was=None)
-    await store.seal(None, was=await store.sealed())
+    await store.set_migration_lock(
+        MigrationLock(phase=MigrationPhase.LEAVING, peer=1, place="there"), expected=None
+    )
+    await store.set_migration_lock(None, expected=await store.migration_lock())
     await add(store, new(), new(key="k"))

@@ -1,10 +1,11 @@
-"""Disks that are full or fail: the caller is told, nothing has changed, and later all goes on."""
+"""Disks that are full or fail: the caller gets an error, nothing changes, and work continues."""
 
 import asyncio
 import errno
 import os
 import resource
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 
 from penstock.core.errors import StoreError, StoreUnavailable
 from penstock.core.lifecycle import Done
-from penstock.stores.journal import file as journal_file
+from penstock.runtime import Files
 from penstock.stores.journal.journal import Journal
 from penstock.stores.journal.store import JournalStore
 from penstock.stores.memory.content import Content
@@ -30,50 +31,37 @@ from tests.contract.support import (
 from tests.stores.journal.support import live, opened, said
 
 
-class Disk:
-    """The system calls of a journal's file, some of which fail when they are told to."""
+class Disk(Files):
+    """Operations on files, some of which fail on request."""
 
     def __init__(self) -> None:
-        self.failing: dict[str, int] = {}
-        """By name: how many calls go well before all of them fail; none is listed otherwise."""
+        self.failing: set[str] = set()
+        """The names of the operations that fail."""
         self.is_full = False
 
-    def pwrite(self, fd: int, data: bytes, offset: int) -> int:
-        if self.is_full and offset + len(data) > os.fstat(fd).st_size:
+    def __getattribute__(self, name: str) -> Any:
+        found = super().__getattribute__(name)
+        if name in {"write_at", "allocate", "sync", "sync_data", "truncate"}:
+            return partial(self._call, name, found)
+        return found
+
+    def _call(self, name: str, operation: Callable[..., Any], fd: int, *args: Any) -> Any:
+        end = args[1] + len(args[0]) if name == "write_at" else 0
+        if self.is_full and (name == "allocate" or end > os.fstat(fd).st_size):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        written: int = self.__getattr__("pwrite")(fd, data, offset)
-        return written
-
-    def posix_fallocate(self, fd: int, offset: int, size: int) -> None:
-        if self.is_full:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        os.posix_fallocate(fd, offset, size)
-
-    def __getattr__(self, name: str) -> Any:
-        real = getattr(os, name)
-        if name not in {"pwrite", "fdatasync", "fsync", "ftruncate"}:
-            return real
-
-        def call(*args: Any) -> Any:
-            if name in self.failing:
-                if not self.failing[name]:
-                    raise OSError(errno.EIO, os.strerror(errno.EIO))
-                self.failing[name] -= 1
-            return real(*args)
-
-        return call
+        if name in self.failing:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return operation(fd, *args)
 
 
 @pytest.fixture
-def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
-    found = Disk()
-    monkeypatch.setattr(journal_file, "os", found)
-    return found
+def disk() -> Disk:
+    return Disk()
 
 
 @pytest.fixture
 def store(disk: Disk, tmp_path: Path, clock: ManualClock) -> Iterator[JournalStore]:
-    found = opened(tmp_path / "j", clock)
+    found = opened(tmp_path / "j", clock, disk)
     live(found, clock, rounds=1)
     yield found
     disk.failing.clear()
@@ -88,12 +76,12 @@ def reopened(store: JournalStore, clock: ManualClock) -> Content:
     return again._content
 
 
-@pytest.mark.parametrize("call", ["pwrite", "fdatasync"])
+@pytest.mark.parametrize("call", ["write_at", "sync_data"])
 def test_failing_write_changes_nothing(
     disk: Disk, store: JournalStore, clock: ManualClock, call: str
 ) -> None:
     before = said(store._content)
-    disk.failing[call] = 0
+    disk.failing.add(call)
     for _ in range(3):
         with pytest.raises(StoreUnavailable, match="nothing was changed, try again"):
             drive(add(store, new(), new()))
@@ -108,9 +96,9 @@ def test_failing_write_changes_nothing(
 def test_what_could_not_be_made_durable_is_not_there_later(
     disk: Disk, store: JournalStore, clock: ManualClock
 ) -> None:
-    """It was written and may be in the file; but who asked for it was told that it is not."""
+    """It was written and may be in the file; but its caller was told that it is not."""
     count = len(drive(everything(store)))
-    disk.failing["fdatasync"] = 0
+    disk.failing.add("sync_data")
     with pytest.raises(StoreUnavailable):
         drive(add_one(store, task="lost"))
     disk.failing.clear()
@@ -124,7 +112,7 @@ def test_what_could_not_be_made_durable_is_not_there_later(
 
 def test_file_is_left_after_a_failed_fsync(disk: Disk, store: JournalStore) -> None:
     """A second fsync would say that all is well, and may be wrong."""
-    disk.failing["fdatasync"] = 0
+    disk.failing.add("sync_data")
     with pytest.raises(StoreUnavailable):
         drive(add_one(store))
     disk.failing.clear()
@@ -156,9 +144,9 @@ def test_full_disk_refuses_before_anything_is_changed(
     assert said(reopened(store, clock)) == after
 
 
-async def test_every_concurrent_caller_is_told(disk: Disk, store: JournalStore) -> None:
+async def test_every_concurrent_caller_gets_the_error(disk: Disk, store: JournalStore) -> None:
     before = said(store._content)
-    disk.failing["fdatasync"] = 0
+    disk.failing.add("sync_data")
     calls = [add_one(store) for _ in range(20)]
     answers = await asyncio.gather(*calls, everything(store), return_exceptions=True)
     assert all(isinstance(answer, StoreUnavailable) for answer in answers), answers
@@ -168,9 +156,11 @@ async def test_every_concurrent_caller_is_told(disk: Disk, store: JournalStore) 
     assert len({job.id for job in jobs}) == 20
 
 
-def test_work_goes_on_after_a_failure(disk: Disk, store: JournalStore, clock: ManualClock) -> None:
+def test_work_continues_after_a_failure(
+    disk: Disk, store: JournalStore, clock: ManualClock
+) -> None:
     running = drive(take_one(store))
-    disk.failing["fdatasync"] = 0
+    disk.failing.add("sync_data")
     with pytest.raises(StoreUnavailable):
         drive(settle(store, running, Done()))
     with pytest.raises(StoreUnavailable):
@@ -184,11 +174,22 @@ def test_work_goes_on_after_a_failure(disk: Disk, store: JournalStore, clock: Ma
     assert said(reopened(store, clock)) == after
 
 
-def test_next_file_that_cannot_be_made_is_tried_again(disk: Disk, store: JournalStore) -> None:
-    disk.failing["fdatasync"] = 0
-    with pytest.raises(StoreUnavailable):
+def test_write_that_was_refused_is_not_found_by_the_next_process(
+    disk: Disk, store: JournalStore, clock: ManualClock
+) -> None:
+    before = said(store._content)
+    disk.failing.add("sync_data")
+    with pytest.raises(StoreUnavailable, match="nothing was changed, try again"):
         drive(add_one(store))
-    disk.failing = {"fsync": 0}
+    disk.failing.clear()
+    assert said(reopened(store, clock)) == before
+
+
+def test_next_file_that_cannot_be_made_is_tried_again(disk: Disk, store: JournalStore) -> None:
+    disk.failing = {"sync_data", "sync"}
+    with pytest.raises(StoreError, match="may or may not be stored"):
+        drive(add_one(store))
+    disk.failing = {"sync"}
     for _ in range(3):
         with pytest.raises(StoreUnavailable):
             drive(add_one(store))
@@ -205,7 +206,7 @@ def test_interrupted_caller_leaves_a_whole_store(
     before = said(store._content)
 
     def interrupted(self: Content, _: object) -> None:
-        self.jobs.take(next(iter(self.jobs.values())).id)
+        self.jobs.pop(next(iter(self.jobs.values())).id)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
@@ -226,10 +227,10 @@ def before_jobs(batches: list[Any]) -> list[Any]:
 def test_content_that_cannot_be_read_again_is_not_shown(
     disk: Disk, store: JournalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    disk.failing["fdatasync"] = 0
+    disk.failing.add("sync_data")
     with monkeypatch.context() as patch:
         patch.setattr(Journal, "reload", unreadable)
-        with pytest.raises(StoreUnavailable):
+        with pytest.raises(StoreError, match="may or may not be stored"):
             drive(add_one(store))
         with pytest.raises(StoreUnavailable):
             drive(everything(store))
@@ -242,7 +243,7 @@ def unreadable(_: object) -> Content:
     raise OSError(errno.EIO, "no")
 
 
-def test_file_size_limit_is_told_and_overcome(tmp_path: Path, clock: ManualClock) -> None:
+def test_file_size_limit_is_reported_and_work_continues(tmp_path: Path, clock: ManualClock) -> None:
     """The system itself refuses to write beyond a size, until it does no more."""
     store = opened(tmp_path / "j", clock)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -264,8 +265,10 @@ def test_file_size_limit_is_told_and_overcome(tmp_path: Path, clock: ManualClock
 
 
 def test_folder_that_cannot_be_made_is_named(tmp_path: Path, clock: ManualClock) -> None:
-    with pytest.raises(StoreError, match=f"{tmp_path}/a/b cannot be made a journal's folder"):
+    with pytest.raises(
+        StoreError, match=f"{tmp_path}/a/b cannot be used as the folder of a journal"
+    ):
         opened(tmp_path / "a" / "b", clock)
     (tmp_path / "file").write_text("")
-    with pytest.raises(StoreError, match="cannot be made a journal's folder"):
+    with pytest.raises(StoreError, match="cannot be used as the folder of a journal"):
         opened(tmp_path / "file", clock)

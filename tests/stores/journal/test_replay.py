@@ -1,15 +1,19 @@
 """A journal that is read back: whole, cut off, flipped, doubled, or not ours."""
 
+import os
 import shutil
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from penstock.core.errors import StoreError
+from penstock.runtime import Files
+from penstock.stores.journal.folder import Folder
 from penstock.stores.journal.lines import line_of
 from penstock.stores.journal.lines import opened as opened_line
 from penstock.stores.journal.replay import Replay
-from penstock.stores.memory.batch import Batch
+from penstock.stores.memory.batch import WriteBatch
 from tests.contract.support import ManualClock, add, add_one, drive, everything, new
 from tests.stores.journal.support import live, opened, said
 
@@ -24,7 +28,7 @@ class Told:
         file = store._journal._file
         assert file is not None
         self.head = file.end
-        self.states: dict[int, list[Batch]] = {file.end: said(store._content)}
+        self.states: dict[int, list[WriteBatch]] = {file.end: said(store._content)}
         """By where the records ended."""
         settle = store._journal.settle
 
@@ -38,38 +42,30 @@ class Told:
         self.data = self.path.read_bytes()
         drive(store.close())
 
-    def state_at(self, size: int) -> list[Batch]:
+    def state_at(self, size: int) -> list[WriteBatch]:
         """What there was when so many bytes had been acknowledged."""
         return self.states[max(end for end in self.states if end <= size)]
 
 
-def replayed(folder: Path, data: bytes) -> list[Batch]:
-    """What a journal with these bytes comes to."""
+def replayed(folder: Path, data: bytes) -> list[WriteBatch]:
+    """Return the content of a journal with these bytes."""
     (folder / "journal-1.jsonl").write_bytes(data)
-    return said(Replay(_Unlocked(folder)).run().content)  # type: ignore[arg-type] # all that it asks of a folder
+    with closing(_Unlocked(folder, Files(), create=False)) as unlocked:
+        return said(Replay(unlocked, 1).run().content)
 
 
-def replayed_or_refused(folder: Path, data: bytes) -> list[Batch] | StoreError:
+def replayed_or_refused(folder: Path, data: bytes) -> list[WriteBatch] | StoreError:
     try:
         return replayed(folder, data)
     except StoreError as error:
         return error
 
 
-class _Unlocked:
-    """The files of a folder, for those who only read."""
+class _Unlocked(Folder):
+    """A folder that other processes may have open, for those who only read."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def journal(self, number: int) -> Path:
-        return self.path / f"journal-{number}.jsonl"
-
-    def journals(self) -> list[int]:
-        return [1]
-
-    def snapshots(self) -> list[int]:
-        return []
+    def _locked(self) -> int:
+        return os.open(os.devnull, os.O_RDONLY)
 
 
 def test_journal_that_is_read_back_is_the_store(tmp_path: Path, clock: ManualClock) -> None:
@@ -126,6 +122,18 @@ def test_flipped_bit_is_never_taken_for_content(tmp_path: Path, clock: ManualClo
     assert refused > 100
 
 
+def test_flipped_end_of_a_line_does_not_hide_two_records(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    told = Told(tmp_path / "j", clock)
+    (tmp_path / "flip").mkdir()
+    for end in sorted(told.states)[1:-1]:
+        for bit in range(8):
+            data = bytearray(told.data)
+            data[end - 1] ^= 1 << bit
+            assert isinstance(replayed_or_refused(tmp_path / "flip", bytes(data)), StoreError), end
+
+
 def test_flip_in_the_last_record_of_a_closed_store_is_refused(
     tmp_path: Path, clock: ManualClock
 ) -> None:
@@ -133,7 +141,7 @@ def test_flip_in_the_last_record_of_a_closed_store_is_refused(
     data = bytearray(told.path.read_bytes())
     data[told.end - 9] ^= 4
     told.path.write_bytes(bytes(data))
-    with pytest.raises(StoreError, match="not as it was written"):
+    with pytest.raises(StoreError, match="was altered"):
         opened(tmp_path / "j", clock)
 
 
@@ -165,7 +173,7 @@ def test_other_record_under_a_number_that_was_given_is_refused(
     text = opened_line(lines[-1])
     assert text is not None
     other = line_of({"n": 3, "durable": 2, "at": "2030-01-01T00:00:00Z", "do": {}})
-    with pytest.raises(StoreError, match=f"line {len(lines) + 1}: it is not as it was written"):
+    with pytest.raises(StoreError, match=f"line {len(lines) + 1}: it was altered"):
         replayed(tmp_path / "twice", told.data[: told.end] + other)
 
 
@@ -174,7 +182,7 @@ def test_missing_record_is_refused(tmp_path: Path, clock: ManualClock) -> None:
     (tmp_path / "gap").mkdir()
     lines = told.data[: told.end].splitlines(keepends=True)
     for place in range(1, len(lines) - 2):
-        with pytest.raises(StoreError, match=f"line {place + 1}: record {place} is not"):
+        with pytest.raises(StoreError, match=f"line {place + 1}: record {place} was altered"):
             replayed(tmp_path / "gap", b"".join(lines[:place] + lines[place + 1 :]))
 
 

@@ -12,20 +12,14 @@ from typing import Any
 
 import pytest
 
+from penstock import Penstock
 from penstock.core.errors import ConfigurationError, StoreError
 from penstock.core.lifecycle import Done
+from penstock.runtime import Files
 from penstock.stores import open_store
 from penstock.stores.journal import audit
-from penstock.stores.journal import file as journal_file
-from tests.contract.support import (
-    SOON,
-    ManualClock,
-    add_one,
-    drive,
-    everything,
-    settle,
-    take_one,
-)
+from tests.contract.support import ManualClock, add_one, drive, everything, settle, take_one
+from tests.environment import SOON
 from tests.stores.journal.support import opened
 
 
@@ -44,6 +38,7 @@ def test_second_store_on_a_folder_is_refused(tmp_path: Path, clock: ManualClock)
 
 OPENING = """
 import sys
+from penstock.runtime import Files
 from penstock.stores import open_store
 open_store(sys.argv[1])
 print("open", flush=True)
@@ -91,18 +86,16 @@ def test_forked_child_touches_nothing_and_holds_no_lock(tmp_path: Path, clock: M
         os.close(tell)
 
 
-class SlowDisk:
-    """Lets one write to the disk wait until it is told to go on."""
+class SlowDisk(Files):
+    """Makes one write to the disk wait until the test releases it."""
 
     def __init__(self) -> None:
         self.busy = threading.Event()
         self.go_on = threading.Event()
         self.turns = 0
+        self.sync_data = self._wait
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(os, name)
-
-    def fdatasync(self, fd: int) -> None:
+    def _wait(self, fd: Any) -> None:
         self.turns += 1
         self.busy.set()
         assert self.go_on.wait(SOON)
@@ -110,16 +103,14 @@ class SlowDisk:
 
 
 @pytest.fixture
-def slow(monkeypatch: pytest.MonkeyPatch) -> SlowDisk:
-    disk = SlowDisk()
-    monkeypatch.setattr(journal_file, "os", disk)
-    return disk
+def slow() -> SlowDisk:
+    return SlowDisk()
 
 
 async def test_calls_that_come_while_the_disk_is_busy_share_its_next_turn(
     tmp_path: Path, clock: ManualClock, slow: SlowDisk
 ) -> None:
-    store = opened(tmp_path / "j", clock)
+    store = opened(tmp_path / "j", clock, slow)
     async with asyncio.TaskGroup() as tasks:
         first = tasks.create_task(add_one(store))
         assert await asyncio.to_thread(slow.busy.wait, SOON)
@@ -134,7 +125,7 @@ async def test_calls_that_come_while_the_disk_is_busy_share_its_next_turn(
 async def test_nobody_is_shown_what_is_not_durable(
     tmp_path: Path, clock: ManualClock, slow: SlowDisk
 ) -> None:
-    store = opened(tmp_path / "j", clock)
+    store = opened(tmp_path / "j", clock, slow)
     async with asyncio.TaskGroup() as tasks:
         adding = tasks.create_task(add_one(store))
         assert await asyncio.to_thread(slow.busy.wait, SOON)
@@ -170,10 +161,10 @@ async def test_calls_under_way_are_answered_when_the_store_is_closed(
 
 
 def test_foreign_transaction_is_refused(tmp_path: Path, clock: ManualClock) -> None:
-    store = opened(tmp_path / "j", clock)
-    with pytest.raises(ConfigurationError, match="a journal cannot join a database transaction"):
-        drive(store.add([], actor="p", connection=object()))
-    drive(store.close())
+    app = Penstock(f"journal:///{tmp_path}/j", clock=clock)
+    with pytest.raises(ConfigurationError, match="has no database for tables or transactions"):
+        drive(app.enqueue_many([], connection=object()))
+    drive(app.close())
 
 
 # The folder
@@ -183,7 +174,9 @@ def test_url_names_a_folder(tmp_path: Path) -> None:
     for url in ("journal://", "journal:///", "journal://host/x", "journal:///x#y"):
         with pytest.raises(ConfigurationError, match="a journal is 'journal:///relative/folder'"):
             open_store(url)
-    with pytest.raises(ConfigurationError, match="'durability=disk' or 'durability=process', not"):
+    with pytest.raises(
+        ConfigurationError, match="'durability=disk' and 'durability=process', unlike"
+    ):
         open_store(f"journal:///{tmp_path}/j?durability=none")
     drive(open_store(f"journal:///{tmp_path}/a%20b").close())
     assert (tmp_path / "a b" / "journal-1.jsonl").exists()

@@ -1,5 +1,7 @@
-"""Opening a file: what is refused and how it is told, what is set up, what is left alone."""
+"""Opening a file: what is refused and with which error, what is set up, what is left alone."""
 
+import contextlib
+import random
 import shutil
 import sqlite3
 import subprocess
@@ -11,16 +13,19 @@ import pytest
 
 from penstock.core.errors import StoreError, StoreUnavailable
 from penstock.core.job import Job, JobId
-from penstock.stores import system_clock
-from penstock.stores.sqlite.connection import SCHEMA, connect, statements, translate
-from penstock.stores.sqlite.store import SqliteStore
-from tests.contract.support import SOON, ManualClock, add, add_one, drive, new, take_one
+from penstock.runtime import system_clock
+from penstock.stores.sql.store import SqlStore
+from penstock.stores.sqlite.connection import connect, translate
+from penstock.stores.sqlite.schema import SCRIPTS, statements
+from tests.contract.support import ManualClock, add, add_one, drive, new, take_one
+from tests.environment import SOON
+from tests.stores.support import sqlite_store, writing_connection
 
 CLOCK = ManualClock()
 
 
 def opened(path: Path, *, create: bool = True) -> None:
-    drive(SqliteStore(path, CLOCK, create=create).close())
+    drive(sqlite_store(path, CLOCK, create=create).close())
 
 
 # What cannot be opened
@@ -62,10 +67,14 @@ def test_file_in_a_folder_that_cannot_be_written_is_refused() -> None:
 def test_newer_schema_is_refused_and_left_as_it_is(path: Path) -> None:
     opened(path)
     with sqlite3.connect(path) as connection:
-        connection.execute("UPDATE penstock_meta SET value = ? WHERE name = 'schema'", (99,))
+        connection.execute(
+            "UPDATE penstock_meta SET value = 99 WHERE name IN ('schema', 'oldest_program')"
+        )
         connection.execute("CREATE TABLE penstock_from_the_future (x)")
     connection.close()
-    with pytest.raises(StoreError, match=f"schema 99, this one knows {SCHEMA}.*upgrade"):
+    with pytest.raises(
+        StoreError, match=rf"schema 99 \(this one knows {SCRIPTS.version}\).*upgrade"
+    ):
         opened(path)
     connection = sqlite3.connect(path)
     tables = connection.execute("SELECT count(*) FROM penstock_from_the_future").fetchone()
@@ -82,17 +91,60 @@ def test_damaged_file_is_refused(path: Path) -> None:
         opened(path)
 
 
-def test_damage_that_is_met_later_is_told_then(path: Path) -> None:
-    store = SqliteStore(path, CLOCK)
-    drive(add(store, *[new(payload='{"a":"' + "x" * 900 + '"}')] * 200))
+@pytest.mark.parametrize("seed", range(10))
+def test_every_damage_that_opening_notices_is_a_declared_error(path: Path, seed: int) -> None:
+    """Random bytes in the header, the catalogue or anywhere, some of which are not UTF-8."""
+    rng = random.Random(seed)
+    opened(path)
+    whole = path.read_bytes()
+    refused = 0
+    for _ in range(20):
+        damaged = bytearray(whole)
+        end = rng.choice([100, 8192, len(whole)])
+        for _ in range(rng.choice([1, 5, 50])):
+            damaged[rng.randrange(end)] = rng.randrange(256)
+        path.write_bytes(damaged)
+        with contextlib.suppress(StoreError):
+            refused += 1
+            opened(path)
+            refused -= 1
+        for left in path.parent.iterdir():
+            left.unlink()
+    assert refused
+
+
+def test_message_that_quotes_a_damaged_catalogue_is_translated(path: Path) -> None:
+    opened(path)
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA writable_schema = ON")
+        connection.execute("UPDATE sqlite_schema SET sql = 'CREATE nothing' WHERE rowid = 1")
+        connection.execute("UPDATE sqlite_schema SET name = CAST(x'fffe' AS TEXT) WHERE rowid = 1")
+        connection.commit()
+    with pytest.raises(StoreError, match="damaged; restore a backup") as refused:
+        opened(path)
+    assert isinstance(refused.value.__cause__, UnicodeDecodeError)
+
+
+def test_version_that_is_no_number_is_damage(path: Path) -> None:
+    opened(path)
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute("UPDATE penstock_meta SET value = 'x' WHERE name = 'schema'")
+        connection.commit()
+    with pytest.raises(StoreError, match="damaged"):
+        opened(path)
+
+
+def test_damage_that_is_found_later_is_reported_then(path: Path) -> None:
+    store = sqlite_store(path, CLOCK)
+    drive(add(store, *[new(payload='{"a":"' + "x" * 900 + '"}')] * 600))
     drive(store.close())
     size = path.stat().st_size
     with path.open("r+b") as file:
         file.seek(size // 2)
         file.write(b"\xff" * (size - size // 2))
-    store = SqliteStore(path, CLOCK)
+    store = sqlite_store(path, CLOCK)
     with pytest.raises(StoreError, match="damaged"):
-        drive(store.get([JobId(job_id) for job_id in range(1, 201)]))
+        drive(store.get([JobId(job_id) for job_id in range(1, 601)]))
     drive(store.close())
 
 
@@ -148,7 +200,7 @@ def test_tables_of_others_are_left_alone_and_ours_have_their_prefix(path: Path) 
         "PRAGMA user_version = 7; PRAGMA application_id = 42;"
     )
     before = connection.execute("SELECT name FROM sqlite_schema").fetchall()
-    store = SqliteStore(path, CLOCK)
+    store = sqlite_store(path, CLOCK)
     drive(add_one(store, tags=("a",), key="k"))
     drive(store.close())
     after = connection.execute("SELECT name FROM sqlite_schema").fetchall()
@@ -163,8 +215,8 @@ def test_tables_of_others_are_left_alone_and_ours_have_their_prefix(path: Path) 
     connection.close()
 
 
-def test_nothing_is_left_beside_the_file_when_it_is_closed(path: Path) -> None:
-    store = SqliteStore(path, CLOCK)
+def test_no_other_file_is_left_when_it_is_closed(path: Path) -> None:
+    store = sqlite_store(path, CLOCK)
     drive(add_one(store))
     drive(store.wait(-1, 0))
     drive(store.close())
@@ -172,12 +224,12 @@ def test_nothing_is_left_beside_the_file_when_it_is_closed(path: Path) -> None:
 
 
 def test_copy_of_a_closed_file_is_the_whole_store(path: Path) -> None:
-    store = SqliteStore(path, CLOCK)
+    store = sqlite_store(path, CLOCK)
     job = drive(add_one(store))
     drive(store.close())
     copy = path.with_name("copy.db")
     shutil.copy(path, copy)
-    store = SqliteStore(copy, CLOCK)
+    store = sqlite_store(copy, CLOCK)
     assert drive(store.get([job.id])) == [job]
     drive(store.close())
 
@@ -185,9 +237,9 @@ def test_copy_of_a_closed_file_is_the_whole_store(path: Path) -> None:
 # How it is set up
 
 
-def test_writes_are_durable_on_return(store: SqliteStore) -> None:
+def test_writes_are_durable_on_return(store: SqlStore) -> None:
     """FULL is 2: every commit is synced, and a power failure loses nothing acknowledged."""
-    connection = store._writer._connection
+    connection = writing_connection(store)
     assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
     assert connection.execute("PRAGMA synchronous").fetchone() == (2,)
 
@@ -208,14 +260,14 @@ def test_schema_is_brought_up_once(path: Path) -> None:
     opened(path)
     assert connection.execute("PRAGMA schema_version").fetchone() == before
     found = connection.execute("SELECT value FROM penstock_meta WHERE name = 'schema'")
-    assert found.fetchone() == (SCHEMA,)
+    assert found.fetchone() == (SCRIPTS.version,)
     connection.close()
 
 
 OPEN_WHEN_TOLD = """
 import sys
 from penstock.core.job import NewJob
-from penstock.engine import Penstock, run_sync
+from penstock.engine.penstock import Penstock, run_sync
 app = Penstock(sys.argv[1])
 print("here", flush=True)
 sys.stdin.readline()
@@ -301,14 +353,14 @@ def test_passing_trouble_may_be_tried_again(code: int, text: str) -> None:
         (sqlite3.SQLITE_CONSTRAINT_UNIQUE, "SQLite reported"),
     ],
 )
-def test_lasting_trouble_is_told_as_such(code: int, text: str) -> None:
+def test_permanent_error_is_reported_as_such(code: int, text: str) -> None:
     error = translate(failed(code), Path("jobs.db"))
     assert type(error) is StoreError
     for part in (text, "jobs.db", "as the driver says"):
         assert part in str(error)
 
 
-def test_error_without_a_code_is_told_too() -> None:
+def test_error_without_a_code_is_reported() -> None:
     error = translate(sqlite3.ProgrammingError("closed"), Path("jobs.db"))
     assert type(error) is StoreError
     assert "closed" in str(error)
@@ -323,7 +375,7 @@ def test_drivers_error_is_the_cause(path: Path) -> None:
 
 def test_lock_that_another_program_keeps_is_waited_for(path: Path) -> None:
     """Writers of other programs never show as an error while they take reasonable time."""
-    store = SqliteStore(path, system_clock)
+    store = sqlite_store(path, system_clock)
     other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     other.execute("BEGIN IMMEDIATE")
     added: list[Job] = []

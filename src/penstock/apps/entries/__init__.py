@@ -1,4 +1,4 @@
-"""Entries: rows that are written at once, and whose embeddings always follow."""
+"""Entries: records that are stored at once, embedded in the background, and found by meaning."""
 
 import logging
 from collections.abc import AsyncIterator
@@ -6,62 +6,58 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from penstock import ConfigurationError, Penstock
-from penstock.apps import Application
-from penstock.apps.entries.control import Control
 from penstock.apps.entries.entries import (
+    MANIFEST,
     Entries,
     Entry,
     EntryChanged,
     EntryExists,
+    EntryMatch,
     EntryNotFound,
-    Found,
 )
-from penstock.apps.entries.entrytypes import EntryType, Field, InvalidEntry
-from penstock.apps.entries.filing import FileRoutes
-from penstock.apps.entries.pool import pool_of
-from penstock.apps.entries.routes import EntriesRoutes
-from penstock.apps.entries.rows import Chosen
+from penstock.apps.entries.indexes import PACKAGES
+from penstock.apps.entries.processes import pool_of
+from penstock.apps.entries.queue import EntryQueue
+from penstock.apps.entries.routes import EntriesRoutes, FileRoutes
+from penstock.apps.entries.rows import EntryQuery
 from penstock.apps.entries.settings import Settings
-from penstock.apps.entries.shelves import missing_packages
-from penstock.http.routes import routes_of
+from penstock.apps.entries.types import EntryType, Field, InvalidEntry
+from penstock.apps.kit import DATA, Application, needs_tables, routes_of
 
 __all__ = [
-    "Chosen",
-    "Control",
     "Entries",
     "Entry",
     "EntryChanged",
     "EntryExists",
+    "EntryMatch",
     "EntryNotFound",
+    "EntryQuery",
+    "EntryQueue",
     "EntryType",
     "Field",
-    "Found",
     "InvalidEntry",
     "Settings",
     "install",
 ]
 
-DATA = Path("penstock-data")
-
 _log = logging.getLogger(__name__)
 
 
 def install(penstock: Penstock, settings: Settings, data: Path | None = None) -> Application:
-    """The API of entries on a Penstock; vectors are kept in a folder of `data`.
+    """Return the entries application; vectors are stored in a folder of `data`.
 
-    Its jobs are run by processes of its own, so that this one gets no task to run.
+    Separate processes run its jobs, so this registers no tasks.
     """
-    logging.getLogger("faiss").setLevel(logging.WARNING)  # it tells which of its builds it tries
     entries = Entries(penstock, (data or DATA) / "entries", settings=settings)
-    control = Control(entries)
-    routes = EntriesRoutes(entries, control)
+    queue = EntryQueue(entries)
+    routes = EntriesRoutes(entries, queue)
 
     @asynccontextmanager
     async def running() -> AsyncIterator[None]:
         try:
             await entries.prepare()
         except ConfigurationError as error:
-            routes.refused = f"entries need a SQLite or PostgreSQL store: {error}"
+            routes.refused = needs_tables(MANIFEST.name, error)
             _log.info("app entries is off: %s", error)
         try:
             yield
@@ -70,27 +66,27 @@ def install(penstock: Penstock, settings: Settings, data: Path | None = None) ->
 
     @asynccontextmanager
     async def working() -> AsyncIterator[None]:
-        if routes.refused or missing_packages() or not settings.workers:
+        if routes.refused or PACKAGES.missing() or not settings.workers:
             yield
             return
-        await _log_pending(control)
+        await _log_pending(queue)
         async with pool_of(entries).running():
             yield
 
     return Application(
-        "entries",
-        "Keep entries that can be searched by what they mean.",
+        MANIFEST.name,
+        MANIFEST.summary,
         [*routes_of(routes), *routes_of(FileRoutes(entries, routes))],
         running,
         working=working,
     )
 
 
-async def _log_pending(control: Control) -> None:
-    """Log how many entries wait to be embedded when the server starts."""
-    pending = dict((await control.counts())["pending"])
+async def _log_pending(queue: EntryQueue) -> None:
+    """Log how many entries are pending when the server starts."""
+    pending = dict((await queue.counts())["pending"])
     total = pending.pop("total")
-    if not total:  # a server that has nothing to do says nothing but where it is
+    if not total:
         _log.debug("No pending embeddings on startup")
         return
     parts = ", ".join(f"{n} {name}" for name, n in pending.items())

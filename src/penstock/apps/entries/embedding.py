@@ -1,50 +1,51 @@
-"""The work of the pool: rows that jobs name become vectors, many at a time.
+"""The task that embeds rows, in batches.
 
-Jobs are run by a worker as always. Their handlers wait for each other and let one of them embed
-what all have brought: one call of the embedder, one transaction of the index.
+A worker runs each job separately. The handlers collect in one queue, and one of them embeds the
+rows of all: one call to the embedder, one transaction on the index.
 """
 
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import numpy as np
 from msgspec import Meta
 
-from penstock import Context, Transaction, context, run_sync
+from penstock import Context, context, run_sync
 from penstock.apps.entries import rows
 from penstock.apps.entries.entries import EMBED, Entries
-from penstock.apps.entries.rows import QUEUE, Due, Tally
+from penstock.apps.entries.indexes import VectorIndex
+from penstock.apps.entries.rows import QUEUE, DueRow, Tally
 from penstock.apps.entries.shapes import EntryId
-from penstock.apps.entries.shelves import Shelf
+from penstock.tables import Transaction
 from penstock.vectors import EmbedderUnavailable, Item
 
 if TYPE_CHECKING:
-    from penstock.vectors.embedding import Vectors
+    from penstock.vectors import Vectors
 
 _log = logging.getLogger(__name__)
 
-_AT_ONCE = 3
-"""Batches at a time: while one is written, two are embedded, which is partly one thread each."""
+_CONCURRENT_BATCHES = 3
+"""While one batch is written, two are embedded, each for part of the time in a single thread."""
 _DEATHS = 3
-"""How many processes may die while they embed a row alone, before it has failed."""
+"""How many processes may die while embedding a row alone before it fails."""
 
 Ids = Annotated[list[EntryId], Meta(min_length=1, max_length=100_000)]
-"""The rows that one job is about."""
+"""The rows of one job."""
 
-Vectorised = dict[str, "Vectors | Exception"]
-"""For each row its vector, or why it has none."""
+EmbeddedRows = dict[str, "Vectors | Exception"]
+"""The vector of each row, or the error that prevented it."""
 
 
 class EmbeddingFailed(Exception):
-    """A row that could not be embedded, and is not tried again."""
+    """A row could not be embedded and has no attempts left."""
 
 
 class Request:
-    """What one run of a job asks for, and what came of it."""
+    """The rows that one run of a job wants embedded, and the result."""
 
     __slots__ = ("ended", "error", "ids", "is_done", "is_taken", "job")
 
@@ -58,43 +59,43 @@ class Request:
 
 
 class Tried(NamedTuple):
-    """What earlier attempts of a job have come to; its checkpoint."""
+    """The results of earlier attempts of a job, kept in its checkpoint."""
 
     errors: int = 0
     deaths: int = 0
-    """Of processes that embedded nothing else at that moment."""
+    """Processes that died while embedding nothing else."""
 
 
 class Batch(NamedTuple):
-    """Requests that are embedded together, and what was found of them."""
+    """Requests embedded together, their rows, and the index to write to."""
 
     requests: Sequence[Request]
-    due: Sequence[Due]
-    shelf: Shelf
+    due: Sequence[DueRow]
+    target: VectorIndex
 
 
 def register(entries: Entries) -> "Embedding":
-    """Make the task known, so that workers embed; what runs it."""
+    """Register the task, so that a worker embeds; return its handler's object."""
     embedding = Embedding(entries)
     entries.penstock.task(EMBED, embedding.embed, queue=QUEUE, permanent=(EmbeddingFailed,))
     return embedding
 
 
 class Embedding:
-    """Embeds the rows of all runs of one worker."""
+    """Embeds the rows of all jobs that one worker runs."""
 
     def __init__(self, entries: Entries) -> None:
         self._entries = entries
         self._waiting: deque[Request] = deque()
-        self._turns = asyncio.Semaphore(_AT_ONCE)
+        self._turns = asyncio.Semaphore(_CONCURRENT_BATCHES)
         self._alone = asyncio.Lock()
         self.tally = Tally()
 
     async def embed(self, ids: Ids) -> None:
-        """Embed the rows that name this job, and forget the vectors of those that are gone.
+        """Embed the rows that name this job, and remove the vectors of rows that are gone.
 
-        Twice is as good as once: the same text has the same vector, and a vector is only written
-        while its row still is at the version that was read.
+        Safe to run twice: the same text has the same vector, and a vector is only written while
+        its row is at the version that was read.
         """
         try:
             await self._embed(ids)
@@ -108,8 +109,8 @@ class Embedding:
     async def _embed(self, ids: list[str]) -> None:
         run = context()
         if run.attempt > 1 and len(ids) > 1:
-            # One of these may be what killed the worker: each goes alone.
-            await self._entries.penstock.transact(lambda tx: self._part(tx, run.job.id, ids))
+            # One of these rows may have killed the worker: embed each in a job of its own.
+            await self._entries.penstock.transaction(lambda tx: self._split(tx, run.job.id, ids))
             return
         request = Request(run.job.id, ids)
         tried = Tried() if run.attempt == 1 else Tried(*(run.state or ()))
@@ -130,43 +131,43 @@ class Embedding:
             async with self._turns:
                 await self._gather(request)
                 if not request.is_taken:
-                    await self._work_off(self._take())
+                    await self._run_batch(self._take())
             if request.is_taken:
                 await request.ended.wait()
 
     async def _embed_alone(self, request: Request, run: Context, tried: Tried) -> None:
-        """Embed a row that may have killed its worker, or was beside one that did.
+        """Embed a row that may have killed its worker, or was in a batch with one that did.
 
-        All rows of that worker are at their next attempt. This tells them apart: if this process
-        dies now, it was this row.
+        All rows of that worker are at their next attempt. Embedding one at a time tells them
+        apart: if this process dies now, this row killed it.
         """
         if tried.deaths >= _DEATHS:
-            raise EmbeddingFailed(f"{tried.deaths} processes died while they embedded it alone")
+            raise EmbeddingFailed(f"{tried.deaths} processes died while embedding it alone")
         async with self._alone, AsyncExitStack() as turns:
-            for _ in range(_AT_ONCE):
+            for _ in range(_CONCURRENT_BATCHES):
                 await turns.enter_async_context(self._turns)
             await run.checkpoint([tried.errors, tried.deaths + 1])
             await asyncio.to_thread(self._work, [request])
 
     async def _gather(self, request: Request) -> None:
-        """Let those come who were claimed with it: they arrive one by one."""
+        """Wait for the requests of jobs claimed together, which arrive one by one."""
         seen = 0
         while not request.is_taken and seen < len(self._waiting):
             seen = len(self._waiting)
             await asyncio.sleep(0)
 
-    async def _work_off(self, requests: Sequence[Request]) -> None:
+    async def _run_batch(self, requests: Sequence[Request]) -> None:
         try:
             await asyncio.to_thread(self._work, requests)
         finally:
-            # If this run is told to end, the others are not: one of them begins again.
+            # If this run is cancelled, the others are not: one of them starts again.
             self._waiting.extendleft(one for one in reversed(requests) if not one.is_done)
             for one in requests:
                 one.is_taken = one.is_done
                 one.ended.set()
 
     def _take(self) -> list[Request]:
-        """The oldest requests, up to the size of a batch, but one at least."""
+        """Take the oldest requests, up to the batch size but at least one."""
         taken: list[Request] = []
         size = 0
         while self._waiting and (
@@ -178,13 +179,13 @@ class Embedding:
             size += len(taken[-1].ids)
         return taken
 
-    # From here on all runs in a thread.
+    # The methods below run in a thread.
 
     def _work(self, requests: Sequence[Request]) -> None:
         try:
             while not self._attempt(requests):
-                pass  # another embedder is in use since
-        except Exception as error:  # noqa: BLE001 - it is what came of each of them
+                pass  # a rebuild has switched to another embedder
+        except Exception as error:  # noqa: BLE001 - becomes the error of each request
             for request in requests:
                 request.error = error
         for request in requests:
@@ -194,25 +195,25 @@ class Embedding:
         penstock, entries = self._entries.penstock, self._entries
         jobs = [request.job for request in requests]
         due, configuration = run_sync(
-            penstock.read(lambda tx: (rows.due(tx, jobs), entries.embedder(tx)))
+            penstock.tables.read(lambda tx: (rows.due(tx, jobs), entries.embedder(tx)))
         )
-        shelf = entries.shelves.of(configuration)
-        vectors = vectorise(shelf, due)
-        with entries.shelves.writing():
-            if not self._write(Batch(requests, due, shelf), vectors):
+        index = entries.indexes.get(configuration)
+        vectors = embed_rows(index, due)
+        with entries.indexes.write_lock():
+            if not self._write(Batch(requests, due, index), vectors):
                 return False
-        self._tell_failures(requests, due, vectors)
+        self._report_failures(requests, due, vectors)
         return True
 
-    def _write(self, batch: Batch, vectors: Vectorised) -> bool:
-        """Bring the index to what the rows say now; false if it is another index by now."""
+    def _write(self, batch: Batch, vectors: EmbeddedRows) -> bool:
+        """Make the index agree with the rows; return False if another index is in use now."""
         ids = [one for request in batch.requests for one in request.ids]
         now, configuration = run_sync(
-            self._entries.penstock.read(
+            self._entries.penstock.tables.read(
                 lambda tx: (rows.versions(tx, ids), self._entries.embedder(tx))
             )
         )
-        if configuration != batch.shelf.configuration:
+        if configuration != batch.target.configuration:
             return False
         current = [
             row for row in batch.due if now.get(row.id) == (row.job, row.version, "processing")
@@ -220,15 +221,16 @@ class Embedding:
         gone = {one for one in ids if one not in now}
         gone.update(row.id for row in current if isinstance(vectors[row.id], Exception))
         if gone:
-            batch.shelf.index.delete(sorted(gone))
+            batch.target.index.delete(sorted(gone))
         items = [item_of(row, vectors[row.id]) for row in current if row.id not in gone]
         if items:
-            batch.shelf.index.upsert(items)
+            batch.target.index.upsert(items)
         return True
 
-    def _tell_failures(
-        self, requests: Sequence[Request], due: Sequence[Due], vectors: Vectorised
+    def _report_failures(
+        self, requests: Sequence[Request], due: Sequence[DueRow], vectors: EmbeddedRows
     ) -> None:
+        """Fail the request of a single row; give each failed row of a larger job its own job."""
         jobs = {request.job: request for request in requests}
         failed = [row for row in due if isinstance(vectors[row.id], Exception)]
         shared = []
@@ -241,47 +243,42 @@ class Embedding:
         for job in dict.fromkeys(row.job for row in shared):
             ids = [row.id for row in shared if row.job == job]
             run_sync(
-                self._entries.penstock.transact(lambda tx: self._part(tx, job, ids))  # noqa: B023 - run at once
+                self._entries.penstock.transaction(lambda tx: self._split(tx, job, ids))  # noqa: B023 - run at once
             )
 
-    def _part(self, tx: Transaction, job: int, ids: Sequence[str]) -> None:
-        """Give each of these rows of a job a job of its own."""
+    def _split(self, tx: Transaction, job: int, ids: Sequence[str]) -> None:
+        """Give each of these rows of a job its own job."""
         for one, new in zip(
             ids, tx.enqueue([self._entries.job([one]) for one in ids]), strict=True
         ):
-            rows.pass_on(tx, one, job, new.id)
+            rows.reassign_one(tx, one, job, new.id)
 
 
-def vectorise(shelf: Shelf, due: Sequence[Due]) -> Vectorised:
-    """Embed rows together; where that fails, in halves, so that those fail alone that must."""
+def embed_rows(index: VectorIndex, due: Sequence[DueRow]) -> EmbeddedRows:
+    """Embed rows together; if that fails, in halves, until only the rows at fault fail."""
     if not due:
         return {}
     try:
-        vectors = shelf.embedder.embed([row.text for row in due])
+        vectors = index.embedder.embed([row.text for row in due])
         if len(vectors) != len(due) or not np.isfinite(vectors).all():
-            raise ValueError(f"the embedder made no vectors of {len(due)} texts")  # noqa: TRY301 - handled as any error of an embedder
+            raise ValueError(f"the embedder returned no valid vectors for {len(due)} texts")  # noqa: TRY301 - handled as any error of an embedder
     except EmbedderUnavailable:
-        raise  # it is not for the rows
+        raise  # not the fault of a row
     except Exception as error:  # noqa: BLE001 - an embedder may raise anything
         if len(due) == 1:
             return {due[0].id: error}
         middle = len(due) // 2
-        return {**vectorise(shelf, due[:middle]), **vectorise(shelf, due[middle:])}
+        return {**embed_rows(index, due[:middle]), **embed_rows(index, due[middle:])}
     return {row.id: vector for row, vector in zip(due, vectors, strict=True)}
 
 
-def item_of(row: Due, vector: Any) -> Item:
-    """A row as the index has it."""
+def item_of(row: DueRow, vector: Any) -> Item:
+    """Return a row as an item of the index; the digest tells which content the vector is of."""
     return Item(
         id=row.id,
         vector=vector,
         text=row.text,
         path=row.category,
         type=row.type,
-        metadata=metadata_of(row.digest),
+        metadata={"digest": row.digest},
     )
-
-
-def metadata_of(digest: str) -> Mapping[str, str]:
-    """What tells which content of a row a vector is of."""
-    return {"digest": digest}

@@ -1,4 +1,4 @@
-"""Operations: long work on all entries at once, as jobs; one of a type at a time."""
+"""Operations: long jobs on all entries, one of each type at a time."""
 
 import io
 from collections.abc import Awaitable, Callable, Mapping
@@ -8,35 +8,34 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from penstock import (
-    ConfigurationError,
-    Context,
-    InvalidJob,
-    Job,
-    NewJob,
-    RetryPolicy,
-    context,
-)
-from penstock.apps.entries.checking import Checked, Checker
+from penstock import ConfigurationError, Context, InvalidJob, Job, NewJob, RetryPolicy, context
 from penstock.apps.entries.entries import Entries
-from penstock.apps.entries.entrytypes import InvalidEntry
-from penstock.apps.entries.files import sent_file
-from penstock.apps.entries.formats import UnreadableFile, format_of
+from penstock.apps.entries.formats import format_of
 from penstock.apps.entries.formats import read as read_records
-from penstock.apps.entries.importing import ImportRefused, Options, Report, import_records
-from penstock.apps.entries.rows import QUEUE, Chosen
+from penstock.apps.entries.reconciliation import Reconciler, Repaired
+from penstock.apps.entries.reconciliation import rebuild as rebuild_index
+from penstock.apps.entries.records import UnreadableFile
+from penstock.apps.entries.rows import QUEUE, EntryQuery
+from penstock.apps.entries.transfers import (
+    ImportRefused,
+    Options,
+    Report,
+    find_upload,
+    import_records,
+)
+from penstock.apps.entries.types import InvalidEntry
 
 OPERATIONS_QUEUE = f"{QUEUE}-operations"
 BUILT_IN = ("wordllama", "minilm")
-"""Embedders that are part of this package, and ask nobody else."""
-_BEFORE_ROWS = 10
-"""The same workers embed rows: however many wait, an operation begins soon."""
+"""Embedders that come with this package and call no service."""
+_PRIORITY = 10
+"""Above that of rows, which the same workers embed: an operation starts soon however many wait."""
 
 
 class Sync(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Whether entries that failed are embedded again, too.
+    """Whether to embed failed entries again as well.
 
-    `max_count` is accepted because clients send it, and has no effect: all entries are compared.
+    `max_count` is accepted because clients send it, but has no effect: all entries are compared.
     """
 
     retry_failed: bool = False
@@ -44,7 +43,7 @@ class Sync(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Operation(NamedTuple):
-    """A type of operation: its payload, and what runs it."""
+    """A type of operation: its payload and the function that runs it."""
 
     name: str
     payload: type[msgspec.Struct]
@@ -59,62 +58,63 @@ class Operation(NamedTuple):
 
 
 class OperationRunning(Exception):
-    """An operation of this type waits or runs already."""
+    """An operation of this type is already pending or running."""
 
     def __init__(self, name: str, job: Job) -> None:
-        super().__init__(f"operation {name} is {job.state} as job {job.id}")
+        super().__init__(f"operation {name} is already {job.state} as job {job.id}")
 
 
 async def sync(entries: Entries, payload: Sync, run: Context) -> Mapping[str, Any]:  # noqa: ARG001 - as all
-    """Compare the index with the rows, and repair what differs."""
-    checked = await Checker(entries).check() or Checked()
+    """Compare the index with the rows and repair what differs; safe to run twice."""
+    repaired = await Reconciler(entries).repair() or Repaired()
     retried = sum((await entries.retry_failed()).values()) if payload.retry_failed else 0
-    return {"vectors_removed": checked.forgotten, "entries_requeued": checked.requeued + retried}
+    return {"vectors_removed": repaired.removed, "entries_requeued": repaired.requeued + retried}
 
 
 class Reembed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which entries are embedded again: all, or those of a type or category."""
+    """Which entries to embed again: all, or those of a type or category."""
 
     entity_type: str | None = None
     category_code: str | None = None
 
 
 async def reembed(entries: Entries, payload: Reembed, run: Context) -> Mapping[str, Any]:  # noqa: ARG001 - as all
-    """Embed entries again that are embedded or have failed."""
-    name = None if payload.entity_type is None else entries.types.get(payload.entity_type).name
+    """Queue entries that are embedded or failed to be embedded again; safe to run twice."""
+    name = entries.types.name_of(payload.entity_type)
     counted = 0
     for status in ("failed", "embedded"):
-        chosen = Chosen(name, payload.category_code, status)
-        counted += sum((await entries.requeue_all(chosen)).values())
+        query = EntryQuery(name, payload.category_code, status)
+        counted += sum((await entries.requeue_all(query)).values())
     return {"entries_requeued": counted}
 
 
 class Import(Options, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is imported: `rows`, or a `file` that was sent; and how."""
+    """What to import, either `rows` or an uploaded `file`, and how."""
 
     rows: list[dict[str, Any]] | None = None
     file: str | None = None
 
     def __post_init__(self) -> None:
-        """One of them, not both."""
+        """Raise `ValueError` unless there is exactly one of them."""
         if (self.rows is None) == (self.file is None):
-            raise ValueError("give rows or a file")
+            raise ValueError("give either rows or a file")
 
 
 async def import_(entries: Entries, payload: Import, run: Context) -> Mapping[str, Any]:
-    """Store the records of a file in one transaction, or none of them.
+    """Store the records of a file in one transaction.
 
-    A run after a crash finds by the job's number what that transaction came to.
+    Safe to run twice: the job id names the import, and a second run after a crash returns the
+    counts of the first.
     """
-    path = None if payload.file is None else sent_file(entries, payload.file)
+    path = None if payload.file is None else find_upload(entries, payload.file)
     try:
         report = await _imported(entries, payload, path, run)
-    except _WRONG as error:
+    except _PERMANENT as error:
         if isinstance(error, ImportRefused):
             await run.checkpoint(msgspec.to_builtins(error.report))
-        _forget(path)
+        _delete(path)
         raise
-    _forget(path)
+    _delete(path)
     return msgspec.to_builtins(report)  # type: ignore[no-any-return] # a Struct is a dict then
 
 
@@ -128,60 +128,59 @@ async def _imported(entries: Entries, payload: Import, path: Path | None, run: C
         )
 
 
-def _forget(path: Path | None) -> None:
-    """Remove a file that no further run of its import will read."""
+def _delete(path: Path | None) -> None:
+    """Delete an upload that no further attempt reads."""
     if path is not None:
         path.unlink(missing_ok=True)
 
 
 class Rebuild(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The embedder that is used from then on."""
+    """The embedder to switch to."""
 
     embedder: str
 
 
 async def check_rebuild(entries: Entries, payload: Rebuild) -> None:
-    """Raise `ConfigurationError` for an embedder that the settings do not name."""
-    in_use = await entries.penstock.read(entries.embedder)
+    """Raise `ConfigurationError` for an embedder that the settings do not allow."""
+    in_use = await entries.penstock.tables.read(entries.embedder)
     known = dict.fromkeys((*BUILT_IN, entries.settings.embedder, *entries.settings.embedders))
     if payload.embedder not in (in_use, *known):
         raise ConfigurationError(
-            f"there is no embedder {payload.embedder!r:.200} among those that a rebuild may go "
-            f"over to: {', '.join(known)}; the server's setting entries.embedders names more"
+            f"a rebuild cannot use the embedder {payload.embedder!r:.200}, only "
+            f"{', '.join(known)}; add it to the server's setting entries.embedders to allow it"
         )
 
 
 async def rebuild(entries: Entries, payload: Rebuild, run: Context) -> Mapping[str, Any]:
-    """Embed all entries with another embedder; a run after a crash keeps what is embedded."""
+    """Embed all entries with another embedder; a second run keeps what is already embedded."""
     await check_rebuild(entries, payload)
-    # It needs what a server that only serves has no use for.
-    from penstock.apps.entries.rebuilding import rebuild as rebuild_index
-
     rebuilt = await rebuild_index(entries, payload.embedder, progress=run.progress)
     return rebuilt._asdict()
 
 
-_WRONG = (ImportRefused, UnreadableFile, InvalidEntry, ConfigurationError)
+_PERMANENT = (ImportRefused, UnreadableFile, InvalidEntry, ConfigurationError)
+"""Errors that another attempt would repeat."""
 
 OPERATIONS = {
     one.name: one
     for one in (
         Operation("sync", Sync, sync),
-        Operation("reembed", Reembed, reembed, permanent=_WRONG),
-        Operation("import", Import, import_, attempts=5, permanent=_WRONG),
-        Operation("rebuild", Rebuild, rebuild, attempts=5, permanent=_WRONG),
+        Operation("reembed", Reembed, reembed, permanent=_PERMANENT),
+        Operation("import", Import, import_, attempts=5, permanent=_PERMANENT),
+        Operation("rebuild", Rebuild, rebuild, attempts=5, permanent=_PERMANENT),
     )
 }
 
 
 ALSO_CALLED = {"sync-embeddings": "sync", "rebuild-index": "reembed"}
-"""What clients call some of them."""
+"""Names that clients use for some operations."""
 
 
 async def start(entries: Entries, operation: Operation, payload: Mapping[str, Any]) -> Job:
-    """Store the job of an operation; raises `OperationRunning`, and msgspec's `ValidationError`.
+    """Enqueue the job of an operation.
 
-    Raises `InvalidEntry` for what the settings of this server do not allow.
+    Raises `OperationRunning`, msgspec's `ValidationError` for a malformed payload, and
+    `InvalidEntry` for a payload that the settings of this server do not allow.
     """
     converted = msgspec.convert(payload, operation.payload)
     if isinstance(converted, Rebuild):
@@ -193,7 +192,7 @@ async def start(entries: Entries, operation: Operation, payload: Mapping[str, An
         task=operation.task,
         payload=msgspec.json.encode({"payload": payload}).decode(),
         queue=OPERATIONS_QUEUE,
-        priority=_BEFORE_ROWS,
+        priority=_PRIORITY,
         dedupe=operation.task,
         lease=timedelta(seconds=entries.settings.lease),
         retry=RetryPolicy(attempts=operation.attempts),
@@ -205,7 +204,7 @@ async def start(entries: Entries, operation: Operation, payload: Mapping[str, An
 
 
 def register(entries: Entries) -> None:
-    """Make the tasks of all operations known, so that workers run them."""
+    """Register the tasks of all operations, so that workers run them."""
     for operation in OPERATIONS.values():
         entries.penstock.task(
             operation.task,
@@ -217,7 +216,7 @@ def register(entries: Entries) -> None:
 
 def _handler(entries: Entries, operation: Operation) -> Callable[..., Awaitable[dict[str, Any]]]:
     async def run(payload: dict[str, Any]) -> dict[str, Any]:
-        """Do it again from the beginning: each operation says why that does no harm."""
+        """Run the operation from the beginning; each says why running it twice is safe."""
         try:
             converted = msgspec.convert(payload, operation.payload)
         except msgspec.ValidationError as error:

@@ -1,16 +1,16 @@
 CREATE TABLE entries_entry (
-    number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, -- in the order of their coming, for pages
-    id text COLLATE "C" NOT NULL UNIQUE, -- sorted as the index sorts it
+    number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, -- order of insertion, for paging
+    id text COLLATE "C" NOT NULL UNIQUE, -- collated as in the index
     type text NOT NULL,
     category text NOT NULL,
     data text NOT NULL, -- JSON
-    text text NOT NULL, -- what is embedded of it
+    text text NOT NULL, -- the text to embed
     digest text NOT NULL, -- of type, category and text
     version bigint NOT NULL,
-    embedding_status text NOT NULL, -- that of the job, kept by the mirror
+    embedding_status text NOT NULL, -- from the state of the job, by the mirror
     embedding_error text,
     embedding_attempts bigint NOT NULL,
-    job bigint NOT NULL, -- that embeds this version
+    job bigint NOT NULL, -- the job that embeds this version
     created_at bigint NOT NULL, -- microseconds since 1970
     updated_at bigint NOT NULL
 );
@@ -20,8 +20,8 @@ CREATE INDEX entries_entry_type ON entries_entry (type, category, number);
 CREATE INDEX entries_entry_open ON entries_entry (embedding_status, number)
 WHERE embedding_status <> 'embedded';
 
--- Each connection counts for itself, in the slot of its process: transactions that are open at the
--- same time would wait for each other otherwise. What there is, is the sum.
+-- Each connection has counters of its own, in the slot of its process, because concurrent transactions
+-- would block each other on shared ones. The number of rows is the sum.
 CREATE TABLE entries_count (
     slot bigint NOT NULL,
     type text NOT NULL,
@@ -30,8 +30,8 @@ CREATE TABLE entries_count (
     PRIMARY KEY (slot, type, embedding_status)
 );
 
--- Once for each statement: a hundred thousand rows that come in one transaction would be as many
--- versions of the same row here.
+-- One trigger call per statement: a hundred thousand rows inserted in one transaction would otherwise
+-- leave as many versions of one counter.
 CREATE FUNCTION entries_added() RETURNS trigger LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
 BEGIN
     INSERT INTO entries_count AS known

@@ -1,4 +1,4 @@
-CREATE TABLE entries_failed ( -- rows that have failed since: if they have vectors, those must go
+CREATE TABLE entries_failed ( -- rows that have failed and whose vectors are to be removed
     id text COLLATE "C" PRIMARY KEY
 );
 

@@ -1,23 +1,21 @@
-"""The API of entries: thin routes over `Entries` and `Control`."""
+"""The routes of entries, over `Entries`, `EntryQueue` and the operations."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import asyncio
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
-from penstock import Access, ConfigurationError, JobNotFound, State
+from penstock import ConfigurationError, JobNotFound
 from penstock.apps.entries import shapes
-from penstock.apps.entries.control import Control
-from penstock.apps.entries.entries import (
-    Entries,
-    EntryChanged,
-    EntryExists,
-    EntryNotFound,
-)
-from penstock.apps.entries.entrytypes import InvalidEntry
+from penstock.apps.entries.entries import Entries, EntryChanged, EntryExists, EntryNotFound
+from penstock.apps.entries.indexes import PACKAGES
 from penstock.apps.entries.operations import (
     ALSO_CALLED,
     OPERATIONS,
@@ -25,27 +23,53 @@ from penstock.apps.entries.operations import (
     OperationRunning,
     start,
 )
-from penstock.apps.entries.rows import Chosen, Tally
-from penstock.apps.entries.shelves import INSTALL, missing_packages
-from penstock.http.problems import Problem, wrong_shape
-from penstock.http.routes import Answer, route
+from penstock.apps.entries.queue import EntryQueue
+from penstock.apps.entries.records import Unwritable
+from penstock.apps.entries.rows import EntryQuery, Tally
+from penstock.apps.entries.transfers import Options, export_entries, new_upload
+from penstock.apps.entries.types import InvalidEntry
+from penstock.apps.kit import (
+    Call,
+    Disconnected,
+    JobName,
+    Problem,
+    Statuses,
+    Stream,
+    announces_more,
+    file_stream,
+    route,
+    wrong_shape,
+)
+from penstock.tokens import Access
 
 OperationName = Annotated[str, Meta(min_length=1, max_length=64)]
-JobName = Annotated[str, Meta(min_length=1, max_length=64)]
 _LARGEST_ID = 2**63 - 1
 _READ_LIMIT = 100
-"""Entries that a read by query or category answers with, unless it says how many."""
+"""Entries returned by a read by query or category that names no limit."""
 _EXAMPLE = {"title": "Descale a kettle", "playbook": "Boil vinegar and water, then rinse twice."}
 
 
-class EntriesRoutes:
-    """What the server serves of entries."""
+_STATUSES = Statuses(
+    {
+        InvalidEntry: 422,
+        Unwritable: 422,
+        EntryNotFound: 404,
+        EntryExists: 409,
+        EntryChanged: 409,
+        OperationRunning: 409,
+        ConfigurationError: 503,
+    }
+)
 
-    def __init__(self, entries: Entries, control: Control) -> None:
+
+class EntriesRoutes:
+    """The routes of entries, of operations on them, and of their queue."""
+
+    def __init__(self, entries: Entries, queue: EntryQueue) -> None:
         self._entries = entries
-        self._control = control
+        self._queue = queue
         self.refused: str | None = None
-        """Why entries cannot be kept in this store, if they cannot."""
+        """Why this store cannot hold entries, if it cannot."""
 
     # Entries
 
@@ -53,12 +77,13 @@ class EntriesRoutes:
         "POST",
         "/api/v1/entries/write",
         Access.PUBLISH,
-        "Write an entry",
-        answers={200: shapes.EntryAnswer},
         examples={"body": {"entity_type": "experience", "category_code": "HOME", "data": _EXAMPLE}},
     )
     async def write(self, body: shapes.EntryWrite) -> shapes.EntryAnswer:
-        """Store an entry, which is `pending`; its embedding follows in the background."""
+        """Write an entry.
+
+        Stores an entry as `pending` and embeds it in the background.
+        """
         with self.answering():
             written = await self._entries.write(
                 body.entity_type, body.category_code, body.data, entry_id=body.entry_id
@@ -69,17 +94,18 @@ class EntriesRoutes:
         "POST",
         "/api/v1/entries/update",
         Access.PUBLISH,
-        "Change an entry",
-        answers={200: shapes.EntryAnswer},
         examples={"body": {"entry_id": "experience-1", "updates": {"title": "Descale it"}}},
     )
     async def update(self, body: shapes.EntryUpdate) -> shapes.EntryAnswer:
-        """Change fields of an entry, which is `pending` then, and embedded again."""
+        """Change an entry.
+
+        Changes fields of an entry, which becomes `pending` and is embedded again.
+        """
         updates = dict(body.updates)
         category = updates.pop("category_code", None)
         with self.answering():
             if category is not None and not isinstance(category, str):
-                raise InvalidEntry("updates.category_code", "is a text")
+                raise InvalidEntry("updates.category_code", "must be a text")
             if body.category_code is not None:
                 await self._check_category(body.entry_id, body.category_code)
             changed = await self._entries.update(
@@ -92,15 +118,13 @@ class EntriesRoutes:
         return shapes.answer(changed)
 
     @route(
-        "POST",
-        "/api/v1/entries/read",
-        Access.READ,
-        "Read entries",
-        answers={200: shapes.EntriesAnswer},
-        examples={"body": {"ids": ["experience-1"]}},
+        "POST", "/api/v1/entries/read", Access.READ, examples={"body": {"ids": ["experience-1"]}}
     )
     async def read(self, body: shapes.EntryRead) -> shapes.EntriesAnswer:
-        """Read entries by ids, in this order (404 if none exists), by a query, or by category."""
+        """Read entries.
+
+        Returns entries by id in the given order (404 if none exists), by query, or by category.
+        """
         with self.answering():
             if body.ids is not None:
                 return await self._read_ids(body.ids, body)
@@ -112,8 +136,8 @@ class EntriesRoutes:
                 return shapes.answers([one.entry for one in hits], [])
             if body.category_code is None:
                 raise InvalidEntry("ids", "give ids, a query, or a category_code to list")
-            chosen = self._chosen(body.entity_type, body.category_code)
-            return shapes.answers(await self._entries.page(chosen, limit=limit), [])
+            query = EntryQuery(self._entries.types.name_of(body.entity_type), body.category_code)
+            return shapes.answers(await self._entries.page(query, limit=limit), [])
 
     async def _read_ids(self, ids: Sequence[str], body: shapes.EntryRead) -> shapes.EntriesAnswer:
         found = await self._entries.read(ids, name=body.entity_type)
@@ -127,12 +151,13 @@ class EntriesRoutes:
         "POST",
         "/api/v1/entries/delete",
         Access.PUBLISH,
-        "Remove entries",
-        answers={200: shapes.EntriesDeleted},
         examples={"body": {"entry_id": "experience-1"}},
     )
     async def delete(self, body: shapes.EntryDelete) -> shapes.EntriesDeleted:
-        """Remove entries; their vectors leave the index in the background."""
+        """Remove entries.
+
+        Removes entries at once and their vectors in the background.
+        """
         ids = [*(body.ids or ()), *([] if body.entry_id is None else [body.entry_id])]
         with self.answering():
             if not ids:
@@ -147,16 +172,21 @@ class EntriesRoutes:
         "POST",
         "/api/v1/entries/list",
         Access.READ,
-        "List entries",
-        answers={200: shapes.EntryPage},
         examples={"body": {"entity_type": "experience", "embedding_status": "failed"}},
     )
     async def page(self, body: shapes.EntryListing) -> shapes.EntryPage:
-        """Entries that fit, newest first, page by page."""
+        """List entries.
+
+        Returns the entries that match, page by page, newest first by default.
+        """
         with self.answering():
-            chosen = self._chosen(body.entity_type, body.category_code, body.embedding_status)
+            query = EntryQuery(
+                self._entries.types.name_of(body.entity_type),
+                body.category_code,
+                body.embedding_status,
+            )
             found = await self._entries.page(
-                chosen, after=body.after, limit=body.limit, newest=body.order == "newest"
+                query, after=body.after, limit=body.limit, newest=body.order == "newest"
             )
         return shapes.EntryPage(
             entries=[shapes.entry(one) for one in found],
@@ -168,12 +198,13 @@ class EntriesRoutes:
         "POST",
         "/api/v1/entries/search",
         Access.READ,
-        "Search entries",
-        answers={200: shapes.EntryHits},
         examples={"body": {"query": "limescale", "entity_type": "experience"}},
     )
     async def search(self, body: shapes.EntryQuestion) -> shapes.EntryHits:
-        """The entries that are nearest to a text, best first, among those that are embedded."""
+        """Search entries.
+
+        Returns the embedded entries most similar to a text, best first.
+        """
         with self.answering():
             found = await self._entries.search(
                 body.query,
@@ -183,7 +214,7 @@ class EntriesRoutes:
                 mode=body.mode,
             )
         least = float("-inf") if body.min_score is None else body.min_score
-        results = [shapes.result(one) for one in found if one.score >= least]
+        results = [shapes.hit(one) for one in found if one.score >= least]
         return shapes.EntryHits(results=results, count=len(results))
 
     # Operations
@@ -192,12 +223,16 @@ class EntriesRoutes:
         "POST",
         "/api/v1/operations/{operation}",
         Access.ADMIN,
-        "Start an operation",
-        answers={202: shapes.OperationStarted},
+        status=202,
         examples={"body": {"payload": {}}},
     )
-    async def operate(self, operation: OperationName, body: shapes.OperationRequest) -> Answer:
-        """Store the job of an operation; 409 while one of this type waits or runs."""
+    async def operate(
+        self, operation: OperationName, body: shapes.OperationRequest
+    ) -> shapes.OperationStarted:
+        """Start an operation.
+
+        Enqueues the job of an operation; 409 while one of the same type is pending or running.
+        """
         with self.answering():
             wanted = OPERATIONS.get(ALSO_CALLED.get(operation, operation))
             if wanted is None:
@@ -206,22 +241,16 @@ class EntriesRoutes:
             try:
                 job = await start(self._entries, wanted, body.payload)
             except msgspec.ValidationError as error:
-                kind = OPERATIONS[operation].payload
-                raise wrong_shape(error, kind=kind, where="payload") from error
-        status = shapes.OPERATION_STATUSES[job.state]
-        started = shapes.OperationStarted(job_id=str(job.id), operation=operation, status=status)
-        return Answer(202, started)
+                raise wrong_shape(error, kind=wanted.payload, where="payload") from error
+        return shapes.started(operation, job)
 
-    @route(
-        "GET",
-        "/api/v1/operations/jobs/{job_id}",
-        Access.READ,
-        "Look at an operation",
-        answers={200: shapes.OperationShape},
-    )
+    @route("GET", "/api/v1/operations/jobs/{job_id}", Access.READ)
     async def operation(self, job_id: JobName) -> shapes.OperationShape:
-        """How an operation stands, and what it came to."""
-        unknown = Problem(404, f"there is no operation with the job {job_id}")
+        """Get an operation.
+
+        Returns the status, progress and result of an operation.
+        """
+        unknown = Problem(404, f"there is no operation with the job id {job_id}")
         if not (job_id.isascii() and job_id.isdigit() and 0 < int(job_id) <= _LARGEST_ID):
             raise unknown
         with self.answering():
@@ -232,74 +261,62 @@ class EntriesRoutes:
             if job.queue != OPERATIONS_QUEUE:
                 raise unknown
             progress = await self._entries.penstock.progress(job.id)
-            # Of an import that was refused, what is wrong with the file.
+            # An import that was refused leaves its report in the checkpoint.
             left = await self._entries.penstock.checkpoint(job.id)
         return shapes.operation(job, progress, left)
 
     # The queue
 
-    @route(
-        "GET",
-        "/admin/queue/status",
-        Access.ADMIN,
-        "How the queue of entries stands",
-        answers={200: shapes.EntriesStatus},
-    )
+    @route("GET", "/admin/queue/status", Access.ADMIN)
     async def status(self) -> shapes.EntriesStatus:
-        """Rows by status and type, and the workers; in constant time."""
+        """Get the state of the queue of entries.
+
+        Returns rows by status and type, and the workers, in constant time.
+        """
         with self.answering():
-            paused = await self._control.is_paused()
-            counted = await self._control.counts()
-            workers = await self._control.workers()
-            ended = await self._control.ended()
-            tallies = await self._control.tallies()
+            paused = await self._queue.is_paused()
+            counted = await self._queue.counts()
+            workers = await self._queue.workers()
+            jobs = await self._queue.jobs()
+            tallies = await self._queue.tallies()
         shown = [
             shapes.worker(one, tallies.get(one.name, Tally()), datetime.now(UTC), paused=paused)
             for one in workers
         ]
         return shapes.EntriesStatus(
             queue=shapes.EntriesQueue(paused=paused, **counted),
-            workers=_workers(self._entries, shown, ended, paused=paused),
+            workers=shapes.workers(self._entries.settings.workers, shown, jobs, paused=paused),
         )
 
-    @route(
-        "POST",
-        "/admin/queue/pause",
-        Access.ADMIN,
-        "Pause the queue of entries",
-        answers={200: shapes.EntriesPaused},
-    )
+    @route("POST", "/admin/queue/pause", Access.ADMIN)
     async def pause(self, query: shapes.EntriesPausing) -> shapes.EntriesPaused:
-        """Embed no more; answered when the rows in flight have finished."""
+        """Pause the queue of entries.
+
+        Starts no more rows, and answers when those in flight have finished.
+        """
         with self.answering():
-            running = await self._control.pause(timedelta(seconds=query.timeout))
+            running = await self._queue.pause(timedelta(seconds=query.timeout))
         return shapes.EntriesPaused(status="paused", in_flight=running)
 
-    @route(
-        "POST",
-        "/admin/queue/resume",
-        Access.ADMIN,
-        "Resume the queue of entries",
-        answers={200: shapes.EntriesPaused},
-    )
+    @route("POST", "/admin/queue/resume", Access.ADMIN)
     async def resume(self) -> shapes.EntriesPaused:
-        """Embed again."""
+        """Resume the queue of entries.
+
+        Starts rows again.
+        """
         with self.answering():
-            await self._control.resume()
+            await self._queue.resume()
         return shapes.EntriesPaused(status="resumed", in_flight=0)
 
-    @route(
-        "POST",
-        "/admin/queue/drain",
-        Access.ADMIN,
-        "Drain the queue of entries",
-        answers={200: shapes.EntriesDrained},
-    )
+    @route("POST", "/admin/queue/drain", Access.ADMIN)
     async def drain(self, query: shapes.EntriesDraining) -> shapes.EntriesDrained:
-        """Wait until all that waits now is embedded; `hold` leaves the queue paused then."""
+        """Drain the queue of entries.
+
+        Waits until everything now pending is embedded; `hold` then leaves the queue paused.
+        """
         with self.answering():
-            drained = await self._control.drain(timedelta(seconds=query.timeout), hold=query.hold)
-            paused = await self._control.is_paused()
+            drained = await self._queue.drain(timedelta(seconds=query.timeout), hold=query.hold)
+            paused = await self._queue.is_paused()
         return shapes.EntriesDrained(
             status=drained.status,
             elapsed=round(drained.elapsed.total_seconds(), 3),
@@ -307,38 +324,28 @@ class EntriesRoutes:
             paused=paused,
         )
 
-    @route(
-        "POST",
-        "/admin/queue/retry-failed",
-        Access.ADMIN,
-        "Try failed entries again",
-        answers={200: shapes.EntriesRetried},
-    )
+    @route("POST", "/admin/queue/retry-failed", Access.ADMIN)
     async def retry_failed(self) -> shapes.EntriesRetried:
-        """Let every row that failed be embedded again."""
+        """Retry failed entries.
+
+        Queues every failed row to be embedded again.
+        """
         with self.answering():
             counted = await self._entries.retry_failed()
-        return shapes.EntriesRetried(retried=self._control.per_type(counted))
+        return shapes.EntriesRetried(retried=self._queue.per_type(counted))
 
-    @route(
-        "POST",
-        "/admin/queue/requeue-stale",
-        Access.ADMIN,
-        "Take back entries that take too long",
-        answers={200: shapes.EntriesRequeued},
-    )
+    @route("POST", "/admin/queue/requeue-stale", Access.ADMIN)
     async def requeue_stale(self, query: shapes.EntriesStaleness) -> shapes.EntriesRequeued:
-        """Let rows be embedded anew that a worker has had for too long; it is refused then."""
+        """Requeue stale entries.
+
+        Takes rows from workers that have held them for too long; results of those are refused.
+        """
         with self.answering():
             older = timedelta(minutes=query.threshold_minutes)
-            counted = await self._control.requeue_stale(older)
-        return shapes.EntriesRequeued(requeued=self._control.per_type(counted))
+            counted = await self._queue.requeue_stale(older)
+        return shapes.EntriesRequeued(requeued=self._queue.per_type(counted))
 
-    # What they share
-
-    def _chosen(self, name: str | None, category: str | None, status: str | None = None) -> Chosen:
-        kind = None if name is None else self._entries.types.get(name).name
-        return Chosen(kind, category, status)
+    # Shared by the routes
 
     async def _check_category(self, entry_id: str, category: str) -> None:
         found = await self._entries.read([entry_id])
@@ -347,38 +354,101 @@ class EntriesRoutes:
 
     @contextmanager
     def answering(self) -> Iterator[None]:
-        """Errors of entries as answers."""
+        """Turn errors of entries into problems."""
         if self.refused is not None:
             raise Problem(503, self.refused)
-        if missing := missing_packages():
-            raise Problem(501, f"entries need {', '.join(missing)} on the server: {INSTALL}")
-        try:
+        PACKAGES.check_served()
+        with _STATUSES.answering():
             yield
-        except InvalidEntry as error:
-            raise Problem(422, str(error), field=error.field) from error
-        except EntryNotFound as error:
-            raise Problem(404, str(error)) from error
-        except (EntryExists, EntryChanged, OperationRunning) as error:
-            raise Problem(409, str(error)) from error
-        except ConfigurationError as error:
-            raise Problem(503, str(error)) from error
 
 
-def _workers(
-    entries: Entries,
-    shown: list[shapes.EntriesWorker],
-    ended: Mapping[State, int],
-    *,
-    paused: bool,
-) -> shapes.EntriesWorkers:
-    running, here = sum(one.running for one in shown), entries.settings.workers
-    done, failed = ended[State.DONE], ended[State.FAILED]
-    return shapes.EntriesWorkers(
-        status="paused" if paused else "running" if running else "idle" if here else "off",
-        num_workers=here,
-        running=running,
-        workers=shown,
-        total_jobs_processed=done + failed,
-        total_jobs_succeeded=done,
-        total_jobs_failed=failed,
+# Files
+
+FILE_LIMIT = 256_000_000
+"""Maximum size of an uploaded file in bytes."""
+_FILE_TIME = 30.0
+"""Seconds within which it must arrive."""
+_CONTENT_TYPES = {
+    "csv": b"text/csv; charset=utf-8",
+    "jsonl": b"application/x-ndjson",
+    "xlsx": b"application/vnd.openxmlformats-officedocument.spreadsheetml.sheet",
+}
+
+
+class FileRoutes:
+    """The routes that import and export files."""
+
+    def __init__(self, entries: Entries, others: EntriesRoutes) -> None:
+        self._entries = entries
+        self._answering = others.answering
+
+    @route("POST", "/api/v1/entries/import", Access.ADMIN, status=202, reads_body=True)
+    async def import_(self, query: shapes.ImportQuery, call: Call) -> shapes.OperationStarted:
+        """Import a file of entries.
+
+        Starts the operation `import` with the body as its file; 409 while one is running.
+
+        The import reads and checks the whole file, then stores it in one transaction.
+        """
+        with self._answering():
+            path = await asyncio.to_thread(new_upload, self._entries, query.format)
+            options = msgspec.structs.asdict(query)
+            kept = {name: options[name] for name in Options.__struct_fields__}
+            try:
+                await save_body(path, call)
+                payload = {**kept, "file": path.name}
+                job = await start(self._entries, OPERATIONS["import"], payload)
+            except BaseException:
+                path.unlink(missing_ok=True)
+                raise
+        return shapes.started("import", job)
+
+    @route(
+        "GET", "/api/v1/entries/export", Access.READ, produces="application/x-ndjson", streams=True
     )
+    async def export(self, query: shapes.ExportQuery) -> Stream:
+        """Export entries to a file.
+
+        Returns the entries that match, oldest first, from one snapshot.
+        """
+        file = tempfile.TemporaryFile()  # noqa: SIM115 - closed once it is sent
+        try:
+            with self._answering():
+                name = self._entries.types.name_of(query.entity_type)
+                wanted = EntryQuery(name, query.category_code)
+                await export_entries(self._entries, file, query.format, wanted)
+        except BaseException:
+            file.close()
+            raise
+        size = file.seek(0, os.SEEK_END)
+        file.seek(0)
+        name = f"entries.{query.format}"
+        headers = [
+            (b"content-type", _CONTENT_TYPES[query.format]),
+            (b"content-disposition", f'attachment; filename="{name}"'.encode()),
+        ]
+        return file_stream(file, size, headers)
+
+
+async def save_body(path: Path, call: Call) -> None:
+    """Write the body of a request to a file; raise `Problem` if it is too large or too slow."""
+    too_large = Problem(413, f"the file is larger than {FILE_LIMIT:,} bytes")
+    if announces_more(call.scope, FILE_LIMIT):
+        raise too_large
+    size, more = 0, True
+    try:
+        async with asyncio.timeout(_FILE_TIME):
+            with path.open("wb") as file:
+                while more:
+                    message = await call.receive()
+                    if message["type"] == "http.disconnect":
+                        raise Disconnected
+                    size += len(part := message.get("body", b""))
+                    if size > FILE_LIMIT:
+                        raise too_large
+                    file.write(part)
+                    more = message.get("more_body", False)
+    except TimeoutError:
+        raise Problem(408, f"the file did not arrive within {_FILE_TIME:g} seconds") from None
+    if not size:
+        raise Problem(400, "send the file as the body of the request")

@@ -1,18 +1,19 @@
-"""The rows of entries: all SQL of this application, beside what makes its tables (`tables`).
+"""The tables of entries and all SQL on them.
 
-Every function is a part of a transaction of the store. A row names the job that embeds it: that
-job's state is the row's `embedding_status`, by the mirror, in the transaction that changes the
-job. So a row that is `pending` has a job that nobody holds, and that will read the row as it is
-when it is claimed.
+Every function runs inside a transaction of the store. A row names the job that embeds it. The
+mirror copies that job's state to the row's `embedding_status` in the transaction that changes the
+job, so a `pending` row has a job that no worker holds, and which reads the row as it is once
+claimed.
 """
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Iterable, Sequence
+from importlib.resources import files
 from typing import Any, NamedTuple
 
 import msgspec
 
-from penstock import Statements, Transaction
+from penstock.tables import Mirror, Statements, Tables, Transaction
 
 QUEUE = "entries"
 STATUSES = ("pending", "processing", "embedded", "failed")
@@ -21,9 +22,9 @@ _SHOWN = (
     "number, id, type, category, data, version, embedding_status, embedding_error, "
     "embedding_attempts, created_at, updated_at"
 )
-# On SQLite, what stands on the left of LEFT is looked for first.
+# SQLite reads the left table of a LEFT JOIN first.
 _WHOLE = "entries_entry LEFT JOIN entries_content USING (number)"
-# A list of texts, or of numbers, as one parameter.
+# A list of texts, or of numbers, passed as one parameter.
 _TEXTS = {
     "sqlite": "(SELECT value FROM json_each(?))",
     "postgres": "(SELECT json_array_elements_text(CAST(? AS json)))",
@@ -34,8 +35,47 @@ _NUMBERS = {
 }
 
 
+# Schema
+
+
+def _script(name: str) -> str:
+    return files("penstock.apps.entries").joinpath(name).read_text("utf-8")
+
+
+TABLES = Tables(
+    sqlite=tuple(map(_script, ("sqlite.sql", "sqlite_content.sql", "sqlite_failed.sql"))),
+    postgres=tuple(map(_script, ("postgres.sql", "postgres_content.sql", "postgres_failed.sql"))),
+)
+
+# The last condition leaves rows alone when a lease is renewed.
+_MIRRORED = """
+UPDATE entries_entry SET
+    embedding_status = CASE
+        WHEN NEW.stage < 3 THEN 'pending' WHEN NEW.stage = 3 THEN 'processing'
+        WHEN NEW.stage = 4 THEN 'embedded' ELSE 'failed' END,
+    embedding_error = CASE
+        WHEN NEW.stage = 4 THEN NULL WHEN NEW.stage > 5 THEN 'its job was cancelled'
+        ELSE replace({headline}, 'penstock.apps.entries.embedding.EmbeddingFailed: ', '') END,
+    embedding_attempts = NEW.attempt
+WHERE job = NEW.id AND (
+    NEW.stage <> 3 OR embedding_status <> 'processing' OR embedding_attempts <> NEW.attempt
+)
+"""
+MIRROR = Mirror(
+    name="entries_status",
+    queue=QUEUE,
+    sqlite=_MIRRORED.format(
+        headline="substr(NEW.error, 1, instr(NEW.error || char(10), char(10)) - 1)"
+    ),
+    postgres=_MIRRORED.format(headline="split_part(NEW.error, chr(10), 1)"),
+)
+
+
+# Values
+
+
 class Content(NamedTuple):
-    """What a row holds of an entry."""
+    """The content of an entry as a row stores it."""
 
     id: str
     type: str
@@ -46,7 +86,7 @@ class Content(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A row as it is shown."""
+    """A row as read."""
 
     number: int
     id: str
@@ -61,8 +101,8 @@ class Row(NamedTuple):
     updated_at: int
 
 
-class Due(NamedTuple):
-    """A row that is to be embedded: what of it, and by whom."""
+class DueRow(NamedTuple):
+    """A row to embed, and the job that embeds it."""
 
     id: str
     job: int
@@ -73,8 +113,8 @@ class Due(NamedTuple):
     digest: str
 
 
-class Chosen(msgspec.Struct, frozen=True):
-    """Which rows are wanted: those that fit all that is set."""
+class EntryQuery(msgspec.Struct, frozen=True):
+    """Selects the entries that match every field that is set."""
 
     type: str | None = None
     category: str | None = None
@@ -82,11 +122,11 @@ class Chosen(msgspec.Struct, frozen=True):
     ids: tuple[str, ...] | None = None
 
 
-# Writing
+# Writes
 
 
 def insert(tx: Transaction, contents: Sequence[Content], job: int, now: int) -> None:
-    """Add rows that this job embeds, whatever there was; an id that is taken is replaced."""
+    """Add rows that this job embeds, replacing those with the same id."""
     if tx.dialect == "sqlite":
         tx.executemany(
             f"{_INSERT} {_VALUES} {_OR_REPLACE}", [(*one[:4], job, now, now) for one in contents]
@@ -98,7 +138,7 @@ def insert(tx: Transaction, contents: Sequence[Content], job: int, now: int) -> 
             [(one.id, one.data, one.text) for one in contents],
         )
         return
-    # One statement for all of them: each has its costs there.
+    # PostgreSQL: one statement for all rows, since each costs a round trip.
     tx.execute(
         "WITH given AS (SELECT * FROM json_to_recordset(CAST(? AS json)) AS given "
         "(id text, type text, category text, data text, text text, digest text)), "
@@ -126,7 +166,7 @@ _REPLACE_CONTENT = "DO UPDATE SET data = excluded.data, text = excluded.text"
 
 
 def add(tx: Transaction, content: Content, job: int, now: int) -> bool:
-    """Add a row that this job embeds; false if its id is taken."""
+    """Add a row that this job embeds; return False if its id is taken."""
     added = tx.execute(
         f"{_INSERT} {_VALUES} ON CONFLICT (id) DO NOTHING RETURNING number",
         (*content[:4], job, now, now),
@@ -137,9 +177,9 @@ def add(tx: Transaction, content: Content, job: int, now: int) -> bool:
 
 
 def rewrite(tx: Transaction, content: Content, version: int, now: int) -> bool:
-    """Give a row that waits other content: the job that it names was never begun.
+    """Change the content of a pending row, whose job was never started and is kept.
 
-    False if it is not at that version any more, or has been begun.
+    Return False if the row is at another version or its job has been started.
     """
     changed = tx.execute(
         "UPDATE entries_entry SET type = ?, category = ?, digest = ?, "
@@ -147,11 +187,11 @@ def rewrite(tx: Transaction, content: Content, version: int, now: int) -> bool:
         "AND embedding_status = 'pending' AND embedding_attempts = 0 RETURNING number",
         (*content[1:4], now, content.id, version),
     )
-    return _fill(tx, changed.fetchone(), content)
+    return _write_content(tx, changed.fetchone(), content)
 
 
 def replace(tx: Transaction, content: Content, version: int, job: int, now: int) -> bool:
-    """Give a row other content, which this job embeds; false if it is at another version."""
+    """Change the content of a row, which this job embeds; False if it is at another version."""
     changed = tx.execute(
         "UPDATE entries_entry SET type = ?, category = ?, digest = ?, "
         "version = version + 1, updated_at = ?, embedding_status = 'pending', "
@@ -159,11 +199,11 @@ def replace(tx: Transaction, content: Content, version: int, job: int, now: int)
         "RETURNING number",
         (*content[1:4], now, job, content.id, version),
     )
-    return _fill(tx, changed.fetchone(), content)
+    return _write_content(tx, changed.fetchone(), content)
 
 
-def _fill(tx: Transaction, changed: tuple[int] | None, content: Content) -> bool:
-    """Give the row that was changed its content; false if none was."""
+def _write_content(tx: Transaction, changed: tuple[int] | None, content: Content) -> bool:
+    """Write the content of the row that was changed; return False if none was."""
     if changed is not None:
         tx.execute(
             "UPDATE entries_content SET data = ?, text = ? WHERE number = ?",
@@ -172,8 +212,8 @@ def _fill(tx: Transaction, changed: tuple[int] | None, content: Content) -> bool
     return changed is not None
 
 
-def hand_over(tx: Transaction, ids: Sequence[str], job: int, *, status: str) -> int:
-    """Let another job embed those of these rows that have this status; how many."""
+def reassign(tx: Transaction, ids: Sequence[str], job: int, *, status: str) -> int:
+    """Assign the rows that have this status to another job; return how many."""
     changed = tx.execute(
         "UPDATE entries_entry SET embedding_status = 'pending', embedding_error = NULL, "
         f"embedding_attempts = 0, job = ? WHERE id IN {_TEXTS[tx.dialect]} "
@@ -183,8 +223,8 @@ def hand_over(tx: Transaction, ids: Sequence[str], job: int, *, status: str) -> 
     return changed.rowcount
 
 
-def pass_on(tx: Transaction, row: str, old: int, new: int) -> None:
-    """Let another job embed a row, if it still names the old one."""
+def reassign_one(tx: Transaction, row: str, old: int, new: int) -> None:
+    """Assign a row to another job, if it still names the old one."""
     tx.execute(
         "UPDATE entries_entry SET embedding_status = 'pending', embedding_error = NULL, "
         "embedding_attempts = 0, job = ? WHERE id = ? AND job = ?",
@@ -193,7 +233,7 @@ def pass_on(tx: Transaction, row: str, old: int, new: int) -> None:
 
 
 def remove(tx: Transaction, ids: Sequence[str], name: str | None = None) -> list[str]:
-    """Remove rows, of this type alone if it is given; which."""
+    """Remove rows, only those of a type if one is given; return the ids removed."""
     also, values = (" AND type = ?", [name]) if name is not None else ("", [])
     removed = tx.execute(
         f"DELETE FROM entries_entry WHERE id IN {_TEXTS[tx.dialect]}{also} RETURNING id, number",
@@ -206,11 +246,11 @@ def remove(tx: Transaction, ids: Sequence[str], name: str | None = None) -> list
     return [one for one, _ in removed]
 
 
-# Reading
+# Reads
 
 
 def get(tx: Statements, ids: Sequence[str]) -> dict[str, Row]:
-    """These rows, by their ids, as far as they are there."""
+    """Return the rows that exist, by id."""
     found = tx.execute(
         f"SELECT {_SHOWN} FROM {_WHOLE} WHERE id IN {_TEXTS[tx.dialect]}",
         (json.dumps(list(ids)),),
@@ -219,10 +259,10 @@ def get(tx: Statements, ids: Sequence[str]) -> dict[str, Row]:
 
 
 def page(
-    tx: Statements, chosen: Chosen, after: int | None, limit: int, *, newest: bool
+    tx: Statements, query: EntryQuery, after: int | None, limit: int, *, newest: bool
 ) -> list[Row]:
-    """The next rows that fit, in the order of their coming, or newest first."""
-    text, values = _condition(tx, chosen)
+    """Return the next rows that match, oldest or newest first."""
+    text, values = _condition(tx, query)
     if after is not None:
         text += f" AND number {'<' if newest else '>'} ?"
         values.append(after)
@@ -234,9 +274,9 @@ def page(
     return [Row(*one) for one in found.fetchall()]
 
 
-def ids_after(tx: Statements, chosen: Chosen, after: str, limit: int) -> list[tuple[str, str]]:
-    """The next rows that fit, by their ids: each with its type."""
-    text, values = _condition(tx, chosen)
+def ids_after(tx: Statements, query: EntryQuery, after: str, limit: int) -> list[tuple[str, str]]:
+    """Return id and type of the next rows that match, ordered by id."""
+    text, values = _condition(tx, query)
     found = tx.execute(
         f"SELECT id, type FROM entries_entry WHERE {text} AND id > ? ORDER BY id LIMIT ?",
         (*values, after, limit),
@@ -244,30 +284,30 @@ def ids_after(tx: Statements, chosen: Chosen, after: str, limit: int) -> list[tu
     return [(one, name) for one, name in found.fetchall()]
 
 
-def _condition(tx: Statements, chosen: Chosen) -> tuple[str, list[Any]]:
+def _condition(tx: Statements, query: EntryQuery) -> tuple[str, list[Any]]:
     parts, values = ["1 = 1"], []
     for name in ("type", "category", "embedding_status"):
-        if (value := getattr(chosen, name)) is not None:
+        if (value := getattr(query, name)) is not None:
             parts.append(f"{name} = ?")
             values.append(value)
-    if chosen.ids is not None:
+    if query.ids is not None:
         parts.append(f"id IN {_TEXTS[tx.dialect]}")
-        values.append(json.dumps(chosen.ids))
+        values.append(json.dumps(query.ids))
     return " AND ".join(parts), values
 
 
-def due(tx: Statements, jobs: Sequence[int]) -> list[Due]:
-    """The rows that name these jobs, oldest job first."""
+def due(tx: Statements, jobs: Sequence[int]) -> list[DueRow]:
+    """Return the rows that name these jobs, oldest job first."""
     found = tx.execute(
         f"SELECT id, job, version, type, category, text, digest FROM {_WHOLE} "
         f"WHERE job IN {_NUMBERS[tx.dialect]} ORDER BY job, number",
         (json.dumps(list(jobs)),),
     )
-    return [Due(*one) for one in found.fetchall()]
+    return [DueRow(*one) for one in found.fetchall()]
 
 
 def versions(tx: Statements, ids: Sequence[str]) -> dict[str, tuple[int, int, str]]:
-    """Job, version and status of each of these rows, as far as they are there."""
+    """Return job, version and status of the rows that exist, by id."""
     found = tx.execute(
         "SELECT id, job, version, embedding_status FROM entries_entry "
         f"WHERE id IN {_TEXTS[tx.dialect]}",
@@ -277,7 +317,7 @@ def versions(tx: Statements, ids: Sequence[str]) -> dict[str, tuple[int, int, st
 
 
 def digests(tx: Statements, ids: Sequence[str]) -> dict[str, tuple[str, str]]:
-    """The digest and the status of each of these rows, as far as they are there."""
+    """Return digest and status of the rows that exist, by id."""
     found = tx.execute(
         f"SELECT id, digest, embedding_status FROM entries_entry WHERE id IN {_TEXTS[tx.dialect]}",
         (json.dumps(list(ids)),),
@@ -285,18 +325,18 @@ def digests(tx: Statements, ids: Sequence[str]) -> dict[str, tuple[str, str]]:
     return {one: (digest, status) for one, digest, status in found.fetchall()}
 
 
-def embedded(tx: Statements, ids: Sequence[str]) -> list[Due]:
-    """Those of these rows that are embedded."""
+def embedded(tx: Statements, ids: Sequence[str]) -> list[DueRow]:
+    """Return those of these rows that are embedded."""
     found = tx.execute(
         f"SELECT id, job, version, type, category, text, digest FROM {_WHOLE} "
         f"WHERE id IN {_TEXTS[tx.dialect]} AND embedding_status = 'embedded'",
         (json.dumps(list(ids)),),
     )
-    return [Due(*one) for one in found.fetchall()]
+    return [DueRow(*one) for one in found.fetchall()]
 
 
 def embedded_after(tx: Statements, after: str, limit: int) -> list[tuple[str, str]]:
-    """The next rows that are embedded, by their ids: each with its digest."""
+    """Return id and digest of the next rows that are embedded, ordered by id."""
     found = tx.execute(
         "SELECT id, digest FROM entries_entry WHERE id > ? AND embedding_status = 'embedded' "
         "ORDER BY id LIMIT ?",
@@ -306,7 +346,7 @@ def embedded_after(tx: Statements, after: str, limit: int) -> list[tuple[str, st
 
 
 def types_of(tx: Statements, jobs: Sequence[int]) -> dict[str, int]:
-    """How many rows of each type name these jobs."""
+    """Count the rows that name these jobs, by type."""
     found = tx.execute(
         f"SELECT type, count(*) FROM entries_entry WHERE job IN {_NUMBERS[tx.dialect]} "
         "GROUP BY type",
@@ -316,7 +356,7 @@ def types_of(tx: Statements, jobs: Sequence[int]) -> dict[str, int]:
 
 
 def newest_job(tx: Statements) -> int:
-    """The newest job that a row names which is not embedded yet; 0 if there is none."""
+    """Return the newest job of a row that is not yet embedded; 0 if there is none."""
     found = tx.execute(
         "SELECT coalesce(max(job), 0) FROM entries_entry "
         "WHERE embedding_status IN ('pending', 'processing')"
@@ -325,7 +365,7 @@ def newest_job(tx: Statements) -> int:
 
 
 def unfinished(tx: Statements, upto: int) -> int:
-    """How many rows are not embedded yet and name a job up to this one."""
+    """Count the rows that are not yet embedded and name a job up to this one."""
     found = tx.execute(
         "SELECT count(*) FROM entries_entry "
         "WHERE embedding_status IN ('pending', 'processing') AND job <= ?",
@@ -335,15 +375,15 @@ def unfinished(tx: Statements, upto: int) -> int:
 
 
 def counts(tx: Statements) -> dict[tuple[str, str], int]:
-    """How many rows there are of each type and status; the cost does not grow with them."""
+    """Count the rows by type and status, in constant time."""
     found = tx.execute(
         "SELECT type, embedding_status, sum(n) FROM entries_count GROUP BY type, embedding_status"
     )
     return {(name, status): int(n) for name, status, n in found.fetchall()}
 
 
-def gather_counts(tx: Transaction) -> None:
-    """Add up what connections have counted that are closed: on PostgreSQL each has a slot."""
+def merge_counts(tx: Transaction) -> None:
+    """Merge the counters of closed connections: on PostgreSQL each connection has its own slot."""
     if tx.dialect == "postgres":
         tx.execute(
             "WITH gone AS (DELETE FROM entries_count WHERE slot <> 0 AND slot NOT IN "
@@ -354,33 +394,33 @@ def gather_counts(tx: Transaction) -> None:
         )
 
 
-# Rows that have failed
+# Failed rows
 
 
 def failed(tx: Statements, limit: int) -> list[str]:
-    """Rows that have failed, and whose vectors have not been looked for since."""
+    """Return the ids of failed rows whose vectors have not been removed since."""
     found = tx.execute("SELECT id FROM entries_failed LIMIT ?", (limit,))
     return [one for (one,) in found.fetchall()]
 
 
-def looked_at(tx: Transaction, ids: Sequence[str]) -> None:
-    """None of these has a vector that it should not have."""
+def forget_failed(tx: Transaction, ids: Sequence[str]) -> None:
+    """Record that the vectors of these rows have been removed."""
     tx.execute(
         f"DELETE FROM entries_failed WHERE id IN {_TEXTS[tx.dialect]}", (json.dumps(list(ids)),)
     )
 
 
-# Facts
+# Named values
 
 
-def fact(tx: Statements, name: str) -> str | None:
-    """What is kept under a name."""
+def value(tx: Statements, name: str) -> str | None:
+    """Return the value stored under a name; None if there is none."""
     found = tx.execute("SELECT value FROM entries_fact WHERE name = ?", (name,)).fetchone()
     return None if found is None else str(found[0])
 
 
-def keep(tx: Transaction, name: str, value: str) -> None:
-    """Keep a value under a name."""
+def set_value(tx: Transaction, name: str, value: str) -> None:
+    """Store a value under a name."""
     tx.execute(
         "INSERT INTO entries_fact VALUES (?, ?) "
         "ON CONFLICT (name) DO UPDATE SET value = excluded.value",
@@ -388,47 +428,39 @@ def keep(tx: Transaction, name: str, value: str) -> None:
     )
 
 
-def keep_first(tx: Transaction, name: str, value: str) -> None:
-    """Keep a value under a name that has none yet."""
+def add_value(tx: Transaction, name: str, value: str) -> None:
+    """Store a value under a name that has none yet."""
     tx.execute(
         "INSERT INTO entries_fact VALUES (?, ?) ON CONFLICT (name) DO NOTHING", (name, value)
     )
 
 
-# How many jobs each worker has ended
+# Jobs ended by each worker
 
 _TALLY = "worker:"
 
 
 class Tally(NamedTuple):
-    """How many jobs a worker has ended, since it was started."""
+    """How many jobs a worker has ended since it started."""
 
     succeeded: int = 0
     failed: int = 0
 
 
-def keep_tally(tx: Transaction, worker: str, tally: Tally) -> None:
-    """Keep how many jobs a worker has ended."""
-    keep(tx, f"{_TALLY}{worker}", json.dumps(tally))
+def set_tally(tx: Transaction, worker: str, tally: Tally) -> None:
+    """Store the tally of a worker."""
+    set_value(tx, f"{_TALLY}{worker}", json.dumps(tally))
 
 
 def tallies(tx: Statements) -> dict[str, Tally]:
-    """How many jobs each worker has ended that is known."""
+    """Return the tally of each worker, by name."""
     found = tx.execute(
         "SELECT name, value FROM entries_fact WHERE name >= ? AND name < ?", (_TALLY, "worker;")
     )
     return {name.removeprefix(_TALLY): Tally(*json.loads(value)) for name, value in found}
 
 
-def forget_tally(tx: Transaction, worker: str) -> None:
-    """Forget what a worker has ended that ends itself."""
-    tx.execute("DELETE FROM entries_fact WHERE name = ?", (f"{_TALLY}{worker}",))
-
-
-def forget_tallies(tx: Transaction, known: Collection[str]) -> None:
-    """Forget what workers have ended that are none of these."""
-    gone = [f"{_TALLY}{name}" for name in tallies(tx) if name not in known]
-    if gone:
-        tx.execute(
-            f"DELETE FROM entries_fact WHERE name IN {_TEXTS[tx.dialect]}", (json.dumps(gone),)
-        )
+def delete_tallies(tx: Transaction, workers: Iterable[str]) -> None:
+    """Delete the tallies of these workers."""
+    names = [f"{_TALLY}{name}" for name in workers]
+    tx.execute(f"DELETE FROM entries_fact WHERE name IN {_TEXTS[tx.dialect]}", (json.dumps(names),))

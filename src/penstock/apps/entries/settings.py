@@ -1,4 +1,4 @@
-"""The settings of entries, and the names that other programs have for some of them."""
+"""The settings of entries, and the environment variables that other programs use for them."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
@@ -7,14 +7,12 @@ import msgspec
 from msgspec import Meta
 
 from penstock import ConfigurationError
-from penstock.apps.entries.entrytypes import EntryTypes, TypeSettings
-from penstock.core.mismatch import mismatch
-
-Seconds = Annotated[float, Meta(ge=0.1, le=86_400)]
+from penstock.apps.entries.types import EntryTypes, TypeSettings
+from penstock.apps.kit import Processes, RetryDelay, Seconds, mismatch
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """How entries are embedded. Times are in seconds."""
+    """How entries are embedded. Durations are in seconds."""
 
     ALSO_CALLED: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "workers": ("CHL_NUM_EMBEDDING_WORKERS",),
@@ -23,32 +21,32 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         "retry_failed": ("CHL_QUEUE_RETRY_FAILED_ON_STARTUP",),
     }
 
-    workers: Annotated[int, Meta(ge=0, le=64)] = 1
-    """How many processes embed; 0 accepts entries and embeds none."""
+    workers: Processes = 1
+    """How many processes embed; 0 accepts entries without embedding them."""
     batch_size: Annotated[int, Meta(ge=1, le=1_000)] = 200
     """How many rows a process embeds and writes at a time."""
     poll_interval: Seconds = 1
-    """How often rows of a process that fell silent are looked for; new ones wake it at once."""
+    """How often to look for rows of dead processes; new rows wake a process at once."""
     retry_failed: bool = False
-    """Whether rows that failed are tried again when the server starts."""
+    """Whether to embed failed rows again when the server starts."""
     attempts: Annotated[int, Meta(ge=1, le=100)] = 1
-    """How often a row is tried in all before it has failed; a killed process does not count."""
-    retry_delay: Annotated[float, Meta(ge=0, le=86_400)] = 5
-    """How long it rests before the next attempt; twice as long after each further one."""
+    """How many attempts a row has before it fails; a killed process does not count."""
+    retry_delay: RetryDelay = 5
+    """How long to wait before the second attempt; doubles after each further one."""
     lease: Seconds = 15
-    """How long after a kill of a process its rows are taken up again."""
+    """How long after a process was killed its rows are embedded by another."""
     embedder: str = "wordllama"
-    """What turns text into vectors, for a store that has no entries yet."""
+    """The embedder of a store that has no entries yet."""
     embedders: tuple[str, ...] = ()
-    """Further ones that a rebuild may go over to; `wordllama`, `minilm` and the one above always.
+    """Further embedders for a rebuild, besides `wordllama`, `minilm` and the one above.
 
-    Others are not taken from a request: texts and the key of a service would be sent there.
+    A request cannot name any other: it would send texts and an API key to an address of its choice.
     """
     types: dict[str, Any] | None = None
-    """Further types of entries, each a section of the file: `[entries.types.NAME]`."""
+    """Further entry types, each in a section of the settings file: `[entries.types.NAME]`."""
 
     def check(self) -> EntryTypes:
-        """The types of entries; raises `ConfigurationError` for what cannot work."""
+        """Return the entry types; raise `ConfigurationError` for settings that cannot work."""
         try:
             return EntryTypes.of(msgspec.convert(self.types or {}, dict[str, TypeSettings]))
         except msgspec.ValidationError as error:

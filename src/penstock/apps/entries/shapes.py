@@ -1,21 +1,25 @@
-"""What goes over the wire, in the words of the contract: entities, categories and their codes."""
+"""Requests and answers of the HTTP API, in the terms that its clients use."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
-from penstock import Job, Progress, State, WorkerInfo
-from penstock.apps.entries.entries import Entry, Found
+from penstock import Job, State
+from penstock.apps.entries.entries import Entry, EntryMatch
 from penstock.apps.entries.rows import Tally
-from penstock.apps.sentences import sentence
+from penstock.apps.kit import Name as LongName
+from penstock.apps.kit import Position, sentence
+from penstock.jobs import Progress
+from penstock.leases import WorkerInfo
 
 Name = Annotated[str, Meta(min_length=1, max_length=64)]
-EntryId = Annotated[str, Meta(min_length=1, max_length=200)]
+EntryId = LongName
 Ids = Annotated[list[EntryId], Meta(min_length=1, max_length=1_000)]
 Status = Literal["pending", "processing", "embedded", "failed"]
+FileFormat = Literal["csv", "jsonl", "xlsx"]
 
 FINAL = {State.DONE: "succeeded", State.FAILED: "failed", State.CANCELLED: "cancelled"}
 OPERATION_STATUSES = {**FINAL, State.PENDING: "queued", State.RUNNING: "running"}
@@ -25,7 +29,7 @@ OPERATION_STATUSES = {**FINAL, State.PENDING: "queued", State.RUNNING: "running"
 
 
 class EntryWrite(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An entry to be stored; without an id it gets one."""
+    """An entry to store; it gets an id if it has none."""
 
     entity_type: Name
     category_code: Name
@@ -34,11 +38,11 @@ class EntryWrite(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class EntryUpdate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Changes of an entry: fields with their new values, null removes one.
+    """Changes to an entry: new values of fields; null removes a field.
 
-    `category_code` among the updates moves the entry; beside them it says where the entry is. With
-    a `version`, the entry has to be at that one. `force_contextual` is accepted because clients
-    always send it, and has no effect: every section may be set here.
+    A `category_code` among the updates moves the entry; next to them it names the category that the
+    entry must be in. A `version` is the one that the entry must be at. `force_contextual` is
+    accepted because clients always send it, but has no effect: every section may be set.
     """
 
     entry_id: EntryId
@@ -50,10 +54,10 @@ class EntryUpdate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class EntryRead(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Entries by their ids, those nearest to a `query`, or the newest of a category.
+    """Entries by id, those most similar to a `query`, or the newest of a category.
 
-    `limit` bounds a query or a list. `fields`, `snippet_len` and `session_id` are accepted because
-    clients send them, and have no effect: entries are always shown whole.
+    `limit` applies to a query or a list. `fields`, `snippet_len` and `session_id` are accepted
+    because clients send them, but have no effect: entries are always returned in full.
     """
 
     ids: Ids | None = None
@@ -67,7 +71,7 @@ class EntryRead(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class EntryDelete(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Entries to be removed: one, or several."""
+    """Entries to remove: one or several."""
 
     entry_id: EntryId | None = None
     ids: Ids | None = None
@@ -76,20 +80,20 @@ class EntryDelete(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class EntryListing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which entries to list; `after` is the `next` of the page before."""
+    """Which entries to list; `after` is the `next` of the previous page."""
 
     entity_type: Name | None = None
     category_code: Name | None = None
     embedding_status: Status | None = None
     limit: Annotated[int, Meta(ge=1, le=1_000)] = 100
-    after: Annotated[int, Meta(ge=1, le=2**63 - 1)] | None = None
+    after: Position | None = None
     order: Literal["newest", "oldest"] = "newest"
 
 
 class EntryQuestion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What to search for, and among which entries.
 
-    `mode` is `vector` for what is alike, `bm25` for words, `hybrid` for both.
+    `mode` is `vector` for similar meaning, `bm25` for words, `hybrid` for both.
     """
 
     query: Annotated[str, Meta(min_length=1, max_length=100_000)]
@@ -101,7 +105,7 @@ class EntryQuestion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class EntriesDraining(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How long to wait, in seconds, and whether the queue is paused then."""
+    """How long to wait, in seconds, and whether to leave the queue paused."""
 
     timeout: Annotated[float, Meta(ge=1, le=3_600)] = 300
     hold: bool = False
@@ -114,22 +118,41 @@ class EntriesPausing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class EntriesStaleness(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How long a row may be in flight before it is taken from its worker."""
+    """How long a worker may hold a row before it is requeued."""
 
     threshold_minutes: Annotated[float, Meta(ge=0, le=525_600)] = 30
 
 
 class OperationRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What an operation is to do; each type has its own payload."""
+    """The payload of an operation; each type has its own."""
 
     payload: dict[str, Any] = {}
+
+
+class ImportQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The format of the file, and how to import it."""
+
+    format: FileFormat
+    entity_type: LongName | None = None
+    category_code: LongName | None = None
+    mode: Literal["merge", "replace"] = "merge"
+    dry_run: bool = False
+    skip_bad: bool = False
+
+
+class ExportQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which entries to export, and in which format."""
+
+    format: FileFormat = "jsonl"
+    entity_type: LongName | None = None
+    category_code: LongName | None = None
 
 
 # Answers
 
 
 class EntryShape(msgspec.Struct, frozen=True, kw_only=True):
-    """An entry as it is shown."""
+    """An entry."""
 
     id: str
     entity_type: str
@@ -153,7 +176,7 @@ class EntryAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EntriesAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """The first of several entries, all of them, and the ids that there are not.
+    """The first of several entries, all of them, and the ids that do not exist.
 
     A query or a list that finds nothing has no first entry.
     """
@@ -168,7 +191,7 @@ class EntriesAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EntriesDeleted(msgspec.Struct, frozen=True, kw_only=True):
-    """Which entries were removed."""
+    """The entries that were removed."""
 
     success: bool
     ids: list[str]
@@ -184,7 +207,7 @@ class EntryPage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EntryHit(msgspec.Struct, frozen=True, kw_only=True):
-    """An entry that was found, and how near it is."""
+    """An entry that a search found, and its similarity."""
 
     entry_id: str
     score: float
@@ -192,21 +215,21 @@ class EntryHit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EntryHits(msgspec.Struct, frozen=True, kw_only=True):
-    """Entries that were found, best first."""
+    """Entries that a search found, best first."""
 
     results: list[EntryHit]
     count: int
 
 
 class EntriesPaused(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether the queue is paused, and how many jobs are still in flight."""
+    """Whether the queue is paused, and how many jobs still run."""
 
     status: Literal["paused", "resumed"]
     in_flight: int
 
 
 class EntriesDrained(msgspec.Struct, frozen=True, kw_only=True):
-    """How a drain ended: seconds that it took, and rows that remain of what there was."""
+    """How a drain ended: the seconds it took, and the rows of the backlog that remain."""
 
     status: Literal["drained", "timeout", "paused"]
     elapsed: float
@@ -215,7 +238,7 @@ class EntriesDrained(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EntriesQueue(msgspec.Struct, frozen=True, kw_only=True):
-    """How many rows have each status, by type and in `total`."""
+    """The number of rows of each status, by type and in `total`."""
 
     pending: dict[str, int]
     processing: dict[str, int]
@@ -225,9 +248,9 @@ class EntriesQueue(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EntriesWorker(msgspec.Struct, frozen=True, kw_only=True):
-    """A process that embeds: `running` says whether it was heard of within the last 30 seconds.
+    """A process that embeds; `running` unless it has been silent for 30 seconds.
 
-    `jobs_processed`, `jobs_succeeded` and `jobs_failed` count runs since it was started.
+    `jobs_processed`, `jobs_succeeded` and `jobs_failed` count jobs since it started.
     """
 
     worker_id: str
@@ -244,9 +267,9 @@ class EntriesWorker(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EntriesWorkers(msgspec.Struct, frozen=True, kw_only=True):
-    """The pool; of the jobs of the last days, how many have come to which end.
+    """The processes that embed, and the jobs that ended within the retention time.
 
-    `status` is `running` if any embeds, `paused`, `idle` before there is anything to embed, or
+    `status` is `running` if a process runs, `paused`, `idle` before there is anything to embed, or
     `off` on a server that starts none.
     """
 
@@ -260,26 +283,26 @@ class EntriesWorkers(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EntriesStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """How the queue and its workers stand."""
+    """The state of the queue and its workers."""
 
     queue: EntriesQueue
     workers: EntriesWorkers
 
 
 class EntriesRetried(msgspec.Struct, frozen=True, kw_only=True):
-    """How many rows are tried again, by type and in `total`."""
+    """The number of rows to be embedded again, by type and in `total`."""
 
     retried: dict[str, int]
 
 
 class EntriesRequeued(msgspec.Struct, frozen=True, kw_only=True):
-    """How many rows were taken from their workers, by type and in `total`."""
+    """The number of rows taken from their workers, by type and in `total`."""
 
     requeued: dict[str, int]
 
 
 class OperationStarted(msgspec.Struct, frozen=True, kw_only=True):
-    """An operation that was stored."""
+    """An operation that was accepted."""
 
     job_id: str
     operation: str
@@ -287,7 +310,7 @@ class OperationStarted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OperationShape(msgspec.Struct, frozen=True, kw_only=True):
-    """How an operation stands: `queued`, `running`, `succeeded`, `failed` or `cancelled`."""
+    """An operation: `queued`, `running`, `succeeded`, `failed` or `cancelled`."""
 
     job_id: str
     operation: str
@@ -303,7 +326,7 @@ class OperationShape(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def entry(one: Entry) -> EntryShape:
-    """An entry as it is shown."""
+    """Convert an entry."""
     return EntryShape(
         id=one.id,
         entity_type=one.type,
@@ -319,7 +342,7 @@ def entry(one: Entry) -> EntryShape:
 
 
 def answer(one: Entry) -> EntryAnswer:
-    """The answer to what was done with one entry."""
+    """Return the answer to a request about one entry."""
     shown = entry(one)
     return EntryAnswer(
         success=True, entry_id=one.id, embedding_status=shown.embedding_status, entry=shown
@@ -327,7 +350,7 @@ def answer(one: Entry) -> EntryAnswer:
 
 
 def answers(found: Sequence[Entry], missing: list[str]) -> EntriesAnswer:
-    """The answer to a request for several entries."""
+    """Return the answer to a request for several entries."""
     shown = [entry(one) for one in found]
     first = shown[0] if shown else None
     return EntriesAnswer(
@@ -341,13 +364,13 @@ def answers(found: Sequence[Entry], missing: list[str]) -> EntriesAnswer:
     )
 
 
-def result(one: Found) -> EntryHit:
-    """A hit as it is shown."""
+def hit(one: EntryMatch) -> EntryHit:
+    """Convert a search result."""
     return EntryHit(entry_id=one.entry.id, score=one.score, entry=entry(one.entry))
 
 
 def worker(one: WorkerInfo, tally: Tally, now: datetime, *, paused: bool) -> EntriesWorker:
-    """A worker as it is shown."""
+    """Convert a worker."""
     return EntriesWorker(
         worker_id=one.name,
         host=one.host,
@@ -363,8 +386,32 @@ def worker(one: WorkerInfo, tally: Tally, now: datetime, *, paused: bool) -> Ent
     )
 
 
+def workers(
+    configured: int, shown: list[EntriesWorker], jobs: Mapping[State, int], *, paused: bool
+) -> EntriesWorkers:
+    """Summarise the workers of a server that is configured to start so many."""
+    running = sum(one.running for one in shown)
+    done, failed = jobs[State.DONE], jobs[State.FAILED]
+    return EntriesWorkers(
+        status="paused" if paused else "running" if running else "idle" if configured else "off",
+        num_workers=configured,
+        running=running,
+        workers=shown,
+        total_jobs_processed=done + failed,
+        total_jobs_succeeded=done,
+        total_jobs_failed=failed,
+    )
+
+
+def started(name: str, job: Job) -> OperationStarted:
+    """Convert the job of an operation that was accepted."""
+    return OperationStarted(
+        job_id=str(job.id), operation=name, status=OPERATION_STATUSES[job.state]
+    )
+
+
 def operation(job: Job, progress: Progress | None, left: Any) -> OperationShape:
-    """An operation as it is shown; `left` is what it left behind when it failed."""
+    """Convert the job of an operation; `left` is its checkpoint, the result of one that failed."""
     return OperationShape(
         job_id=str(job.id),
         operation=job.task.removeprefix("entries."),

@@ -1,16 +1,16 @@
 CREATE TABLE entries_entry (
-    number INTEGER PRIMARY KEY, -- in the order of their coming, for pages
+    number INTEGER PRIMARY KEY, -- order of insertion, for paging
     id TEXT NOT NULL UNIQUE,
     type TEXT NOT NULL,
     category TEXT NOT NULL,
     data TEXT NOT NULL, -- JSON
-    text TEXT NOT NULL, -- what is embedded of it
+    text TEXT NOT NULL, -- the text to embed
     digest TEXT NOT NULL, -- of type, category and text
     version INTEGER NOT NULL,
-    embedding_status TEXT NOT NULL, -- that of the job, kept by the mirror
+    embedding_status TEXT NOT NULL, -- from the state of the job, by the mirror
     embedding_error TEXT,
     embedding_attempts INTEGER NOT NULL,
-    job INTEGER NOT NULL, -- that embeds this version
+    job INTEGER NOT NULL, -- the job that embeds this version
     created_at INTEGER NOT NULL, -- microseconds since 1970
     updated_at INTEGER NOT NULL
 ) STRICT;
@@ -20,7 +20,7 @@ CREATE INDEX entries_entry_type ON entries_entry (type, category, number);
 CREATE INDEX entries_entry_open ON entries_entry (embedding_status, number)
 WHERE embedding_status <> 'embedded';
 
-CREATE TABLE entries_count ( -- kept by the triggers below
+CREATE TABLE entries_count ( -- maintained by the triggers below
     slot INTEGER NOT NULL,
     type TEXT NOT NULL,
     embedding_status TEXT NOT NULL,

@@ -1,8 +1,9 @@
--- What is large stands apart: the mirror changes every row twice, and would write it as often.
+-- Large columns are in a table of their own, because the mirror updates every row twice and would
+-- rewrite them each time.
 CREATE TABLE entries_content (
     number INTEGER PRIMARY KEY, -- of the row in entries_entry
     data TEXT NOT NULL, -- JSON
-    text TEXT NOT NULL -- what is embedded of it
+    text TEXT NOT NULL -- the text to embed
 ) STRICT;
 
 INSERT INTO entries_content SELECT number, data, text FROM entries_entry;

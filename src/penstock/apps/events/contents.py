@@ -1,8 +1,8 @@
-"""An event as a job.
+"""The content of an event, and its conversion to a job and back.
 
-It is one without a handler here: its arguments hold the title, the description and the payload,
-and outside workers claim it by its tags. Whatever else is enqueued in the queue of the events reads
-as one, too: its task is the title, its arguments are the payload.
+The job of an event has no handler here: its arguments are the title, the description and the
+payload, and workers claim it over HTTP by its tags. Any other job in the queue of events reads as
+an event as well: its task is the title, and its arguments are the payload.
 """
 
 from collections.abc import Sequence
@@ -15,9 +15,8 @@ from msgspec import UNSET, Raw
 
 from penstock import Job, NewJob, RetryPolicy
 from penstock.apps.events.shapes import NewEvent
-from penstock.core.errors import Unreadable
-from penstock.core.jsontext import DEPTH_LIMIT, read
-from penstock.http.problems import Problem
+from penstock.apps.kit import DEPTH_LIMIT, Problem, read_json
+from penstock.errors import Unreadable
 
 QUEUE = "events"
 TASK = "events.event"
@@ -41,12 +40,12 @@ encode = msgspec.json.Encoder().encode
 
 
 def is_event(job: Job) -> bool:
-    """Whether workers of the event API may get this job."""
+    """Return whether a job is in the queue of events."""
     return job.queue == QUEUE
 
 
 def content_of(job: Job) -> Content:
-    """What an event says; also one that was not published here."""
+    """Return the content of an event, also of one that was not published here."""
     if job.task == TASK:
         with suppress(msgspec.MsgspecError, RecursionError):
             return _content.decode(job.payload)
@@ -54,20 +53,20 @@ def content_of(job: Job) -> Content:
 
 
 def why_unreadable(job: Job) -> str | None:
-    """Why no worker could read an event, as another program may have stored it; None if it can."""
+    """Return why workers cannot read an event that another program stored; None if they can."""
     try:
-        read(job.payload, "its payload", DEPTH_LIMIT + 1)
+        read_json(job.payload, "its payload", DEPTH_LIMIT + 1)
     except Unreadable as error:
         return str(error)
     return None
 
 
 def tags_of(given: str | Sequence[str]) -> tuple[str, ...]:
-    """Exact tokens: trimmed, each once, in their order."""
+    """Return tags without surrounding blanks and duplicates, in their order."""
     if isinstance(given, str):
         return _tags_of_text(given)
     if any("," in tag for tag in given):
-        raise Problem(422, "tags: a tag has no comma in it", field="tags")
+        raise Problem(422, "tags: a tag must not contain a comma", field="tags")
     return _tags_of_parts(given)
 
 
@@ -79,10 +78,10 @@ def _tags_of_text(given: str) -> tuple[str, ...]:
 def _tags_of_parts(parts: Sequence[str]) -> tuple[str, ...]:
     tags = tuple(dict.fromkeys(tag for part in parts if (tag := part.strip())))
     if not 1 <= len(tags) <= TAGS_LIMIT:
-        raise Problem(422, f"tags: name one to {TAGS_LIMIT} tags", field="tags")
+        raise Problem(422, f"tags: give between 1 and {TAGS_LIMIT} tags", field="tags")
     for tag in tags:
         if len(tag) > TAG_LIMIT or not tag.isprintable():
-            detail = f"tags: a tag is up to {TAG_LIMIT} printable characters"
+            detail = f"tags: a tag must have at most {TAG_LIMIT} characters, all printable"
             raise Problem(422, detail, field="tags")
     return tags
 
@@ -94,7 +93,7 @@ def _retry(attempts: int, seconds: float) -> RetryPolicy:
 
 
 def job_of(event: NewEvent, retry_delay: float, lease: timedelta) -> NewJob:
-    """The job that an event is kept as."""
+    """Return the job that stores an event; its payload has been checked to be readable."""
     seconds = retry_delay if event.retry_delay is None else event.retry_delay
     return NewJob(
         task=TASK,
@@ -103,7 +102,7 @@ def job_of(event: NewEvent, retry_delay: float, lease: timedelta) -> NewJob:
         priority=event.priority,
         delay=None if event.delay is None else timedelta(seconds=event.delay),
         key=event.key,
-        # Jobs that are no events may have the same keys for something else.
+        # Other jobs may use the same key for something else.
         dedupe=None if event.dedupe is None else f"{QUEUE}:{event.dedupe}",
         tags=tags_of(event.tags),
         retry=_retry(event.max_retries, seconds),
@@ -115,9 +114,9 @@ def _arguments(event: NewEvent) -> str:
     payload = NULL if event.payload is UNSET else event.payload
     size = len(payload)
     if size > PAYLOAD_LIMIT:
-        raise Problem(413, f"payload: more than {PAYLOAD_LIMIT:,} bytes", field="payload")
+        raise Problem(413, f"payload: must have at most {PAYLOAD_LIMIT:,} bytes", field="payload")
     try:
-        read(bytes(payload).decode(), "payload")  # nobody has looked into it yet
+        read_json(bytes(payload).decode(), "payload")  # it has not been decoded yet
         return encode(Content(event.title, event.description, payload)).decode()
     except UnicodeDecodeError as error:
         raise Problem(400, f"the body is not JSON: {error}") from error

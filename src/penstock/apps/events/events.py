@@ -1,7 +1,6 @@
-"""Events on the queue: publishing, holding and reporting, with the same answer to a repeated call.
+"""Publishes events, leases them to workers and records reports; repeated calls are idempotent.
 
-Running twice is safe: a report carries the token of its hold, and a repeated one finds its own
-entry in the log.
+A report carries the token of its lease, and a repeated report finds its own entry in the log.
 """
 
 import asyncio
@@ -12,31 +11,19 @@ from typing import Any
 
 import msgspec
 
-from penstock import (
-    Done,
-    Event,
-    Failed,
-    Job,
-    JobId,
-    JobNotFound,
-    JobQuery,
-    Lease,
-    Outcome,
-    Penstock,
-    Record,
-    Snoozed,
-    State,
-)
+from penstock import Job, JobNotFound, JobQuery, Penstock, State
 from penstock.apps.events import contents, shapes, views
 from penstock.apps.events.subscribers import Subscribers
-from penstock.http.problems import Problem
+from penstock.apps.kit import Problem, enqueue_readable, records_at
+from penstock.jobs import Event, JobId, Record
+from penstock.leases import Done, Failed, Lease, Outcome, Snoozed
 
-# Jobs as they were picked, so that most reports need not look them up.
+# Jobs as they were claimed, so that most reports need no lookup.
 _REMEMBERED = 10_000
 
 
 class Report(msgspec.Struct, frozen=True, gc=False):
-    """What a worker says about an event that it holds; without a token, by its name alone."""
+    """The report of a worker about its event; without a token, the worker's name identifies it."""
 
     event_id: int
     token: int | None
@@ -58,27 +45,27 @@ class Events:
         self._held: OrderedDict[int, Job] = OrderedDict()
         self._subscribers = Subscribers(penstock, contents.QUEUE)
         self.running = self._subscribers.running
-        self.let_go = self._subscribers.let_go
+        self.answer_waiting = self._subscribers.answer_all
 
     async def publish(self, events: Sequence[shapes.NewEvent]) -> list[shapes.Published]:
         """Store these events in one transaction, all or none.
 
-        In the place of one whose dedupe key is taken stands the event that has it, as it is now.
+        If the dedupe key of an event is taken, the event that has it is returned in its place.
         """
         new = [contents.job_of(event, self._retry_delay, self._lease) for event in events]
-        jobs = await self._penstock.enqueue_many(new)
+        jobs = await enqueue_readable(self._penstock, new)
         published = [
             views.just_published(job, event, self.secrets)
             for job, event in zip(jobs, events, strict=True)
         ]
         taken = [job.id for job in jobs if job.duplicate]
         if taken:
-            found = await self._penstock.records(taken)
+            found = await self._penstock.archive.records(taken)
             known = {record.job.id: views.as_it_is(record, self.secrets) for record in found}
             published = [known.get(JobId(one.id), one) for one in published]
         return published
 
-    # Holding
+    # Leases
 
     async def subscribe(
         self,
@@ -90,16 +77,16 @@ class Events:
         *,
         check: Callable[[], object],
     ) -> list[Job]:
-        """Give a worker up to `limit` events with any of these tags; wait for the first if need be.
+        """Lease up to `limit` events with any of these tags; wait for the first if necessary.
 
-        `gone` returns when the worker does not wait any more; `check` raises what keeps it from
-        having them after a wait.
+        `gone` returns when the worker has disconnected. `check` raises if the worker lost its
+        access while it waited.
         """
-        jobs = await self._penstock.claim(
+        jobs = await self._penstock.leases.claim(
             worker=worker, limit=limit, queues=[contents.QUEUE], tags=tags
         )
         if jobs and await _has_left(gone):
-            await self._subscribers.give_back(jobs)
+            await self._subscribers.release(jobs)
             return []
         if not jobs and wait > 0:
             jobs = await self._subscribers.wait(tags, worker, limit, wait, gone, check=check)
@@ -109,10 +96,10 @@ class Events:
         return readable
 
     async def _without_unreadable(self, jobs: Sequence[Job]) -> list[Job]:
-        """End events that would end whoever reads them; their log says why."""
+        """Fail events that workers cannot read; the log says why."""
         reasons = {job.id: reason for job in jobs if (reason := contents.why_unreadable(job))}
         if reasons:
-            await self._penstock.settle_held(
+            await self._penstock.leases.settle_held(
                 [
                     (job, Failed(reasons[job.id], permanent=True))
                     for job in jobs
@@ -122,37 +109,39 @@ class Events:
         return [job for job in jobs if job.id not in reasons]
 
     async def start(self, event_id: int, worker: str, token: int | None) -> Job:
-        """Note that work on an event has begun; the lease goes on from now."""
+        """Record that work on an event has started, and renew the lease."""
         held = await self._hold(event_id, worker, token)
-        (job,) = await self._penstock.start([held])
+        (job,) = await self._penstock.leases.start([held])
         if job is None:
             raise _not_held(event_id, worker)
         self._remember(job)
         return job
 
     async def heartbeat(self, event_id: int, worker: str, token: int | None) -> Job:
-        """Let the lease go on from now."""
+        """Renew the lease."""
         held = await self._hold(event_id, worker, token)
-        renewed = await self._penstock.renew([held if isinstance(held, Lease) else held.lease])
+        renewed = await self._penstock.leases.renew(
+            [held if isinstance(held, Lease) else held.lease]
+        )
         if not renewed:
             raise _not_held(event_id, worker)
         return renewed[0]
 
     async def release(self, event_id: int, worker: str, token: int | None) -> Job:
-        """Give an event back; it uses up no attempt."""
+        """Release an event without using an attempt."""
         held = await self._hold(event_id, worker, token)
         outcome = Snoozed(reason=f"released by {worker}")
-        (job,) = await self._penstock.settle_held([(held, outcome)])
+        (job,) = await self._penstock.leases.settle_held([(held, outcome)])
         if job is None:
             raise _not_held(event_id, worker)
         return job
 
-    # Reporting
+    # Reports
 
     async def report(self, worker: str, reports: Sequence[Report]) -> list[Answer | Problem]:
-        """Record what came of events, in one transaction; each report has its own answer.
+        """Record the outcomes of events in one transaction; each report has its own answer.
 
-        What was reported before is answered as before, and leaves no second entry.
+        A repeated report gets the same answer, and no second entry in the log.
         """
         held: list[Job | Lease] = []
         for one in reports:
@@ -167,7 +156,7 @@ class Events:
             answers = await self._look_up(worker, reports, held, unknown)
         todo = [n for n in range(len(reports)) if n not in answers]
         results = [(held[n], reports[n].outcome) for n in todo]
-        settled = await self._penstock.settle_held(results, refuse=False)
+        settled = await self._penstock.leases.settle_held(results, refuse=False)
         lost, outdated = [], []
         for n, job in zip(todo, settled, strict=True):
             self._held.pop(reports[n].event_id, None)
@@ -175,7 +164,7 @@ class Events:
                 answers[n] = _answer(worker, reports[n], job)
             elif n in unknown:
                 lost.append(n)
-            else:  # another process may have given it to the same worker since
+            else:  # another process may have leased it to the same worker since
                 outdated.append(n)
         if lost:
             answers |= await self._refuse(worker, reports, lost)
@@ -187,7 +176,7 @@ class Events:
     async def _refuse(
         self, worker: str, reports: Sequence[Report], lost: Sequence[int]
     ) -> dict[int, Answer | Problem]:
-        """Answer what is not held: as before what was reported before; the log notes the others."""
+        """Answer reports without a lease: repeated ones as before; the log records the others."""
         answers: dict[int, Answer | Problem] = {}
         late: list[tuple[Job | Lease, Outcome]] = []
         for n, record in (await self._records(reports, lost)).items():
@@ -196,7 +185,7 @@ class Events:
             if replay is None:
                 late.append((Lease(JobId(one.event_id), one.token or 0, worker), one.outcome))
             answers[n] = replay or _not_held(one.event_id, worker)
-        await self._penstock.settle_held(late)
+        await self._penstock.leases.settle_held(late)
         return answers
 
     async def _look_up(
@@ -206,7 +195,7 @@ class Events:
         held: list[Job | Lease],
         unknown: Sequence[int],
     ) -> dict[int, Answer | Problem]:
-        """Find the jobs that this process did not hand out; answer what was reported before."""
+        """Find the jobs that this process did not lease, and answer repeated reports."""
         answers: dict[int, Answer | Problem] = {}
         for n, record in (await self._records(reports, unknown)).items():
             if isinstance(record, Problem):
@@ -225,7 +214,7 @@ class Events:
         if not places:
             return {}
         wanted = [reports[n].event_id for n in places]
-        found = {record.job.id: record for record in await self._penstock.records(wanted)}
+        found = {record.job.id: record for record in await self._penstock.archive.records(wanted)}
         return {
             n: record
             if (record := found.get(JobId(event_id))) and contents.is_event(record.job)
@@ -233,11 +222,11 @@ class Events:
             for n, event_id in zip(places, wanted, strict=True)
         }
 
-    # Looking and steering
+    # Reading and resetting
 
     async def get(self, event_id: int) -> Record:
-        """An event with its log."""
-        records = await self._penstock.records([event_id])
+        """Return an event with its log."""
+        records = await self._penstock.archive.records([event_id])
         if not records or not contents.is_event(records[0].job):
             raise _unknown(event_id)
         return records[0]
@@ -245,18 +234,18 @@ class Events:
     async def page(
         self, state: State | None, tags: Sequence[str], limit: int, offset: int
     ) -> tuple[list[Record], int]:
-        """A page of the events, newest first, and how many there are."""
+        """Return a page of events, newest first, and the number of all that match."""
         query = JobQuery(
             queue=contents.QUEUE,
             states=None if state is None else frozenset({state}),
             tags=tuple(tags),
-            limit=offset + limit,
+            limit=limit,
         )
-        ids = (await self._penstock.find_ids(query))[offset:]
-        return await self._penstock.records(ids), await self._penstock.count_matching(query)
+        records = await records_at(self._penstock, query, offset)
+        return records, await self._penstock.bulk(query).count()
 
     async def reset(self, event_id: int, reason: str | None) -> Job:
-        """Make an event pending again with all its attempts, whoever holds it."""
+        """Make an event pending again with all its attempts, even if a worker has it."""
         await self.get(event_id)
         self._held.pop(event_id, None)
         return await self._penstock.reset(event_id, reason)
@@ -267,7 +256,7 @@ class Events:
             self._held.popitem(last=False)
 
     async def _hold(self, event_id: int, worker: str, token: int | None) -> Job | Lease:
-        # What is remembered may be over; the token tells, a name alone does not.
+        # A remembered lease may have expired: the token shows that, a name alone does not.
         job = self._held.get(event_id)
         if job is None or job.worker != worker or token != job.token:
             try:
@@ -282,14 +271,14 @@ class Events:
 
 
 async def _has_left(gone: Callable[[], Coroutine[Any, Any, object]]) -> bool:
-    """Whether who asked has gone away meanwhile."""
+    """Return whether the worker has disconnected meanwhile."""
     leaving = asyncio.create_task(gone())
     await asyncio.sleep(0)
     return leaving.done() or not leaving.cancel()
 
 
 def _answer(worker: str, report: Report, job: Job) -> Answer:
-    """The answer to a report that has just been recorded."""
+    """Return the answer to a report that has just been recorded."""
     if isinstance(report.outcome, Done):
         assert job.finished_at is not None  # noqa: S101 - it is done
         return views.completed(job.id, worker, job.finished_at, report.said)
@@ -305,7 +294,7 @@ def _answer(worker: str, report: Report, job: Job) -> Answer:
 
 
 def _replay(worker: str, report: Report, record: Record | Problem) -> Answer | Problem | None:
-    """The answer to a report that the log has already."""
+    """Return the answer to a report that is already in the log; None if it is not."""
     if isinstance(record, Problem):
         return record
     wanted = Event.DONE if isinstance(report.outcome, Done) else Event.FAILED
@@ -313,7 +302,7 @@ def _replay(worker: str, report: Report, record: Record | Problem) -> Answer | P
     for entry in reversed(record.log):
         if entry.actor != worker:
             continue
-        if token is None and entry.event is Event.CLAIMED:  # without one, it means its last hold
+        if token is None and entry.event is Event.CLAIMED:  # it is about the last lease
             token = entry.token
         if entry.event is wanted and token in (None, entry.token):
             return views.replayed(entry, record.job)
@@ -325,4 +314,4 @@ def _unknown(event_id: int) -> Problem:
 
 
 def _not_held(event_id: int, worker: str) -> Problem:
-    return Problem(409, f"event {event_id} is not held by {worker}; discard what it came to")
+    return Problem(409, f"event {event_id} is not held by {worker}; discard its result")

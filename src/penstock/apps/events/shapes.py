@@ -1,4 +1,4 @@
-"""What goes over the wire."""
+"""Bodies of requests and answers of the event API."""
 
 from typing import Annotated
 
@@ -25,7 +25,7 @@ StatusCode = Annotated[int, Meta(ge=-(10**9), le=10**9)]
 
 
 class NewEvent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An event to be published."""
+    """An event to publish."""
 
     title: Annotated[str, Meta(min_length=1, max_length=1_000)]
     tags: Annotated[Tags, Meta(description="A comma-separated text, or a list.")]
@@ -57,7 +57,7 @@ class NewEvent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class NewEvents(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Events to be published together, all or none."""
+    """Events to publish together, all or none."""
 
     events: Annotated[list[NewEvent], Meta(min_length=1, max_length=1_000)]
 
@@ -76,7 +76,7 @@ class LogLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Published(msgspec.Struct, frozen=True, kw_only=True):
-    """An event, whole."""
+    """An event in full."""
 
     id: int
     title: str
@@ -93,13 +93,13 @@ class Published(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PublishedMany(msgspec.Struct, frozen=True):
-    """Events in the order they were sent."""
+    """The published events, in the order of the request."""
 
     events: list[Published]
 
 
 class Picked(msgspec.Struct, frozen=True, kw_only=True):
-    """An event in a worker's hands. `token` goes with every report about it."""
+    """An event that is leased to a worker. Send its `token` with every report about it."""
 
     id: int
     title: str
@@ -113,7 +113,7 @@ class Picked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PickedMany(msgspec.Struct, frozen=True):
-    """A batch of events in a worker's hands."""
+    """A batch of events that are leased to a worker."""
 
     events: list[Picked]
 
@@ -132,7 +132,7 @@ class Listed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Page(msgspec.Struct, frozen=True, kw_only=True):
-    """A page of a list, and how many there are on all pages."""
+    """A page of a list, and the number of events on all pages."""
 
     events: list[Listed]
     total: int
@@ -141,7 +141,7 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Subscription(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a worker asks for: events with any of these tags."""
+    """A request for events with any of these tags."""
 
     tags: Tags
     worker_id: WorkerId
@@ -152,21 +152,21 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class Holding(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Who holds the event. With the token, a report about an earlier hold is told apart."""
+    """The worker that has the event. The token tells its leases apart."""
 
     worker_id: WorkerId
     token: Token | None = None
 
 
 class Completion(Holding, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The event is done."""
+    """A report that an event is done."""
 
     execution_time_ms: Millis | None = None
     status_code: StatusCode | None = None
 
 
 class Failure(Completion, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An attempt at the event failed."""
+    """A report that an attempt failed."""
 
     error_message: Annotated[str, Meta(max_length=100_000)] | None = None
 
@@ -179,31 +179,31 @@ class _OneOf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class FailureOf(_OneOf, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An attempt at one of several events failed."""
+    """A report that an attempt at one of several events failed."""
 
     error_message: Annotated[str, Meta(max_length=100_000)] | None = None
 
 
 class CompletionOf(_OneOf, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One of several events is done."""
+    """A report that one of several events is done."""
 
 
 class Completions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Events that one worker has done."""
+    """Reports of one worker that events are done."""
 
     worker_id: WorkerId
     events: Annotated[list[CompletionOf], Meta(min_length=1, max_length=1_000)]
 
 
 class Failures(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Events that one worker has failed at."""
+    """Reports of one worker that attempts failed."""
 
     worker_id: WorkerId
     events: Annotated[list[FailureOf], Meta(min_length=1, max_length=1_000)]
 
 
 class Recorded(msgspec.Struct, frozen=True, kw_only=True):
-    """What was recorded of a report."""
+    """A report as it was recorded."""
 
     event_id: int
     worker_id: str
@@ -217,7 +217,7 @@ class Recorded(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Exhausted(msgspec.Struct, frozen=True, kw_only=True):
-    """The last attempt at an event failed."""
+    """The answer to the failure of the last attempt."""
 
     error: str = "Max retries exceeded"
     retry_count: int
@@ -225,7 +225,7 @@ class Exhausted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reported(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one of several reports: the status that it would have had alone, and why."""
+    """The answer to one of several reports: the status it would have had alone, and why."""
 
     event_id: int
     status: int
@@ -235,13 +235,13 @@ class Reported(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReportedMany(msgspec.Struct, frozen=True):
-    """What became of each report, in their order."""
+    """The answers to several reports, in their order."""
 
     events: list[Reported]
 
 
 class Renewed(msgspec.Struct, frozen=True, kw_only=True):
-    """The hold on an event goes on."""
+    """The lease of an event was renewed."""
 
     event_id: int
     worker_id: str
@@ -251,7 +251,7 @@ class Renewed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Released(msgspec.Struct, frozen=True, kw_only=True):
-    """The event is in nobody's hands any more."""
+    """An event was released."""
 
     event_id: int
     worker_id: str
@@ -259,7 +259,7 @@ class Released(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Detail(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a report said that the log keeps beside its entry."""
+    """The part of a report that the log keeps with its entry."""
 
     status_code: int | None = None
     execution_time_ms: int | None = None

@@ -1,8 +1,8 @@
-"""Workers that wait for events: one watch on the store, however many wait.
+"""Subscribers that wait for events, with one watch on the store for all of them.
 
-When the store rings, one query tells which tags have ready events. Only those who wait for one
-of them claim, the longest waiting first, and not all at once: of a thousand who wait for the
-same tag, one event wakes one.
+When the store notifies, one query returns the tags that have ready events. Only subscribers of
+these tags claim, the longest waiting first and not all at once: one event wakes one of a thousand
+subscribers of its tag.
 """
 
 import asyncio
@@ -11,12 +11,13 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
-from penstock import Job, Penstock, PenstockError, Snoozed
+from penstock import Job, Penstock, PenstockError
+from penstock.leases import Snoozed
 
 _log = logging.getLogger(__name__)
 
-_LOOK_AGAIN = 30.0
-# Mostly there are fewer ready tags than this, or than tags that are waited for.
+_POLL = 30.0
+# Usually there are fewer ready tags than this.
 _TAGS = 1_000
 _RETRY_PAUSE = 0.5
 
@@ -32,35 +33,35 @@ class _Waiter:
 
 
 class Subscribers:
-    """Who waits for events of one queue."""
+    """The subscribers that wait for events of one queue."""
 
     def __init__(self, penstock: Penstock, queue: str) -> None:
         self._penstock = penstock
         self._queue = queue
         self._waiters: dict[_Waiter, None] = {}
         self._claims: set[asyncio.Task[bool]] = set()
-        self._came = asyncio.Event()
+        self._arrived = asyncio.Event()
         self._closing = False
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Serve who waits, inside the block; at its end, nobody waits any more."""
+        """Serve the waiting subscribers inside the block; answer the rest at its end."""
         serving = asyncio.create_task(self._serve())
         try:
             yield
         finally:
-            self.let_go()
+            self.answer_all()
             serving.cancel()
             with suppress(asyncio.CancelledError):
                 await serving
-            # What is being claimed would stay with nobody until its lease ends.
+            # Otherwise jobs that are being claimed would be lost until their leases expire.
             await asyncio.gather(*self._claims, return_exceptions=True)
 
-    def let_go(self) -> None:
-        """Answer those who wait with nothing, and those who come from now on."""
+    def answer_all(self) -> None:
+        """Answer all subscribers without events, now and from now on."""
         self._closing = True
         for waiter in list(self._waiters):
-            _tell(waiter, [])
+            _answer(waiter, [])
 
     async def wait(
         self,
@@ -72,29 +73,29 @@ class Subscribers:
         *,
         check: Callable[[], object] = lambda: None,
     ) -> list[Job]:
-        """Events with any of these tags, as soon as there are some; none after the time.
+        """Return events with any of these tags as soon as there are some; none after the timeout.
 
-        What has come for who is gone, or does not pass the check any more, is given back.
+        Events for a subscriber that is gone or no longer passes the check are released.
         """
         waiter = _Waiter(frozenset(tags), worker, limit)
         self._waiters[waiter] = None
-        self._came.set()
+        self._arrived.set()
         if self._closing:
-            _tell(waiter, [])
+            _answer(waiter, [])
         leaving = asyncio.create_task(gone())
         try:
             await asyncio.wait(
                 (waiter.answer, leaving), timeout=timeout, return_when=asyncio.FIRST_COMPLETED
             )
-            # From here on nothing is claimed for it; what was claimed has arrived.
+            # Nothing is claimed for it from here on; what was claimed has arrived.
             jobs = waiter.answer.result() if waiter.answer.done() else []
             if jobs and leaving.done():
-                await self.give_back(jobs)
+                await self.release(jobs)
                 return []
             try:
                 check()
             except Exception:
-                await self.give_back(jobs)
+                await self.release(jobs)
                 raise
             return jobs
         finally:
@@ -106,19 +107,19 @@ class Subscribers:
         seen = 0
         while True:
             try:
-                await self._came.wait()
-                self._came.clear()
+                await self._arrived.wait()
+                self._arrived.clear()
                 await self._offer()
                 while self._waiters:
-                    seen = await self._penstock.wait(seen, _LOOK_AGAIN)
+                    seen = await self._penstock.wait(seen, _POLL)
                     await self._offer()
             except PenstockError as error:
-                _log.warning("the store did not answer those who wait: %s", error)
-                self._came.set()
+                _log.warning("the store did not answer, trying again: %s", error)
+                self._arrived.set()
                 await asyncio.sleep(_RETRY_PAUSE)
 
     async def _offer(self) -> None:
-        """Give what is ready to who waits for it."""
+        """Give ready events to the subscribers that wait for them."""
         wave = 1
         while self._waiters:
             ready = await self._ready()
@@ -135,15 +136,17 @@ class Subscribers:
             wave *= 2
 
     async def _ready(self) -> frozenset[str]:
-        """The tags of ready events, all that anybody waits for."""
-        ready = await self._penstock.ready_tags(self._queue, _TAGS)
-        if len(ready) == _TAGS:  # there are more: ask for those that matter
+        """Return the tags of ready events, at least those that subscribers wait for."""
+        ready = await self._penstock.queues.ready_tags(self._queue, _TAGS)
+        if len(ready) == _TAGS:  # there are more: query those that matter
             wanted = list({tag for waiter in self._waiters for tag in waiter.tags})
-            ready = await self._penstock.ready_tags(self._queue, len(wanted) or 1, among=wanted)
+            ready = await self._penstock.queues.ready_tags(
+                self._queue, len(wanted) or 1, among=wanted
+            )
         return frozenset(ready)
 
     def _choose(self, ready: frozenset[str], wave: int) -> list[_Waiter]:
-        """Of those who wait for the same tags, so many at once; the longest waiting first."""
+        """Choose up to `wave` subscribers of the same tags, the longest waiting first."""
         chosen: dict[frozenset[str], list[_Waiter]] = {}
         for waiter in self._waiters:
             group = waiter.tags & ready
@@ -152,25 +155,25 @@ class Subscribers:
         return [waiter for alike in chosen.values() for waiter in alike]
 
     async def _claim_for(self, waiter: _Waiter) -> bool:
-        jobs = await self._penstock.claim(
+        jobs = await self._penstock.leases.claim(
             worker=waiter.worker,
             limit=waiter.limit,
             queues=[self._queue],
             tags=sorted(waiter.tags),
         )
-        if jobs and not _tell(waiter, jobs):  # it went away meanwhile
-            await self.give_back(jobs)
+        if jobs and not _answer(waiter, jobs):  # it disconnected meanwhile
+            await self.release(jobs)
         if jobs:
             self._waiters.pop(waiter, None)
         return bool(jobs)
 
-    async def give_back(self, jobs: Sequence[Job]) -> None:
-        """Make events pending again that did not reach who asked for them."""
+    async def release(self, jobs: Sequence[Job]) -> None:
+        """Release events that did not reach their subscriber."""
         back = Snoozed(reason="the subscriber went away")
-        await self._penstock.settle_held([(job, back) for job in jobs])
+        await self._penstock.leases.settle_held([(job, back) for job in jobs])
 
 
-def _tell(waiter: _Waiter, jobs: list[Job]) -> bool:
+def _answer(waiter: _Waiter, jobs: list[Job]) -> bool:
     if waiter.answer.done():
         return False
     waiter.answer.set_result(jobs)

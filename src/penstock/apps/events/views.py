@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from penstock import Event, Job, LogEntry, Record, State
+from penstock import Job, State
 from penstock.apps.events.contents import NULL, content_of
 from penstock.apps.events.shapes import (
     Detail,
@@ -20,8 +20,8 @@ from penstock.apps.events.shapes import (
     Renewed,
     Reported,
 )
-from penstock.core.secrets import Secrets
-from penstock.http.problems import Problem
+from penstock.apps.kit import Problem, Secrets
+from penstock.jobs import Event, LogEntry, Record
 
 STATUSES = {
     State.PENDING: "PENDING",
@@ -42,13 +42,13 @@ _detail = msgspec.json.Decoder(Detail)
 
 
 class _Stamps:
-    """Remembers how the last instant was written: events of one batch share theirs."""
+    """The last instant with its text: events of one batch share it."""
 
     last: tuple[datetime | None, str] = (None, "")
 
 
 def stamp(instant: datetime) -> str:
-    """An instant as the event API writes it: whole seconds, UTC."""
+    """Return an instant as the event API writes it: whole seconds, UTC."""
     last, text = _Stamps.last
     if instant is not last:
         text = instant.isoformat()[:19] + "Z"
@@ -57,12 +57,12 @@ def stamp(instant: datetime) -> str:
 
 
 def retry_stamp(instant: datetime) -> str:
-    """An instant to wait for: rounded up, so that nobody comes too early."""
+    """Return an instant to wait for, rounded up so that nobody asks too early."""
     return stamp(instant + timedelta(microseconds=999_999))
 
 
 def next_retry(job: Job) -> str | None:
-    """When a failed attempt is followed by the next, until that is picked."""
+    """Return when the next attempt is due after a failed one; None if there is none."""
     waits = job.state is State.PENDING and job.attempt > 0
     return retry_stamp(job.run_at) if waits else None
 
@@ -70,7 +70,7 @@ def next_retry(job: Job) -> str | None:
 def published(
     job: Job, updated_at: datetime, secrets: Secrets, logs: list[LogLine] | UnsetType = UNSET
 ) -> Published:
-    """A job as an event, as it may be shown."""
+    """Return a job as an event, without secrets."""
     said = content_of(job)
     return Published(
         id=job.id,
@@ -91,12 +91,12 @@ def published(
 def as_it_is(
     record: Record, secrets: Secrets, logs: list[LogLine] | UnsetType = UNSET
 ) -> Published:
-    """A job with its log as an event, as it may be shown."""
+    """Return a job with its log as an event, without secrets."""
     return published(record.job, record.log[-1].at, secrets, logs)
 
 
 def just_published(job: Job, event: NewEvent, secrets: Secrets) -> Published:
-    """A job as the event that it was made of, which need not be decoded again."""
+    """Return a new job as the event it was created from, without decoding it again."""
     if job.duplicate:
         return published(job, job.enqueued_at, secrets)
     at = stamp(job.enqueued_at)
@@ -106,7 +106,7 @@ def just_published(job: Job, event: NewEvent, secrets: Secrets) -> Published:
         description=secrets.hidden(event.description),
         tags=",".join(job.tags),
         status="PENDING",
-        payload=NULL if event.payload is UNSET else _shown(event.payload, secrets),
+        payload=NULL if event.payload is UNSET else _just_checked(event.payload, secrets),
         retry_count=0,
         max_retries=event.max_retries,
         next_retry_at=None,
@@ -119,8 +119,15 @@ def _shown(payload: Raw, secrets: Secrets) -> Raw:
     return Raw(secrets.hide(bytes(payload).decode()).encode())
 
 
+def _just_checked(payload: Raw, secrets: Secrets) -> Raw:
+    """Return a payload without secrets that has been checked to be readable."""
+    text = bytes(payload).decode()
+    shown = secrets.hide_readable(text)
+    return payload if shown is text else Raw(shown.encode())
+
+
 def picked(job: Job) -> Picked:
-    """A claimed job as its worker gets it: whole, for it has to work with it."""
+    """Return a claimed job as its worker gets it: complete, with secrets."""
     said = content_of(job)
     return Picked(
         id=job.id,
@@ -136,7 +143,7 @@ def picked(job: Job) -> Picked:
 
 
 def listed(record: Record, secrets: Secrets) -> Listed:
-    """A job as an event in a list, as it may be shown."""
+    """Return a job as an event in a list, without secrets."""
     job = record.job
     return Listed(
         id=job.id,
@@ -151,7 +158,7 @@ def listed(record: Record, secrets: Secrets) -> Listed:
 
 
 def replayed(entry: LogEntry, job: Job) -> Recorded | Exhausted:
-    """The answer to a report that the log has already: as it was answered the first time."""
+    """Return the answer to a report that is already in the log, as it was the first time."""
     if entry.event is Event.DONE:
         return completed(job.id, entry.actor, entry.at, _said(entry))
     if entry.state is State.FAILED:
@@ -162,7 +169,7 @@ def replayed(entry: LogEntry, job: Job) -> Recorded | Exhausted:
 
 
 def completed(event_id: int, worker: str, at: datetime, said: Detail) -> Recorded:
-    """The answer to a completion."""
+    """Return the answer to a completion."""
     return Recorded(
         event_id=event_id,
         worker_id=worker,
@@ -176,7 +183,7 @@ def completed(event_id: int, worker: str, at: datetime, said: Detail) -> Recorde
 def failed(  # noqa: PLR0917 - the fields of one answer
     event_id: int, worker: str, at: datetime, said: Detail, error: str, retry_at: datetime | None
 ) -> Recorded:
-    """The answer to a failure that is not the last."""
+    """Return the answer to a failure that is not the last."""
     return Recorded(
         event_id=event_id,
         worker_id=worker,
@@ -191,12 +198,12 @@ def failed(  # noqa: PLR0917 - the fields of one answer
 
 
 def started(job: Job, worker: str, at: datetime) -> Recorded:
-    """The answer to a start."""
+    """Return the answer to a start."""
     return Recorded(event_id=job.id, worker_id=worker, action="STARTED", created_at=stamp(at))
 
 
 def renewed(job: Job) -> Renewed:
-    """The answer to a heartbeat."""
+    """Return the answer to a heartbeat."""
     assert job.expires_at is not None  # noqa: S101 - it is held
     return Renewed(
         event_id=job.id,
@@ -208,7 +215,7 @@ def renewed(job: Job) -> Renewed:
 
 
 def reported(event_id: int, answer: Recorded | Exhausted | Problem) -> Reported:
-    """The answer to one of several reports."""
+    """Return the answer to one of several reports."""
     if isinstance(answer, Problem):
         return Reported(event_id=event_id, status=answer.status, detail=str(answer))
     if isinstance(answer, Exhausted):
@@ -222,12 +229,12 @@ def reported(event_id: int, answer: Recorded | Exhausted | Problem) -> Reported:
 
 
 def exhausted(job: Job) -> Exhausted:
-    """The answer to the last failure."""
+    """Return the answer to the last failure."""
     return Exhausted(retry_count=job.retry.attempts, max_retries=job.retry.attempts)
 
 
 def log_lines(log: Sequence[LogEntry]) -> Iterator[LogLine]:
-    """The log of an event: what was done with it since it was published."""
+    """Yield the log of an event, from its publication on."""
     for entry in log:
         if entry.event is Event.ENQUEUED:
             continue

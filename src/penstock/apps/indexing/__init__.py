@@ -1,31 +1,34 @@
-"""Indexing: folders into collections that can be searched, by jobs that survive crashes."""
+"""Indexing: keeps folders searchable, by jobs that survive crashes."""
 
-import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 from penstock import Penstock
-from penstock.apps import Application
+from penstock.apps.indexing.job import QUEUE, TASK, register
 from penstock.apps.indexing.places import Places
 from penstock.apps.indexing.routes import IndexingRoutes
-from penstock.apps.indexing.runtime import announced
-from penstock.apps.indexing.searching import Searcher
-from penstock.apps.indexing.service import Indexing
+from penstock.apps.indexing.runtime_file import runtime_file
+from penstock.apps.indexing.search import Searcher
+from penstock.apps.indexing.service import Indexing, Status
 from penstock.apps.indexing.settings import Settings
-from penstock.apps.indexing.status import Status
-from penstock.apps.indexing.tasks import register
-from penstock.apps.indexing.watching import Watcher
-from penstock.http.routes import routes_of
+from penstock.apps.indexing.watcher import Watcher
+from penstock.apps.kit import DATA, Application, Manifest, routes_of
 
-__all__ = ["Parts", "Settings", "assemble", "install"]
+__all__ = ["MANIFEST", "Parts", "Settings", "assemble", "install"]
 
-DATA = Path("penstock-data")
+MANIFEST = Manifest(
+    "indexing",
+    "Index folders in the background, and search them.",
+    queues=(QUEUE,),
+    route="POST /index",
+    tasks={TASK: ""},
+)
 
 
 class Parts(NamedTuple):
-    """What indexing consists of, put together."""
+    """The parts of indexing, connected with each other."""
 
     places: Places
     indexing: Indexing
@@ -34,9 +37,9 @@ class Parts(NamedTuple):
 
 
 def assemble(penstock: Penstock, settings: Settings, data: Path) -> Parts:
-    """Indexing on a Penstock, whose task is registered; nothing runs yet."""
+    """Register the task of indexing on a Penstock, and return the parts; nothing runs yet."""
     settings.check()
-    logging.getLogger("faiss").setLevel(logging.WARNING)  # it tells which of its builds it tries
+    MANIFEST.register(penstock)
     places = Places(settings, data)
     register(penstock, settings, places)
     searcher = Searcher(settings, places)
@@ -45,7 +48,7 @@ def assemble(penstock: Penstock, settings: Settings, data: Path) -> Parts:
 
 
 def install(penstock: Penstock, settings: Settings, data: Path | None = None) -> Application:
-    """The indexing API on a Penstock; what is indexed is kept in a folder of `data`."""
+    """Return the indexing application on a Penstock; its collections are in a folder of `data`."""
     places, indexing, searcher, watcher = assemble(penstock, settings, data or DATA)
     status = Status(penstock, indexing, watcher)
 
@@ -62,12 +65,12 @@ def install(penstock: Penstock, settings: Settings, data: Path | None = None) ->
         if not settings.runtime_file:
             yield
             return
-        async with announced(penstock, places.root, address):
+        async with runtime_file(penstock, places.root, address):
             yield
 
     return Application(
-        "indexing",
-        "Index folders in the background, and search them.",
+        MANIFEST.name,
+        MANIFEST.summary,
         list(routes_of(IndexingRoutes(indexing, places, searcher, status))),
         running,
         listening=listening,

@@ -1,11 +1,10 @@
-"""What a collection holds, file by file: which content of each is in the index, and as what.
+"""The files of a collection: which content of each is in the index.
 
-Beside the index, in a file of its own. Both cannot be written in one transaction, so that a file
-is noted as unknown (an empty digest) before its chunks are touched, and as known when they are
-there: whatever a crash leaves in between is done again by the next job.
+They are recorded in a database next to the index. The two cannot be written in one transaction, so
+a file is recorded as unknown (with an empty digest) before its chunks change, and as known when
+they are written. The next job repeats whatever a crash leaves in between.
 """
 
-import fcntl
 import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,19 +15,20 @@ from typing import Any, NamedTuple, Self
 
 import msgspec
 
-from penstock.apps.indexing.parameters import Parameters
+from penstock.apps.indexing.job import Parameters
 
 FILE = "files.db"
-_LOCK = "lock"
+LOCK = "lock"
+"""The file in the folder of a collection that whoever writes to it locks."""
 _PATIENCE = 60.0
 _VERSION = 1
 _SCHEMA = """
 CREATE TABLE file (
     path TEXT PRIMARY KEY,
     folder TEXT NOT NULL,
-    digest TEXT NOT NULL, -- of the content and of how it was cut; empty while that is in doubt
+    digest TEXT NOT NULL, -- of the content and of how it was split; empty while unknown
     chunks INTEGER NOT NULL,
-    job INTEGER NOT NULL -- that wrote it
+    job INTEGER NOT NULL -- the one that wrote it
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX file_folder ON file (folder);
 CREATE TABLE folder (
@@ -36,8 +36,8 @@ CREATE TABLE folder (
     parameters TEXT NOT NULL, -- of the last job on it, JSON
     watched INTEGER NOT NULL DEFAULT 0,
     debounce REAL,
-    indexed_at TEXT, -- null until a job was done
-    files INTEGER NOT NULL DEFAULT 0, -- totals, kept by the triggers below
+    indexed_at TEXT, -- null until a job is done
+    files INTEGER NOT NULL DEFAULT 0, -- totals, updated by the triggers below
     chunks INTEGER NOT NULL DEFAULT 0
 ) STRICT, WITHOUT ROWID;
 CREATE TRIGGER file_added AFTER INSERT ON file BEGIN
@@ -75,30 +75,8 @@ class Folder(NamedTuple):
     chunks: int
 
 
-class Busy(Exception):
-    """A job writes to the collection."""
-
-
-@contextmanager
-def held(collection: Path, *, wait: bool) -> Iterator[None]:
-    """Be the only one who writes to a collection, inside the block; else raises `Busy`.
-
-    The lock ends with the process that holds it, however that ends.
-    """
-    collection.mkdir(parents=True, exist_ok=True)
-    handle = os.open(collection / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except BlockingIOError:
-            raise Busy from None
-        yield
-    finally:
-        os.close(handle)
-
-
 class Files:
-    """The files of one collection; belongs to one thread."""
+    """The files of one collection; for use in one thread."""
 
     def __init__(self, collection: Path) -> None:
         collection.mkdir(parents=True, exist_ok=True)
@@ -118,36 +96,36 @@ class Files:
         self.close()
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the database."""
         self._db.close()
 
-    # What is there
+    # Reading
 
     def get(self, path: str) -> Known | None:
-        """What is known of a file."""
+        """Return a file as it was indexed; None if it was not."""
         row = self._db.execute("SELECT * FROM file WHERE path = ?", (path,)).fetchone()
         return None if row is None else Known(*row)
 
     def chunks_under(self, folder: str) -> int:
-        """How many chunks the files below a folder have, whichever job wrote them."""
+        """Return the number of chunks of the files below a folder, whichever job wrote them."""
         low, high = _range(folder)
         query = "SELECT sum(chunks) FROM file WHERE path >= ? AND path < ?"
         return self._db.execute(query, (low, high)).fetchone()[0] or 0
 
     def folders(self) -> list[Folder]:
-        """Every folder that was ever asked for, by path."""
+        """Return every folder that was requested, by path."""
         return [_folder(row) for row in self._db.execute("SELECT * FROM folder ORDER BY path")]
 
     def owner(self, path: str) -> str | None:
-        """The nearest folder that was asked for and has a path in it, or is it."""
+        """Return the innermost requested folder that contains a path, or is it."""
         rows = self._db.execute("SELECT path FROM folder").fetchall()
         around = [folder for (folder,) in rows if f"{path}/".startswith(f"{folder}/")]
         return max(around, key=len, default=None)
 
     def missing(self, folder: str) -> Iterator[list[str]]:
-        """Files to be forgotten after a walk through a folder: its own that were not met.
+        """Yield the files to remove after a walk through a folder: its own that were not found.
 
-        Also files below it that other folders own, if they are not there any more.
+        Also files below it that belong to other folders, if they no longer exist.
         """
         low, high = _range(folder)
         own = "SELECT path FROM file WHERE folder = ? AND path NOT IN (SELECT path FROM met)"
@@ -156,30 +134,30 @@ class Files:
         gone = [row for row in self._db.execute(others, (folder, low, high)) if not _exists(row[0])]
         yield from _portions(gone)
 
-    # What was met on a walk
+    # Files found on a walk
 
     def begin_walk(self) -> None:
-        """Forget what was met before."""
+        """Discard the files found before."""
         self._db.execute("CREATE TEMP TABLE IF NOT EXISTS met (path TEXT PRIMARY KEY) STRICT")
         self._db.execute("DELETE FROM met")
 
     def meet(self, paths: Iterable[str]) -> None:
-        """Note files that are there; on disk, so that any number has room."""
+        """Record files that exist; on disk, so that their number is not limited by memory."""
         with self._writing():
             rows = ((path,) for path in paths)
             self._db.executemany("INSERT OR IGNORE INTO met VALUES (?)", rows)
 
     def count_met(self) -> int:
-        """How many were met."""
+        """Return how many files were found."""
         return int(self._db.execute("SELECT count(*) FROM met").fetchone()[0])
 
     def count_met_up_to(self, path: str) -> int:
-        """How many of them are not behind a path."""
+        """Return how many of them are not after a path."""
         query = "SELECT count(*) FROM met WHERE path <= ?"
         return int(self._db.execute(query, (path,)).fetchone()[0])
 
     def met(self, after: str) -> Iterator[str]:
-        """The files that were met, in order, behind a path."""
+        """Yield the files that were found after a path, in order."""
         while True:
             query = "SELECT path FROM met WHERE path > ? ORDER BY path LIMIT 500"
             page = [path for (path,) in self._db.execute(query, (after,))]
@@ -191,20 +169,20 @@ class Files:
     # Changes
 
     def doubt(self, paths: Sequence[str]) -> None:
-        """Note that what is in the index of these files is not sure from now on."""
+        """Record that the indexed content of these files is unknown from now on."""
         with self._writing():
             rows = [(path,) for path in paths]
             self._db.executemany("UPDATE file SET digest = '' WHERE path = ?", rows)
 
     def doubt_under(self, folder: str) -> None:
-        """The same for all files below a folder; below the empty one, all files."""
+        """Record the same for all files below a folder; for the empty folder, of all files."""
         low, high = _range(folder) if folder else ("", "\U0010ffff")
         with self._writing():
             query = "UPDATE file SET digest = '' WHERE path >= ? AND path < ?"
             self._db.execute(query, (low, high))
 
     def keep(self, files: Iterable[Known]) -> None:
-        """Note what is in the index now."""
+        """Record files as they are in the index now."""
         with self._writing():
             query = (
                 "INSERT INTO file VALUES (?1, ?2, ?3, ?4, ?5) ON CONFLICT (path) DO UPDATE SET "
@@ -213,27 +191,27 @@ class Files:
             self._db.executemany(query, files)
 
     def forget(self, paths: Iterable[str]) -> None:
-        """Nothing of these is in the index any more."""
+        """Remove files that are no longer in the index."""
         with self._writing():
             self._db.executemany("DELETE FROM file WHERE path = ?", ((path,) for path in paths))
 
     def paths_of(self, folder: str) -> Iterator[list[str]]:
-        """The files of a folder, some hundred at a time."""
+        """Yield the files of a folder, some hundred at a time."""
         query = "SELECT path FROM file WHERE folder = ?"
         yield from _portions(self._db.execute(query, (folder,)).fetchall())
 
     def forget_folder(self, folder: str) -> None:
-        """A folder is none of the collection's any more."""
+        """Remove a folder from the collection."""
         self._db.execute("DELETE FROM folder WHERE path = ?", (folder,))
 
     def forget_all(self) -> None:
-        """Nothing is in the index any more, and nothing is watched."""
+        """Remove all files and folders; none is watched any longer."""
         with self._writing():
             self._db.execute("DELETE FROM file")
             self._db.execute("DELETE FROM folder")
 
     def ask(self, parameters: Parameters) -> None:
-        """Note that a folder was asked for, and whether it is to be watched."""
+        """Record that a folder was requested, and whether to watch it."""
         text = msgspec.json.encode(parameters).decode()
         watching = parameters.watching
         self._db.execute(
@@ -244,12 +222,12 @@ class Files:
         )
 
     def note_done(self, folder: str, at: datetime) -> None:
-        """A folder was indexed as a whole."""
+        """Record that a folder was indexed completely."""
         query = "UPDATE folder SET indexed_at = ? WHERE path = ?"
         self._db.execute(query, (at.astimezone(UTC).isoformat(), folder))
 
     def _migrate(self) -> None:
-        if self._version() == _VERSION:  # looking takes no lock: a job may be writing
+        if self._version() == _VERSION:  # reading takes no lock: a job may be writing
             return
         with self._writing():
             version = self._version()
@@ -276,7 +254,7 @@ class Files:
 
 
 def known_folders(collection: Path) -> list[Folder]:
-    """The folders of a collection that may not be there yet."""
+    """Return the folders of a collection, which may not exist yet."""
     if not (collection / FILE).exists():
         return []
     with closing(Files(collection)) as files:
@@ -287,7 +265,7 @@ def _folder(row: tuple[Any, ...]) -> Folder:
     path, text, watched, debounce, indexed_at, files, chunks = row
     try:
         parameters = msgspec.json.decode(text, type=Parameters)
-    except msgspec.ValidationError:  # of a job that no route stored, when jobs were not checked
+    except msgspec.ValidationError:  # stored by an earlier version, which did not check jobs
         parameters, watched = Parameters(folder=path), False
     return Folder(
         path,
@@ -301,7 +279,7 @@ def _folder(row: tuple[Any, ...]) -> Folder:
 
 
 def _statements(text: str) -> Iterator[str]:
-    """The statements of a script: `executescript` would commit."""
+    """Split a script into its statements; `executescript` would commit."""
     statement = ""
     for line in text.splitlines(keepends=True):
         statement += line
@@ -311,7 +289,7 @@ def _statements(text: str) -> Iterator[str]:
 
 
 def _range(folder: str) -> tuple[str, str]:
-    """All paths below a folder, as two ends; "0" comes after "/"."""
+    """Return the bounds of all paths below a folder; "0" follows "/"."""
     return f"{folder}/", f"{folder}0"
 
 

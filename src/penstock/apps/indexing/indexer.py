@@ -1,7 +1,7 @@
-"""Indexes a folder: walks through it, and brings a collection up to date with what is there.
+"""Indexes a folder: walks through it and brings a collection up to date.
 
-Running it twice is safe: what is in the collection already is recognised by its content, and the
-chunks of a file are replaced as a whole.
+It is idempotent: files that the collection already has are recognised by content, and the chunks of
+a file are replaced together.
 """
 
 import hashlib
@@ -16,22 +16,33 @@ from typing import Any, NamedTuple
 import msgspec
 
 from penstock import ConfigurationError
-from penstock.apps.indexing.choosing import Chooser, kind_of, language_of
 from penstock.apps.indexing.files import Files, Known
-from penstock.apps.indexing.parameters import Parameters
-from penstock.apps.indexing.report import NothingIndexed, NotVerified, Observer, Report
-from penstock.vectors import Chunk, Chunker, Embedder, Index, Item, TextChunker, Where, chunker_for
-from penstock.vectors.reading import Unfit, content_of, text_of
-from penstock.vectors.walking import Met, Walk
+from penstock.apps.indexing.job import NothingIndexed, NotVerified, Observer, Parameters, Report
+from penstock.apps.indexing.selection import Selection, kind_of, language_of
+from penstock.vectors import (
+    Chunk,
+    Chunker,
+    Embedder,
+    Index,
+    Item,
+    TextChunker,
+    Walk,
+    Where,
+    chunker_for,
+)
+from penstock.vectors import FoundFile as Met
+from penstock.vectors import UnreadableFile as Unfit
+from penstock.vectors import decode_text as text_of
+from penstock.vectors import read_file as content_of
 
 CHUNKS_AT_ONCE = 1_000
-"""After so many chunks, some files, or a second, what was done is made durable."""
+"""Files are written after so many chunks, after a number of files, and every second."""
 _EXAMPLES = 20
 _METADATA_LIMIT = 100_000
 
 
-class Ready(NamedTuple):
-    """A file that was cut, and waits to be written."""
+class SplitFile(NamedTuple):
+    """A file that was split into chunks and waits to be written."""
 
     known: Known
     chunks: list[Chunk]
@@ -54,7 +65,7 @@ class Indexer:
         besides: tuple[str, ...] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`at_once` files are written together, at most."""
+        """At most `at_once` files are written together."""
         self._parameters = parameters
         self._files = files
         self._index = index
@@ -67,14 +78,14 @@ class Indexer:
         self._clock = clock
         self._metadata = read_metadata(parameters.metadata_file)
         self._how = self._digest_of_how()
-        self._ready: list[Ready] = []
+        self._ready: list[SplitFile] = []
         self._waiting = 0
         self._written_at = 0.0
         self._skipped: Counter[str] = Counter()
         self.report = Report()
 
     def run(self, after: str = "", before: Report | None = None) -> Report:
-        """Index all, behind a path that an earlier attempt has reached with this report."""
+        """Index all files after a path that an earlier attempt reached with this report."""
         if self._parameters.operation == "index" or not self._files.owner(self._parameters.folder):
             self._files.ask(self._parameters)
         self._walk()
@@ -95,7 +106,7 @@ class Indexer:
         self._files.note_done(self._parameters.folder, datetime.now(UTC))
         return self.report
 
-    # What is there
+    # Finding files
 
     def _walk(self) -> None:
         self._files.begin_walk()
@@ -118,7 +129,7 @@ class Indexer:
                 yield Met(place)
 
     def _resume(self, before: Report) -> None:
-        """Go on counting; what was met, and what was skipped for its looks, was counted anew."""
+        """Continue the counts of an earlier attempt; this one counted what the walk found again."""
         after = self.report
         self.report = msgspec.structs.replace(
             before,
@@ -137,13 +148,13 @@ class Indexer:
     # One file
 
     def _take(self, path: str) -> None:
-        """Cut a file if it has changed."""
+        """Split a file into chunks if it has changed."""
         try:
             content = content_of(path, self._largest)
             digest = self._digest(content)
             known = self._files.get(path)
             if known is not None and known.digest == digest and not self._has_to(known):
-                if known.job == self._job:  # by an attempt that was killed before it said so
+                if known.job == self._job:  # by an attempt that was killed before it reported it
                     self._count(known.chunks)
                 else:
                     self.report.files_unchanged += 1
@@ -154,7 +165,7 @@ class Indexer:
             self._count_skipped()
             return
         folder = self._owner(path)
-        self._ready.append(Ready(Known(path, folder, digest, len(chunks), self._job), chunks))
+        self._ready.append(SplitFile(Known(path, folder, digest, len(chunks), self._job), chunks))
         self._waiting += len(chunks)
         self._count(len(chunks))
 
@@ -190,7 +201,7 @@ class Indexer:
         return f"{hashlib.blake2b(content, digest_size=16).hexdigest()}-{self._how}"
 
     def _digest_of_how(self) -> str:
-        """Changes with everything but the content that the chunks of a file depend on."""
+        """Return a digest of everything except the content that the chunks of a file depend on."""
         how = (self._embedder.name, self._parameters.cutting, self._metadata)
         text = msgspec.json.encode(how, order="sorted")
         return hashlib.blake2b(text, digest_size=8).hexdigest()
@@ -205,7 +216,7 @@ class Indexer:
         )
 
     def _write(self, path: str | None) -> None:
-        """Make what is ready durable; then, up to this path all is."""
+        """Write the files that are ready; all files up to this path are durable then."""
         if self._ready:
             paths = [one.known.path for one in self._ready]
             self._files.doubt(paths)
@@ -220,7 +231,7 @@ class Indexer:
         cut = [
             (one.known.path, n, chunk) for one in self._ready for n, chunk in enumerate(one.chunks)
         ]
-        # What stands around a chunk says what it is about, so it is embedded as well.
+        # The enclosing symbol says what a chunk is about, so it is embedded as well.
         texts = [f"{chunk.symbol}\n{chunk.text}".lstrip("\n") for _, _, chunk in cut]
         vectors = self._embedder.embed(texts) if texts else ()
         for (path, n, chunk), vector in zip(cut, vectors, strict=True):
@@ -250,10 +261,10 @@ class Indexer:
             self.report.files_deleted += len(paths)
             self.report.chunks_removed += forget(self._files, self._index, paths)
 
-    # The end
+    # Verifying
 
     def _verify(self) -> None:
-        """Judge the result of this very job: raises what is wrong with it."""
+        """Raise if the collection does not match what this job has written."""
         report, folder = self.report, self._parameters.folder
         if report.files_total == 0 and report.files_deleted == 0:
             raise NothingIndexed(f"there is nothing to index in {folder}: {_why(report)}")
@@ -262,27 +273,27 @@ class Indexer:
         if found != expected:
             self._files.doubt_under(folder)
             raise NotVerified(
-                f"verification failed: of {folder} there are {found} chunks, not {expected}"
+                f"verification failed: the index has {found} chunks of {folder}, not {expected}"
             )
         report.total_chunks = found
         if not found and report.files_deleted == 0:
             raise NothingIndexed(
-                f"the {report.files_total} files of {folder} gave no chunks: {_why(report)}"
+                f"the {report.files_total} files of {folder} contain no text: {_why(report)}"
             )
 
 
 def walk_through(
     folder: str, parameters: Parameters, largest: int, besides: tuple[str, ...]
 ) -> Walk:
-    """The walk through a folder that a job asks for."""
+    """Return the walk through a folder that a job requests."""
     choice = parameters.choice
     return Walk(
-        folder, Chooser(choice), recursive=choice.recursive, largest=largest, besides=besides
+        folder, Selection(choice), recursive=choice.recursive, largest=largest, besides=besides
     )
 
 
 def forget(files: Files, index: Index, paths: list[str]) -> int:
-    """Remove files from a collection; how many chunks they had."""
+    """Remove files from a collection; return the number of their chunks."""
     files.doubt(paths)
     removed = index.delete(where=Where(paths=tuple(paths)))
     files.forget(paths)
@@ -290,23 +301,21 @@ def forget(files: Files, index: Index, paths: list[str]) -> int:
 
 
 def read_metadata(file: str | None) -> dict[str, Any]:
-    """What a file adds to every chunk: one JSON object."""
+    """Return the JSON object that a metadata file adds to every chunk."""
     if file is None:
         return {}
     try:
         content = content_of(file, _METADATA_LIMIT)
         found = json.loads(content)
     except (Unfit, ValueError) as error:
-        raise ConfigurationError(f"the metadata file {file} is of no use: {error}") from error
+        raise ConfigurationError(f"the metadata file {file} cannot be read: {error}") from error
     if not isinstance(found, dict):
-        raise ConfigurationError(f"the metadata file {file} has no JSON object in it")
+        raise ConfigurationError(f"the metadata file {file} must contain a JSON object")
     return found
 
 
 def _why(report: Report) -> str:
     if not report.skipped:
-        return (
-            "no file has a name that was asked for" if not report.files_total else "all are empty"
-        )
+        return "no file matches the request" if not report.files_total else "all are empty"
     reasons = ", ".join(f"{n} {reason}" for reason, n in sorted(report.skipped.items()))
     return f"{report.files_skipped} skipped ({reasons})"

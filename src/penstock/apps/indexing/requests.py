@@ -1,19 +1,21 @@
-"""Makes a job of a request: checks every field, and refuses what cannot be done."""
+"""Turns requests into the arguments of jobs, and refuses fields that cannot be honoured."""
 
 import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from penstock.apps.indexing import shapes
-from penstock.apps.indexing.parameters import Choice, Cutting, Parameters, Watching
+from penstock.apps.indexing.job import Choice, Cutting, Parameters, Watching
 from penstock.apps.indexing.places import OutOfBounds, Places
-from penstock.http.problems import Problem
+from penstock.apps.kit import Problem, Statuses
+
+_STATUSES = Statuses({OutOfBounds: 400})
 
 
 def index_parameters(
     body: shapes.IndexRequest, asked: shapes.HowAsked, places: Places
 ) -> Parameters:
-    """A folder as a job."""
+    """Return the arguments of a job that indexes a folder."""
     folder = admitted(places, body.folder_path)
     if not Path(folder).is_dir():
         raise Problem(400, f"{body.folder_path} is not a folder", field="folder_path")
@@ -30,7 +32,7 @@ def index_parameters(
 
 
 def add_parameters(body: shapes.AddRequest, asked: shapes.HowAsked, places: Places) -> Parameters:
-    """Files and folders as a job."""
+    """Return the arguments of a job that adds files and folders."""
     given = [*body.paths, *([] if body.folder_path is None else [body.folder_path])]
     if not given:
         raise Problem(400, "paths: name at least one file or folder", field="paths")
@@ -49,11 +51,9 @@ def add_parameters(body: shapes.AddRequest, asked: shapes.HowAsked, places: Plac
 
 
 def admitted(places: Places, path: str) -> str:
-    """A path that may be indexed, as it is stored; else 400."""
-    try:
+    """Return a path that may be indexed, as it is stored; otherwise raise the `Problem` 400."""
+    with _STATUSES.answering():
         return places.admit(path)
-    except OutOfBounds as error:
-        raise Problem(400, str(error)) from error
 
 
 def _metadata_file(body: shapes.Wanted, places: Places) -> str | None:
@@ -62,19 +62,19 @@ def _metadata_file(body: shapes.Wanted, places: Places) -> str | None:
 
 
 def _choice(body: shapes.Wanted) -> Choice:
-    from penstock.apps.indexing.choosing import LANGUAGE_NAMES, PRESETS
+    from penstock.apps.indexing.selection import LANGUAGE_NAMES, PRESETS
 
     if body.injector_script is not None:
         raise Problem(
             400,
-            "injector_script: this server runs no code that a request names; what all chunks of a "
-            "folder have in common can be given as folder_metadata_file",
+            "injector_script: this server does not run code from requests; for metadata that all "
+            "chunks of a folder share, use folder_metadata_file",
             field="injector_script",
         )
     if body.generate_summaries:
         raise Problem(
             400,
-            "generate_summaries: this server has no language model to write summaries with",
+            "generate_summaries: this server has no language model to write summaries",
             field="generate_summaries",
         )
     languages = _known("supported_languages", body.supported_languages, LANGUAGE_NAMES)
@@ -92,7 +92,7 @@ def _choice(body: shapes.Wanted) -> Choice:
 def _cutting(body: shapes.Wanted) -> Cutting:
     if body.chunk_overlap * 2 > body.chunk_size:
         raise Problem(
-            400, "chunk_overlap: at most half of chunk_size can be shared", field="chunk_overlap"
+            400, "chunk_overlap: must be at most half of chunk_size", field="chunk_overlap"
         )
     return Cutting(
         size=body.chunk_size, overlap=body.chunk_overlap, strategy=body.code_chunk_strategy
@@ -104,12 +104,12 @@ def _known(field: str, given: Sequence[str] | None, known: Sequence[str]) -> tup
     unknown = [name for name in names if name not in known]
     if unknown:
         listed = ", ".join(sorted(known))
-        raise Problem(400, f"{field}: there is no {unknown[0]!r}; known are {listed}", field=field)
+        raise Problem(400, f"{field}: {unknown[0]!r} is unknown; known are {listed}", field=field)
     return names
 
 
 def _patterns(field: str, given: Sequence[str] | None) -> tuple[str, ...]:
-    from penstock.vectors.walking import spec
+    from penstock.vectors import parse_patterns as spec
 
     patterns = tuple(pattern for pattern in given or () if pattern.strip())
     try:

@@ -1,27 +1,24 @@
-"""The indexing API: thin routes over `Indexing`."""
+"""Routes of the indexing API."""
 
 import asyncio
 import os
-from typing import Annotated
 
-from msgspec import Meta
-
-from penstock import Access, ConfigurationError, State
+from penstock import ConfigurationError, State
 from penstock.apps.indexing import shapes
 from penstock.apps.indexing.files import Folder
-from penstock.apps.indexing.places import INSTALL, Places, missing_packages
+from penstock.apps.indexing.places import PACKAGES, Places
 from penstock.apps.indexing.requests import add_parameters, index_parameters
-from penstock.apps.indexing.searching import Searcher
-from penstock.apps.indexing.service import Indexing
-from penstock.apps.indexing.status import Status
-from penstock.http.problems import Problem
-from penstock.http.routes import Answer, route
+from penstock.apps.indexing.search import Searcher
+from penstock.apps.indexing.service import Indexing, Status
+from penstock.apps.kit import JobName, Problem, Statuses, route
+from penstock.tokens import Access
 
-JobName = Annotated[str, Meta(min_length=1, max_length=64)]
+_OTHER_EMBEDDER = Statuses({ConfigurationError: 409})
+"""A collection that was created with another embedder cannot be searched."""
 
 
 class IndexingRoutes:
-    """What the server serves of indexing."""
+    """The routes of indexing."""
 
     def __init__(
         self, indexing: Indexing, places: Places, searcher: Searcher, status: Status
@@ -35,117 +32,104 @@ class IndexingRoutes:
         "POST",
         "/index",
         Access.PUBLISH,
-        "Index a folder",
-        answers={202: shapes.Accepted},
+        status=202,
         examples={"body": {"folder_path": "docs", "include_code": True}},
     )
-    async def index(self, body: shapes.IndexRequest, query: shapes.HowAsked) -> Answer:
-        """Store a job that brings the collection up to date with a folder.
+    async def index(self, body: shapes.IndexRequest, query: shapes.HowAsked) -> shapes.Accepted:
+        """Index a folder.
 
-        The same request, while it waits or runs, gets the same job.
+        Store a job that brings the collection up to date with a folder.
+
+        While the job is unfinished, the same request returns the same job.
         """
-        _check_installed()
+        PACKAGES.check_served()
         parameters = await asyncio.to_thread(index_parameters, body, query, self._places)
         if body.dry_run:
-            return Answer(202, await self._indexing.dry_run(parameters))
+            return await self._indexing.dry_run(parameters)
         job = await self._indexing.enqueue(parameters)
-        return Answer(202, await self._indexing.accepted(job))
+        return await self._indexing.accepted(job)
 
     @route(
         "POST",
         "/index/add",
         Access.PUBLISH,
-        "Index more files",
-        answers={202: shapes.Accepted},
+        status=202,
         examples={"body": {"paths": ["docs/guide.md", "notes"]}},
     )
-    async def add(self, body: shapes.AddRequest, query: shapes.HowAsked) -> Answer:
-        """Store a job that indexes files and folders, and removes nothing."""
-        _check_installed()
+    async def add(self, body: shapes.AddRequest, query: shapes.HowAsked) -> shapes.Accepted:
+        """Index more files.
+
+        Store a job that indexes files and folders, and removes nothing.
+        """
+        PACKAGES.check_served()
         parameters = await asyncio.to_thread(add_parameters, body, query, self._places)
         job = await self._indexing.enqueue(parameters)
-        return Answer(202, await self._indexing.accepted(job))
+        return await self._indexing.accepted(job)
 
-    @route(
-        "DELETE",
-        "/index",
-        Access.ADMIN,
-        "Empty the collections",
-        answers={200: shapes.Reset},
-    )
+    @route("DELETE", "/index", Access.ADMIN)
     async def reset(self, query: shapes.OfCollection) -> shapes.Reset:
-        """Remove everything that was indexed, from one collection or from all.
+        """Empty the collections.
+
+        Remove everything from one collection or from all.
 
         Refused with 409 while a job runs. Files are not touched.
         """
-        _check_installed()
+        PACKAGES.check_served()
         counts = await self._indexing.counts()
         if query.collection is None and counts[State.RUNNING]:
-            raise Problem(409, "a job is running; wait, or cancel it")
+            raise Problem(409, "a job is running; wait for it, or cancel it")
         names = await asyncio.to_thread(self._indexing.reset, query.collection)
-        listed = ", ".join(names) or "there was nothing"
+        listed = ", ".join(names) or "it was empty already"
         return shapes.Reset(status="completed", message=f"The index was emptied: {listed}")
 
-    @route("GET", "/index/jobs", Access.READ, "List indexing jobs", answers={200: shapes.IndexJobs})
+    @route("GET", "/index/jobs", Access.READ)
     async def jobs(self, query: shapes.JobPaging) -> shapes.IndexJobs:
-        """Indexing jobs, newest first, and how many there are in each state."""
+        """List indexing jobs.
+
+        Return indexing jobs, newest first, and the number of jobs in each state.
+        """
         return await self._indexing.page(query.limit, query.offset)
 
-    @route(
-        "GET",
-        "/index/jobs/{job_id}",
-        Access.READ,
-        "Look at an indexing job",
-        answers={200: shapes.IndexJob},
-    )
+    @route("GET", "/index/jobs/{job_id}", Access.READ)
     async def job(self, job_id: JobName) -> shapes.IndexJob:
-        """A job with its progress and what it came to; the beginning of its id is enough."""
+        """Get an indexing job.
+
+        Return a job with its progress and result. A unique prefix of its ID is enough.
+        """
         return await self._indexing.detail(job_id)
 
-    @route(
-        "DELETE",
-        "/index/jobs/{job_id}",
-        Access.PUBLISH,
-        "Cancel an indexing job",
-        answers={200: shapes.Cancelling},
-    )
+    @route("DELETE", "/index/jobs/{job_id}", Access.PUBLISH)
     async def cancel(self, job_id: JobName) -> shapes.Cancelling:
-        """End a waiting job at once; a running one stops at its next file.
+        """Cancel an indexing job.
 
-        Repeating the call does no harm. A job that is done or has failed is answered with 409.
+        Cancel a pending job at once; a running one stops at its next file.
+
+        The call is idempotent. For a job that is done or has failed, the answer is 409.
         """
         return await self._indexing.cancel(job_id)
 
-    @route(
-        "GET",
-        "/index/folders",
-        Access.READ,
-        "List indexed folders",
-        answers={200: shapes.FolderList},
-    )
+    @route("GET", "/index/folders", Access.READ)
     async def folders(self, query: shapes.OfCollection) -> shapes.FolderList:
-        """Every folder that was indexed, with how many chunks it has."""
+        """List indexed folders.
+
+        Return every indexed folder with the number of its chunks.
+        """
         found = await asyncio.to_thread(self._indexing.folders, query.collection)
         shown = [shape for name, one in found if (shape := _folder(name, one)) is not None]
         return shapes.FolderList(folders=shown, total=len(shown))
 
-    @route(
-        "DELETE",
-        "/index/folders",
-        Access.ADMIN,
-        "Remove a folder",
-        answers={200: shapes.FolderRemoved},
-        examples={"body": {"folder_path": "docs"}},
-    )
+    @route("DELETE", "/index/folders", Access.ADMIN, examples={"body": {"folder_path": "docs"}})
     async def remove_folder(self, body: shapes.FolderRequest) -> shapes.FolderRemoved:
-        """Remove what was indexed of a folder, and watch it no more. Its files are not touched.
+        """Remove a folder.
+
+        Remove a folder from its collection and stop watching it. Its files are not touched.
 
         Refused with 409 while a job runs on its collection.
         """
-        _check_installed()
+        PACKAGES.check_served()
         if "\0" in body.folder_path:
-            raise Problem(400, "a path has no NUL in it", field="folder_path")
-        # Unlike `Path.resolve`, this raises nothing for a folder that is a loop of links by now.
+            raise Problem(400, "a path must not contain NUL", field="folder_path")
+        # Unlike `Path.resolve`, this does not raise for a folder that has become a loop of links.
         wanted = self._places.root / body.folder_path
         folder = await asyncio.to_thread(os.path.realpath, wanted)
         removed = await asyncio.to_thread(self._indexing.remove_folder, folder, body.collection)
@@ -156,32 +140,28 @@ class IndexingRoutes:
         "POST",
         "/query",
         Access.READ,
-        "Search",
-        answers={200: shapes.Results},
         examples={"body": {"query": "how are jobs retried?", "top_k": 5, "mode": "hybrid"}},
     )
     async def query(self, body: shapes.Question) -> shapes.Results:
-        """The chunks that fit a question best: by meaning, by words, or by both."""
-        _check_installed()
-        try:
-            return await asyncio.to_thread(self._searcher.search, body)
-        except ConfigurationError as error:  # the collection was made with another embedder
-            raise Problem(409, str(error)) from error
+        """Search.
 
-    @route(
-        "GET",
-        "/health/status",
-        Access.READ,
-        "How it stands with indexing",
-        answers={200: shapes.IndexStatus},
-    )
+        Return the chunks that match a query best: by meaning, by words, or by both.
+        """
+        PACKAGES.check_served()
+        with _OTHER_EMBEDDER.answering():
+            return await asyncio.to_thread(self._searcher.search, body)
+
+    @route("GET", "/health/status", Access.READ)
     async def status(self) -> shapes.IndexStatus:
-        """Answered from memory, whatever runs; about a second old at most."""
+        """Get the state of indexing.
+
+        The answer comes from memory, whatever runs, and is at most about a second old.
+        """
         return self._status.now()
 
 
 def _folder(collection: str, folder: Folder) -> shapes.FolderShape | None:
-    """A folder as it is shown; None while no job on it was done."""
+    """Return a folder as it is shown; None until a job on it is done."""
     if folder.indexed_at is None:
         return None
     return shapes.FolderShape(
@@ -193,8 +173,3 @@ def _folder(collection: str, folder: Folder) -> shapes.FolderShape | None:
         watch_mode="auto" if folder.watched else "off",
         watch_debounce_seconds=folder.debounce,
     )
-
-
-def _check_installed() -> None:
-    if missing := missing_packages():
-        raise Problem(501, f"indexing needs {', '.join(missing)} on the server: {INSTALL}")

@@ -1,4 +1,4 @@
-"""What goes over the wire: as the clients of this API know it."""
+"""Bodies of requests and answers, as the clients of this API know them."""
 
 import re
 from datetime import datetime
@@ -7,11 +7,12 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from penstock import Job, Progress, State
-from penstock.apps.indexing.parameters import COLLECTION, Collection, Parameters, Strategy
-from penstock.apps.sentences import sentence
+from penstock import Job, State
+from penstock.apps.indexing.job import COLLECTION, Collection, Parameters, Strategy
+from penstock.apps.kit import Offset, sentence
+from penstock.apps.kit import PathText as Text
+from penstock.jobs import Progress
 
-Text = Annotated[str, Meta(min_length=1, max_length=4_096)]
 Pattern = Annotated[str, Meta(max_length=1_000)]
 Patterns = Annotated[list[Pattern], Meta(max_length=1_000)]
 Names = Annotated[list[Annotated[str, Meta(max_length=100)]], Meta(max_length=100)]
@@ -28,7 +29,7 @@ STATUSES = {
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How to index, whatever it is."""
+    """How to index, for folders and single files alike."""
 
     collection: Collection = COLLECTION
     chunk_size: Annotated[int, Meta(ge=16, le=8_192)] = 512
@@ -47,7 +48,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class IndexRequest(Wanted, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A folder to be indexed."""
+    """A folder to index."""
 
     folder_path: Text
     dry_run: bool = False
@@ -56,17 +57,18 @@ class IndexRequest(Wanted, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class AddRequest(Wanted, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Files and folders to be indexed besides what is there."""
+    """Files and folders to index in addition to the others."""
 
     paths: Annotated[list[Text], Meta(max_length=1_000)] = []
     folder_path: Text | None = None
 
 
 class HowAsked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How a request is meant: past its duplicates.
+    """Options of a request to index.
 
-    `allow_external` is accepted because older clients send it, and has no effect: the setting of
-    the server alone decides which folders may be indexed.
+    `force` stores a new job even if an identical one is pending. `allow_external` has no effect and
+    is accepted because older clients send it: only the setting of the server decides which folders
+    may be indexed.
     """
 
     force: bool = False
@@ -88,14 +90,14 @@ class JobPaging(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Which jobs to list."""
 
     limit: Annotated[int, Meta(ge=1, le=1_000)] = 50
-    offset: Annotated[int, Meta(ge=0, le=100_000)] = 0
+    offset: Offset = 0
 
 
 class IndexProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a job is.
+    """The progress of a job.
 
-    `chunks_created` counts chunks that are in the collection for good. `rate` is files a second,
-    `seconds_left` what the rest takes at it.
+    `chunks_created` counts chunks that are durable in the collection. `rate` is in files per
+    second, and `seconds_left` the time that the rest takes at this rate.
     """
 
     percent_complete: float
@@ -129,7 +131,7 @@ class IndexJobSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class IndexJob(IndexJobSummary, frozen=True, kw_only=True):
-    """A job in full. `result` is what it came to: files and chunks, and what was skipped why."""
+    """A job in full. `result` has the numbers of files and chunks, and why files were skipped."""
 
     completed_at: datetime | None
     message: str
@@ -142,7 +144,7 @@ class IndexJob(IndexJobSummary, frozen=True, kw_only=True):
 
 
 class IndexJobs(msgspec.Struct, frozen=True, kw_only=True):
-    """A page of jobs, newest first, and how many there are in each state."""
+    """A page of jobs, newest first, and the number of jobs in each state."""
 
     jobs: list[IndexJobSummary]
     total: int
@@ -162,7 +164,7 @@ class Cancelling(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OfCollection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which collection is meant."""
+    """A collection; without a name, all of them."""
 
     collection: Collection | None = None
 
@@ -187,7 +189,7 @@ class FolderList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FolderRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A folder to be removed."""
+    """A folder to remove."""
 
     folder_path: Text
     collection: Collection = COLLECTION
@@ -210,7 +212,7 @@ class Reset(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is looked for."""
+    """A search query."""
 
     query: Annotated[str, Meta(min_length=1, max_length=10_000)]
     top_k: Annotated[int, Meta(ge=1, le=1_000)] = 5
@@ -225,7 +227,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class Ranking(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a result stands where it stands."""
+    """Why a result has its rank."""
 
     reason: str
     matched_terms: list[str]
@@ -233,7 +235,7 @@ class Ranking(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """A chunk that was found. `score` is from 0 to 1."""
+    """A chunk that was found. `score` is between 0 and 1."""
 
     text: str
     source: str
@@ -248,7 +250,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Results(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found, best first."""
+    """The results of a search, best first."""
 
     results: list[Result]
     query_time_ms: float
@@ -263,7 +265,7 @@ class FileWatcher(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class IndexStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """How it stands with indexing, as it was a moment ago."""
+    """The state of indexing, at most about a second old."""
 
     total_documents: int = 0
     total_chunks: int = 0
@@ -279,12 +281,12 @@ class IndexStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def id_of(job: Job) -> str:
-    """The id of a job as this API shows it."""
+    """Return the ID of a job as this API shows it."""
     return f"{PREFIX}{job.id}"
 
 
 def parameters_of(job: Job) -> Parameters:
-    """What a job was asked for; of one that no route has stored, nothing is shown."""
+    """Return the arguments of a job; empty ones if a route would not have stored them."""
     try:
         return msgspec.convert(job.args["parameters"], Parameters)
     except (KeyError, msgspec.ValidationError):
@@ -292,7 +294,7 @@ def parameters_of(job: Job) -> Parameters:
 
 
 def percent(job: Job, progress: Progress | None) -> float:
-    """How far a job is, from 0 to 100."""
+    """Return the progress of a job, from 0 to 100."""
     if job.state is State.DONE:
         return 100.0
     fraction = None if progress is None else progress.fraction
@@ -300,7 +302,7 @@ def percent(job: Job, progress: Progress | None) -> float:
 
 
 def summary(job: Job, progress: Progress | None) -> dict[str, Any]:
-    """A job as it stands in a list, by fields."""
+    """Return the fields of a job in a list."""
     asked = parameters_of(job)
     return {
         "id": id_of(job),
@@ -324,7 +326,7 @@ def summary(job: Job, progress: Progress | None) -> dict[str, Any]:
 def detail(
     job: Job, progress: Progress | None, message: str, kept: dict[str, Any] | None = None
 ) -> IndexJob:
-    """Show a job in full; `kept` is the checkpoint of one that is not done."""
+    """Return a job in full; `kept` is the checkpoint of one that is not done."""
     asked = parameters_of(job)
     came_to: dict[str, Any] | None = job.returned
     took = None
@@ -352,7 +354,7 @@ _PERMANENT = re.compile(r"(?:[\w.]+\.)?(?:ConfigurationError|FolderMissing|Nothi
 
 
 def error_of(job: Job) -> str | None:
-    """Say what went wrong, in one sentence for people."""
+    """Return why a job failed, in one sentence for users."""
     if job.state is State.CANCELLED:
         return "Cancelled by user"
     if job.error is None:

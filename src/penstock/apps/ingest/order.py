@@ -1,9 +1,9 @@
-"""What has to happen before what: items that touch the same place, in the order they came.
+"""The order of items: those that affect the same place run one at a time, oldest first.
 
-Items of one place share a key, and so take turns. Some reach further: a rename touches two
-places, a folder's deletion all that is below it, a tenant's deletion everything. Such an item waits
-for all unfinished items that came before it and touch what it touches, and is waited for likewise.
-Those that delete a tenant or a document do not wait for what waits: they cancel it.
+Items of one place share a key, so that the queue runs them in order. Some reach further: a rename
+affects two places, deleting a folder everything below it, deleting a tenant all its collections.
+Such an item waits for all older unfinished items that affect the same places, and newer ones wait
+for it. Items that delete a tenant or a document cancel older waiting items instead.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -12,10 +12,19 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from penstock import Statements
-from penstock.apps.ingest.payloads import PAYLOADS, Folder, Project, Rename, is_under, normal
-from penstock.core.errors import Unreadable
-from penstock.core.jsontext import read
+from penstock.apps.ingest.items import (
+    BRANCH,
+    PAYLOADS,
+    CollectionName,
+    Folder,
+    Project,
+    Rename,
+    is_under,
+    normal,
+)
+from penstock.apps.kit import read_json
+from penstock.errors import Unreadable
+from penstock.tables import Statements
 
 _UNFINISHED = "q.status IN ('pending', 'in_progress')"
 _COLUMNS = (
@@ -30,18 +39,18 @@ _FAR_REACHING = (
 _OF_TENANT = f"SELECT {_COLUMNS} WHERE {_UNFINISHED} AND j.job_id < ? AND q.tenant_id = ?"
 _FILE = "CASE WHEN json_valid(q.payload_json) THEN json_extract(q.payload_json, '$.file_path') END"
 _MOST = 1_000
-"""Conflicts that are looked for: who waits for so many looks again when they have ended."""
+"""Conflicts that are searched for; an item with this many searches again when they have ended."""
 _KEY_LIMIT = 1_000
 _PREFIX = "ingest:"
 _SEPARATORS = str.maketrans({"%": "%25", "/": "%2F", ":": "%3A"})
 NEWEST = 2**62
-"""Behind every job that there is."""
+"""Larger than the ID of any job."""
 
 
 class Reach(NamedTuple):
-    """What an item touches: places, each alone or with all that is below it.
+    """What an item affects: places, each with a flag whether everything below it is included.
 
-    An empty collection or branch stands for all, and so does the empty place with all below it.
+    An empty collection or branch means all of them; the empty place with the flag is everything.
     """
 
     tenant_id: str
@@ -49,10 +58,10 @@ class Reach(NamedTuple):
     branch: str
     places: tuple[tuple[str, bool], ...]
     is_far: bool
-    """Whether it is more than its own place, so that a key does not do."""
+    """Whether it affects more than its own place, so that a key is not sufficient."""
 
     def meets(self, other: "Reach") -> bool:
-        """Whether the two touch something in common."""
+        """Return whether both affect a common place."""
         return (
             self.tenant_id == other.tenant_id
             and _same(self.collection, other.collection)
@@ -62,13 +71,10 @@ class Reach(NamedTuple):
 
 
 def reach_of(
-    item_type: str, op: str, whose: tuple[str, str, str], payload: Mapping[str, Any]
+    item_type: str, op: str, target: CollectionName, payload: Mapping[str, Any]
 ) -> Reach | None:
-    """What an item touches; None if its payload does not say.
-
-    `whose` is its tenant, collection and branch.
-    """
-    tenant_id, collection, branch = whose
+    """Return what an item affects; None if its payload is invalid."""
+    tenant_id, collection, branch = target
     try:
         typed = msgspec.convert(payload, PAYLOADS[item_type])
     except (KeyError, msgspec.ValidationError):
@@ -87,10 +93,10 @@ def reach_of(
 
 
 def key_of(tenant_id: str, collection: str, branch: str, place: str) -> str:
-    """The key of items that touch one place: they run one at a time, in their order.
+    """Return the key of items that affect one place: they run one at a time, in order.
 
-    `ingest:TENANT/COLLECTION/BRANCH:PLACE`, the names without these separators: no two places have
-    the same key, but for those whose keys are longer than a key may be.
+    It is `ingest:TENANT/COLLECTION/BRANCH:PLACE`, with the separators in names escaped. Different
+    places have different keys, unless these exceed the length of a key.
     """
     names = (tenant_id, collection, branch)
     where = "/".join(name.translate(_SEPARATORS) for name in names)
@@ -98,7 +104,7 @@ def key_of(tenant_id: str, collection: str, branch: str, place: str) -> str:
 
 
 def before(tx: Statements, reaches: Sequence[tuple[int, Reach]]) -> list[list[int]]:
-    """For each of these jobs, the unfinished ones that have to end before it, by their ids."""
+    """Return for each of these jobs the IDs of unfinished jobs that must end before it."""
     if not reaches:
         return []
     newest = max(job_id for job_id, _ in reaches)
@@ -112,18 +118,20 @@ def before(tx: Statements, reaches: Sequence[tuple[int, Reach]]) -> list[list[in
 
 
 def _of_tenant(tx: Statements, job_id: int, reach: Reach) -> Iterator[int]:
-    """The newest unfinished items before a far-reaching one."""
+    """Yield the newest unfinished items before a far-reaching one."""
     text, values = _touching(tx, reach)
     mine = tx.execute(
         f"{_OF_TENANT}{text} ORDER BY j.job_id DESC", (job_id, reach.tenant_id, *values)
     )
-    far = tx.execute(_FAR_REACHING, (job_id,))  # who deletes a tenant may belong to another
+    far = tx.execute(
+        _FAR_REACHING, (job_id,)
+    )  # an item that deletes a tenant may belong to another one
     found = (one for one, other in chain(_read(far), _read(mine)) if other.meets(reach))
     return islice(found, _MOST)
 
 
 def _touching(tx: Statements, reach: Reach) -> tuple[str, list[str]]:
-    """A condition that passes by most files that are elsewhere, before they are read."""
+    """Return a condition that excludes most files elsewhere before their payloads are parsed."""
     if tx.dialect != "sqlite" or any(not place for place, _ in reach.places):
         return "", []
     parts, values = [], []
@@ -133,18 +141,20 @@ def _touching(tx: Statements, reach: Reach) -> tuple[str, list[str]]:
         if wide:
             folder = place.rstrip("/")
             parts.append(f"({_FILE} > ? AND {_FILE} < ?)")
-            values += [f"{folder}/", f"{folder}0"]  # "0" comes after "/"
+            values += [f"{folder}/", f"{folder}0"]  # "0" follows "/"
     return f" AND (q.item_type <> 'file' OR {' OR '.join(parts)})", values
 
 
 def _read(rows: Iterable[Sequence[Any]]) -> Iterator[tuple[int, Reach]]:
     for job_id, item_type, op, tenant_id, collection, branch, payload in rows:
         try:
-            given = read(payload, "")
+            given = read_json(payload, "")
         except Unreadable:
-            continue  # it will fail for that, and touches nothing
+            continue  # it will be rejected and affects nothing
         if isinstance(given, dict):
-            reach = reach_of(item_type, op, (tenant_id, collection, branch or "main"), given)
+            reach = reach_of(
+                item_type, op, CollectionName(tenant_id, collection, branch or BRANCH), given
+            )
             if reach is not None:
                 yield job_id, reach
 

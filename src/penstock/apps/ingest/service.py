@@ -1,26 +1,25 @@
-"""What routes, commands and handlers do with items: add, look at, list, cancel, retry, count."""
+"""Operations on items: add, get, list, count, cancel, retry."""
 
 import json
 import uuid
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
-from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from penstock import JobId, JobQuery, Penstock, RetryPolicy, State, Transaction
-from penstock.apps.ingest import listing, relation
+from penstock import JobQuery, Penstock, RetryPolicy, State
+from penstock.apps.ingest import unified_queue
 from penstock.apps.ingest.items import InvalidItem, Item, ItemType
 from penstock.apps.ingest.order import NEWEST, Reach, before, key_of, reach_of
 from penstock.apps.ingest.settings import Settings
 from penstock.apps.ingest.shapes import ItemStatistics
-from penstock.http.problems import Problem
+from penstock.apps.ingest.unified_queue import QUEUE, Added, QueueItem, Row
+from penstock.jobs import JobId
+from penstock.tables import Transaction
 
-QUEUE = relation.QUEUE
-TASK = relation.TASK
-_MOST_EDGES = 1_000
-_LOOKED_AT = 500
+_MOST_DEPENDENCIES = 1_000
+_SCANNED = 500
 _STEPS = 10
 STATES = {
     "pending": frozenset({State.PENDING}),
@@ -28,15 +27,11 @@ STATES = {
     "done": frozenset({State.DONE}),
     "failed": frozenset({State.FAILED, State.CANCELLED, State.SUPERSEDED}),
 }
-"""The states of jobs that a status stands for."""
+"""The states of jobs that each status covers."""
 
 
-class Added(NamedTuple):
-    """An item that was asked for: its id, its job, and whether it was there already."""
-
-    queue_id: str
-    job_id: int
-    duplicate: bool
+class ItemNotFound(LookupError):
+    """There is no item with this ID."""
 
 
 class Service:
@@ -49,18 +44,18 @@ class Service:
         self._is_ready = False
 
     async def prepare(self) -> None:
-        """Make the tables; raises `ConfigurationError` on a store that can have none."""
+        """Create the tables; raise `ConfigurationError` if the store cannot have tables."""
         if not self._is_ready:
-            await relation.prepare(self.penstock)
+            await unified_queue.prepare(self.penstock)
             self._is_ready = True
 
-    async def let_age_count(self) -> None:
-        """Have waiting items gain on others; not before there are any, so that no queue shows."""
+    async def promote_by_age(self) -> None:
+        """Let waiting items gain priority with age. This creates the queue, so workers call it."""
         ages = tuple(timedelta(seconds=age) for age in self._settings.promote_after)
-        await self.penstock.limit(QUEUE, promote_after=ages or None)
+        await self.penstock.limits.queue(QUEUE, promote_after=ages or None)
 
     async def has_unfinished(self) -> bool:
-        """Whether there are items to work on."""
+        """Return whether there are unfinished items."""
         counts = await self.penstock.count([QUEUE])
         unfinished = (State.PENDING, State.RUNNING)
         return any(
@@ -70,13 +65,13 @@ class Service:
     async def add(
         self, items: Sequence[Item], *, parent: int | None = None, run_at: datetime | None = None
     ) -> list[Added]:
-        """Store these items in one transaction, all or none.
+        """Store items in one transaction.
 
-        An unfinished item that does the same is answered in place of a new one.
+        An unfinished item with the same idempotency key is returned instead of a new one.
         """
         await self.prepare()
-        ids = [str(uuid.uuid4()) for _ in items]  # the same when the work is run again
-        return await self.penstock.transact(
+        ids = [str(uuid.uuid4()) for _ in items]  # the same if the transaction is repeated
+        return await self.penstock.transaction(
             lambda tx: self.add_within(tx, items, ids, parent=parent, run_at=run_at)
         )
 
@@ -89,7 +84,7 @@ class Service:
         parent: int | None = None,
         run_at: datetime | None = None,
     ) -> list[Added]:
-        """As `add`, inside a transaction; `ids` are those of new items."""
+        """Store items inside a transaction, as `add` does; `ids` are the IDs of new items."""
         waits = before(tx, [(NEWEST, _reach(item)) for item in items])
         rows = [
             self._row(
@@ -101,7 +96,7 @@ class Service:
             )
             for item, queue_id, after in zip(items, ids, waits, strict=True)
         ]
-        return [Added(one.queue_id, one.job_id, one.duplicate) for one in relation.add(tx, rows)]
+        return unified_queue.add(tx, rows)
 
     def _row(
         self,
@@ -111,10 +106,10 @@ class Service:
         *,
         parent: int | None = None,
         run_at: datetime | None = None,
-    ) -> relation.Row:
+    ) -> Row:
         lease = self._leases.get(item.item_type.value, self._settings.lease)
         delay = timedelta(seconds=self._settings.retry_delay)
-        return relation.Row(
+        return Row(
             queue_id=queue_id,
             item_type=item.item_type.value,
             op=item.op.value,
@@ -127,28 +122,28 @@ class Service:
             branch=item.branch,
             metadata=json.dumps(item.metadata, ensure_ascii=False),
             key=_key(item),
-            after=tuple(sorted(after)[-_MOST_EDGES:]),
+            after=tuple(sorted(after)[-_MOST_DEPENDENCIES:]),
             parent=parent,
             run_at=run_at,
             lease=timedelta(seconds=lease),
             retry=RetryPolicy(attempts=item.max_retries + 1, delay=delay),
         )
 
-    async def before(self, asked: Sequence[tuple[int, Reach]]) -> list[list[int]]:
-        """The unfinished items that have to end before each of these."""
-        return await self.penstock.read(lambda tx: before(tx, asked))
+    async def before(self, jobs: Sequence[tuple[int, Reach]]) -> list[list[int]]:
+        """Return the unfinished items that must end before each of these."""
+        return await self.penstock.tables.read(lambda tx: before(tx, jobs))
 
-    # Looking
+    # Reading
 
-    async def get(self, queue_id: str) -> listing.QueueItem:
-        """An item; raises `Problem`."""
+    async def get(self, queue_id: str) -> QueueItem:
+        """Return an item; raise `ItemNotFound`."""
         await self.prepare()
-        found = await self.penstock.read(lambda tx: listing.get(tx, queue_id))
+        found = await self.penstock.tables.read(lambda tx: unified_queue.get(tx, queue_id))
         if found is None:
-            raise Problem(404, f"there is no item {queue_id}")
-        return self._shown(found)
+            raise ItemNotFound(f"there is no item {queue_id}")
+        return self._without_secrets(found)
 
-    def _shown(self, item: listing.QueueItem) -> listing.QueueItem:
+    def _without_secrets(self, item: QueueItem) -> QueueItem:
         hide = self.penstock.secrets.hidden
         return replace(item, payload=hide(item.payload), metadata=hide(item.metadata))
 
@@ -160,11 +155,11 @@ class Service:
         parent: str | None = None,
         before: int = NEWEST,
         limit: int = 50,
-    ) -> tuple[list[listing.QueueItem], int | None]:
-        """Items that fit, newest first, and where the next page begins; None at the end.
+    ) -> tuple[list[QueueItem], int | None]:
+        """Return matching items, newest first, and where the next page starts; None at the end.
 
-        A page costs the same however many items there are: what fits rarely is spread over
-        several, which may have less than `limit` items.
+        The cost of a page does not depend on the number of items: rare matches are spread over
+        several pages, which may have fewer than `limit` items.
         """
         await self.prepare()
         of = None if parent is None else JobId((await self.get(parent)).job_id)
@@ -174,14 +169,16 @@ class Service:
             tenant=wanted.get("tenant_id"),
             parent=of,
             after=JobId(before),
-            limit=limit if wanted.keys() <= {"tenant_id"} else max(limit, _LOOKED_AT),
+            limit=limit if wanted.keys() <= {"tenant_id"} else max(limit, _SCANNED),
         )
-        found: list[listing.QueueItem] = []
+        found: list[QueueItem] = []
         for _ in range(_STEPS):
             ids = await self.penstock.find_ids(query)
             if ids:
-                items = await self.penstock.read(partial(listing.among, jobs=ids, wanted=wanted))
-                found += map(self._shown, items)
+                items = await self.penstock.tables.read(
+                    partial(unified_queue.find, jobs=ids, wanted=wanted)
+                )
+                found += map(self._without_secrets, items)
             if len(found) > limit or (len(found) == limit and ids):
                 return found[:limit], found[limit - 1].job_id
             if len(ids) < query.limit:
@@ -190,10 +187,10 @@ class Service:
         return found, query.after
 
     async def stats(self, tenant_id: str | None, collection: str | None) -> ItemStatistics:
-        """How many items there are in each status; from kept totals."""
+        """Return the number of items in each status, from maintained totals."""
         await self.prepare()
-        rows = await self.penstock.read(
-            lambda tx: listing.totals(tx, tenant_id or "", collection or "")
+        rows = await self.penstock.tables.read(
+            lambda tx: unified_queue.totals(tx, tenant_id or "", collection or "")
         )
         counted = ItemStatistics(total={}, by_type={}, by_tenant={}, by_collection={})
         for tenant, of, kind, status, n in rows:
@@ -206,34 +203,33 @@ class Service:
                 counts[status] = counts.get(status, 0) + n
         return counted
 
-    # Steering
+    # Changing
 
-    async def cancel(self, queue_id: str) -> listing.QueueItem:
-        """End a waiting item, or ask a running one to stop."""
+    async def cancel(self, queue_id: str) -> QueueItem:
+        """Cancel a waiting item, or ask a running one to stop."""
         await self.penstock.cancel((await self.get(queue_id)).job_id)
         return await self.get(queue_id)
 
-    async def retry(self, queue_id: str) -> listing.QueueItem:
-        """Run an item again that has failed, with all its attempts."""
+    async def retry(self, queue_id: str) -> QueueItem:
+        """Run a failed item again, with all its attempts."""
         await self.penstock.retry((await self.get(queue_id)).job_id)
         return await self.get(queue_id)
 
 
 def _reach(item: Item) -> Reach:
-    whose = (item.tenant_id, item.collection, item.branch)
-    reach = reach_of(item.item_type, item.op, whose, item.payload)
+    reach = reach_of(item.item_type, item.op, item.collection_name, item.payload)
     if reach is None:
-        raise InvalidItem({"payload": "does not fit its type"})
+        raise InvalidItem({"payload": "does not match the type of the item"})
     return reach
 
 
 def _purges(item: Item) -> bool:
-    """Whether an item cancels what waits for the same, instead of waiting for it."""
+    """Return whether an item cancels older waiting items instead of waiting for them."""
     return item.item_type in (ItemType.DELETE_TENANT, ItemType.DELETE_DOCUMENT)
 
 
 def _key(item: Item) -> str | None:
-    """Items of one place take turns; what reaches further has edges."""
+    """Return the key of an item with one place; others have dependencies instead."""
     if item.item_type is ItemType.RENAME or _purges(item):
         return None
-    return key_of(item.tenant_id, item.collection, item.branch, item.typed.place)
+    return key_of(*item.collection_name, item.typed.place)

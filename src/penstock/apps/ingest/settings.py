@@ -1,68 +1,68 @@
-"""The settings of ingestion."""
+"""The settings of the ingest application, and the folders that they allow it to read."""
 
+import os
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
 from penstock import ConfigurationError
+from penstock.apps.ingest.items import ItemType, Rejected, is_under
+from penstock.apps.kit import Count, Packages, Processes, RetryDelay, Seconds, check_vectors
 
-Count = Annotated[int, Meta(ge=1, le=1_000_000)]
 Bytes = Annotated[int, Meta(ge=1, le=10_000_000_000)]
-Seconds = Annotated[float, Meta(ge=0.1, le=31_536_000)]
+
+PACKAGES = Packages(
+    "ingest", ("faiss", "numpy", "pathspec", "tokenizers", "tree_sitter", "wordllama")
+)
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """How items are ingested. Times are in seconds."""
 
     roots: tuple[str, ...] = ()
-    """The folders that files may be read from; by default where the server was started."""
-    workers: Annotated[int, Meta(ge=0, le=64)] = 1
-    """How many processes of the server work on items; 0 accepts items and runs none."""
+    """The folders from which files may be read; by default the server's working directory."""
+    workers: Processes = 1
+    """Worker processes of the server; with 0, it accepts items and runs none."""
     concurrency: Count = 200
-    """How many items such a process has under way; what they have to embed is put together."""
+    """Items that a worker process runs at a time; their texts are embedded in batches."""
     embedder: str = "wordllama"
-    """What turns text into vectors."""
+    """The embedder."""
     vectors: str = "faiss"
-    """What finds the nearest: `faiss`, or a server: `chroma:URL`, `qdrant:URL`."""
+    """The vector store: `faiss`, or a server: `chroma:URL`, `qdrant:URL`."""
     max_file_size: Bytes = 5_000_000
-    """Bytes; larger files are rejected, and passed by in folders."""
-    retry_delay: Annotated[float, Meta(ge=0, le=86_400)] = 5
-    """How long an item rests after an attempt that failed; twice as long after each further one."""
+    """Bytes; larger files are rejected, and skipped in folders."""
+    retry_delay: RetryDelay = 5
+    """The delay after a failed attempt; it doubles after each further one."""
     lease: Seconds = 300
-    """How long after a kill of its worker an item is taken up again."""
+    """How long after its worker was killed an item runs again."""
     leases: tuple[str, ...] = ()
     """The same for some types: `folder=900,library=1800`."""
     promote_after: Annotated[tuple[Seconds, ...], Meta(max_length=10)] = (300, 900)
-    """A waiting item gains a priority at each of these ages; none turns that off."""
+    """The ages at which the priority of a waiting item rises by one; empty for never."""
     urls: tuple[str, ...] = ()
-    """What the URLs of libraries may begin with: `https://docs.example.org/`; none by default."""
+    """The allowed prefixes of library URLs: `https://docs.example.org/`; none by default."""
     url_timeout: Seconds = 60
-    """How long it may take to fetch one."""
+    """How long a download may take."""
     max_archive_size: Bytes = 200_000_000
-    """Bytes of an archive, and of all that is in it."""
+    """The largest size of an archive, and of its contents, in bytes."""
     max_archive_files: Count = 20_000
-    """Files of an archive."""
+    """The largest number of files in an archive."""
 
     def check(self) -> None:
-        """Raise `ConfigurationError` for what cannot work."""
-        kind, _, url = self.vectors.partition(":")
-        if self.vectors != "faiss" and (kind not in ("chroma", "qdrant") or not url):
-            raise ConfigurationError(
-                f"ingest.vectors is {self.vectors!r}: expected faiss, chroma:URL or qdrant:URL; "
-                "a folder of Chroma or Qdrant can be open in one process only"
-            )
+        """Raise `ConfigurationError` for settings that cannot work."""
+        check_vectors("ingest.vectors", self.vectors)
         self.leases_by_type()
         for url in self.urls:
-            if not url.startswith(("https://", "http://")) or url.count("/") < 3:  # noqa: PLR2004 - those of the scheme, and one behind the host
+            if not url.startswith(("https://", "http://")) or url.count("/") < 3:  # noqa: PLR2004 - two of the scheme, one after the host
                 raise ConfigurationError(
-                    f"ingest.urls has {url!r}: expected such as https://docs.example.org/"
+                    f"ingest.urls has {url!r}: expected a URL such as https://docs.example.org/"
                 )
 
     def leases_by_type(self) -> dict[str, float]:
-        """The lease of each type that has its own."""
-        from penstock.apps.ingest.items import ItemType
-
+        """Return the leases of the types that have their own."""
         found = {}
         for one in self.leases:
             kind, _, seconds = one.partition("=")
@@ -74,3 +74,23 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                     f"types are {', '.join(ItemType)}"
                 ) from error
         return found
+
+
+class Roots:
+    """The folders that may be read; symbolic links are resolved, so that none leads out."""
+
+    def __init__(self, roots: Sequence[str], data: Path) -> None:
+        """`data` is the server's own data folder, which may never be read."""
+        self.roots = tuple(os.path.realpath(root) for root in roots or (str(Path.cwd()),))
+        self.data = os.path.realpath(data)
+
+    def check(self, path: str) -> None:
+        """Raise `Rejected` for a path that may not be read."""
+        real = os.path.realpath(path)
+        if not any(real == root or is_under(real, root) for root in self.roots):
+            raise Rejected(
+                f"{path} is outside the folders that may be read: {', '.join(self.roots)}; "
+                "PENSTOCK_INGEST_ROOTS sets them"
+            )
+        if real == self.data or is_under(real, self.data):
+            raise Rejected(f"{path} is inside the server's data folder")

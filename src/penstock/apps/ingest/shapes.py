@@ -1,22 +1,21 @@
-"""What goes over the wire."""
+"""Bodies, queries and answers of the ingest API."""
 
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from penstock.apps.ingest.listing import QueueItem
+from penstock.apps.ingest.unified_queue import QueueItem
+from penstock.apps.kit import Name, PathText, Position
 
-Name = Annotated[str, Meta(min_length=1, max_length=200)]
-Text = Annotated[str, Meta(min_length=1, max_length=4_096)]
 Status = Literal["pending", "in_progress", "done", "failed"]
 
 
 class EnqueueItems(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One item, or up to 1,000 in `items`, which are stored all or none.
+    """One item, or up to 1,000 in `items`, which are stored in one transaction.
 
     An item has `item_type`, `op`, `tenant_id`, `collection` and `payload`; `branch` (`main`),
-    `priority` (0 to 10, or a name), `metadata` and `max_retries` (3) may be left out.
+    `priority` (0 to 10, or a name), `metadata` and `max_retries` (3) are optional.
     """
 
     items: Annotated[list[dict[str, Any]], Meta(min_length=1, max_length=1_000)] | UnsetType = UNSET
@@ -32,21 +31,21 @@ class EnqueueItems(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class IngestRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The common cases: name one of `path`, `project`, `content` and `library`.
+    """The common cases: set one of `path`, `project`, `content` and `library`.
 
-    A `path` is a file or a folder, whichever is there. `source` is where the documentation of a
-    library is. Without a priority, it is that of a user who waits.
+    A `path` may be a file or a folder. `source` is the location of the documentation of a library.
+    The default priority is that of a user who is waiting.
     """
 
-    path: Text | None = None
-    project: Text | None = None
+    path: PathText | None = None
+    project: PathText | None = None
     content: Annotated[str, Meta(max_length=800_000)] | None = None
-    document_id: Text | None = None
+    document_id: PathText | None = None
     library: Name | None = None
     version: Name | None = None
-    source: Text | None = None
-    patterns: list[Text] = []
-    ignore_patterns: list[Text] = []
+    source: PathText | None = None
+    patterns: list[PathText] = []
+    ignore_patterns: list[PathText] = []
     tenant_id: Name = "default"
     collection: Name = "default"
     branch: Name = "main"
@@ -54,7 +53,7 @@ class IngestRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class AcceptedItem(msgspec.Struct, frozen=True, kw_only=True):
-    """An item that was stored, or one that does the same and was there already."""
+    """An item that was stored, or an equal unfinished one that existed already."""
 
     queue_id: str
     job_id: int
@@ -68,9 +67,9 @@ class AcceptedItems(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ItemFilter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which items to list; `parent` is the id of a folder or project item.
+    """Which items to list; `parent` is the ID of a folder or project item.
 
-    `before` is the `next` of the page before it.
+    `before` is the `next` of the previous page.
     """
 
     status: Status | None = None
@@ -80,14 +79,14 @@ class ItemFilter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     collection: Name | None = None
     branch: Name | None = None
     parent: Name | None = None
-    before: Annotated[int, Meta(ge=1, le=2**63 - 1)] | None = None
+    before: Position | None = None
     limit: Annotated[int, Meta(ge=1, le=1_000)] = 50
 
 
 class ItemList(msgspec.Struct, frozen=True, kw_only=True):
-    """A page of items, newest first; `next` is null on the last one.
+    """A page of items, newest first; `next` is null on the last page.
 
-    With filters that fit rarely, a page may have few items or none, and a `next`.
+    If filters match rarely, a page may have few items or none and still a `next`.
     """
 
     items: list[QueueItem]
@@ -95,7 +94,7 @@ class ItemList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ItemChildren(msgspec.Struct, frozen=True, kw_only=True):
-    """How the items fare that a folder or project consists of; `failures` are some that failed."""
+    """The items of a folder or project by status; `failures` has some of the failed ones."""
 
     total: int
     pending: int
@@ -106,7 +105,7 @@ class ItemChildren(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ItemDetail(QueueItem, frozen=True, kw_only=True):
-    """An item in full: what it waits for, how far it is, what it came to, and its children."""
+    """An item with an explanation of its state, its progress, its result and its children."""
 
     explanation: str
     progress: dict[str, Any] | None
@@ -115,7 +114,7 @@ class ItemDetail(QueueItem, frozen=True, kw_only=True):
 
 
 class ItemStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """How many items there are in each status: in all, by type, by tenant, by collection."""
+    """The number of items in each status: in total, by type, by tenant, by collection."""
 
     total: dict[str, int]
     by_type: dict[str, dict[str, int]]
@@ -124,14 +123,14 @@ class ItemStatistics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ItemStatisticsFilter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Whose items to count."""
+    """Which items to count."""
 
     tenant_id: Name | None = None
     collection: Name | None = None
 
 
 class IngestQuestion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is looked for, and where."""
+    """A search query and where to search."""
 
     query: Annotated[str, Meta(min_length=1, max_length=10_000)]
     tenant_id: Name = "default"
@@ -139,11 +138,11 @@ class IngestQuestion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     branch: Name = "main"
     top_k: Annotated[int, Meta(ge=1, le=1_000)] = 5
     mode: Literal["hybrid", "vector", "bm25"] = "hybrid"
-    under: Text | None = None
+    under: PathText | None = None
 
 
 class IngestResult(msgspec.Struct, frozen=True, kw_only=True):
-    """A chunk that was found."""
+    """A chunk that matches the query."""
 
     id: str
     text: str
@@ -153,6 +152,6 @@ class IngestResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class IngestResults(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found, best first."""
+    """Matching chunks, best first."""
 
     results: list[IngestResult]

@@ -1,12 +1,14 @@
-"""What can go wrong with files and their history, sorted by whether it may pass.
+"""Errors of notebooks: transient ones, which are retried, and permanent ones, which are not.
 
 ```
 NotebookError
-├── Passing            tried again later, it may work: a full disk, a lock, a merge in progress
-└── Permanent          it will not work, however often it is tried
-    ├── PathRefused    not a path of a notebook
-    ├── Missing        there is no such file, folder or commit
-    └── Exists         there is something at this path already
+├── Unavailable        the store of the server cannot hold notebooks
+├── Transient          may succeed on a retry: a full disk, a lock, a merge in progress
+└── Permanent          fails on every attempt
+    ├── PathRefused    not a valid path of a notebook
+    ├── Missing        no such file, folder, commit or notebook
+    ├── Exists         the path or the name is already in use
+    └── Locked         another process has the notebook open
 ```
 """
 
@@ -34,48 +36,56 @@ _PERMANENT = frozenset(
 
 
 class NotebookError(Exception):
-    """Something could not be done with a notebook."""
+    """An operation on a notebook failed."""
 
 
-class Passing(NotebookError):
-    """It did not work now; later it may."""
+class Unavailable(NotebookError):
+    """The store of the server cannot hold notebooks."""
+
+
+class Transient(NotebookError):
+    """The operation failed now and may succeed later."""
 
 
 class Permanent(NotebookError):
-    """It does not work, and trying again will not help."""
+    """The operation fails however often it is tried."""
 
 
 class PathRefused(Permanent):
-    """A text is no path of a notebook, or the path leads to where a notebook does not reach."""
+    """A text is not a path of a notebook, or the path leads out of it."""
 
 
 class Missing(Permanent):
-    """There is nothing at this path."""
+    """The file, folder, commit or notebook does not exist."""
 
 
 class Exists(Permanent):
-    """There is something at this path already."""
+    """The path or the name is already in use."""
 
 
-def sorted_out(error: OSError, path: str) -> NotebookError:
-    """What an error of the system means for an operation on a path.
+class Locked(Permanent):
+    """Another process has the notebook open."""
 
-    Whatever is not known to last may pass: it is tried again, and the attempts have an end.
+
+def from_os_error(error: OSError, path: str) -> NotebookError:
+    """Return the notebook error for an error of the operating system at a path.
+
+    An error that is not known to be permanent is transient: the number of attempts is limited.
     """
-    told = f"{path!r}: {error.strerror or error}"
+    text = f"{path!r}: {error.strerror or error}"
     match error.errno:
         case errno.ENOENT:
-            return Missing(told)
+            return Missing(text)
         case errno.EEXIST:
-            return Exists(told)
+            return Exists(text)
         case number if number in _PERMANENT:
-            return Permanent(told)
+            return Permanent(text)
         case _:
-            return Passing(told)
+            return Transient(text)
 
 
-class sorting:  # noqa: N801 - used as `suppress` is
-    """Tells errors of the system, inside the block, as what they mean for a path."""
+class os_errors:  # noqa: N801 - used like `suppress`
+    """Raise an `OSError` of the block as the notebook error for a path."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -90,4 +100,4 @@ class sorting:  # noqa: N801 - used as `suppress` is
         traceback: TracebackType | None,
     ) -> None:
         if isinstance(error, OSError):
-            raise sorted_out(error, self._path) from error
+            raise from_os_error(error, self._path) from error

@@ -1,8 +1,8 @@
-"""Paths of a notebook: relative texts with `/` between names, and what may not be one.
+"""Paths of a notebook: relative, with `/` between names.
 
-A name is kept as it was given, letter for letter: the disk tells apart what looks alike, and a file
-that came from elsewhere must keep its name. What other systems would take for the same path has the
-same `fold`, so that two such names can be kept out of one notebook.
+A name is stored exactly as it was given: the disk distinguishes names that look alike, and a file
+that comes from elsewhere must keep its name. `fold` maps names that some file systems treat as
+equal to the same text, so that a notebook never contains two of them.
 """
 
 import unicodedata
@@ -12,31 +12,31 @@ from functools import lru_cache
 from penstock.apps.notebooks.errors import PathRefused
 
 STATE = ".penstock"
-"""The folder of a notebook with what the server keeps for itself; neither watched nor in git."""
+"""The folder in a notebook for the server's own files; neither watched nor committed."""
 
 LONGEST_NAME = 255
-"""Bytes: what file systems can hold."""
+"""In bytes; the limit of file systems."""
 
 LONGEST_PATH = 2_048
-"""Bytes; a file system takes 4,096 with all that stands before a notebook."""
+"""In bytes; the system allows 4,096 including the path of the notebook itself."""
 
 MOST_NAMES = 100
-"""Of one path: whoever goes down a tree may not get deeper than a certain number of folders."""
+"""The most names in one path: programs that descend a tree are limited in depth."""
 
 _GIT = frozenset({".git", "git~1"})
 _STATES = frozenset({STATE, "pensto~1"})
 
 
 def parse(text: str) -> str:
-    """The path that a request means: relative and normalised; refuses all that is none.
+    """Return the path that a request names, relative and normalised; raises `PathRefused`.
 
-    A leading `/` is the notebook's root, so that nothing is outside of it. Raises `PathRefused`.
+    A leading `/` is the root of the notebook, so no path is outside of it.
     """
     if text.startswith("//"):
         raise _refused(text, "begins with two slashes")
     names = [name for name in text.split("/") if name not in {"", "."}]
     if not names:
-        raise _refused(text, "names no file")
+        raise _refused(text, "does not name a file")
     if ".." in names:
         raise _refused(text, "leaves its folder with '..'")
     path = "/".join(names)
@@ -47,12 +47,12 @@ def parse(text: str) -> str:
 
 @lru_cache(4_096)
 def check(path: str) -> None:
-    """Raise `PathRefused` for a text that is not a path as `parse` returns it."""
+    """Raise `PathRefused` unless a text is a path as `parse` returns it."""
     if parse(path) != path:
         raise _refused(path, "is not normalised")
 
 
-def is_path(text: str) -> bool:
+def is_valid(text: str) -> bool:
     """Whether a text is a path as `parse` returns it."""
     try:
         check(text)
@@ -62,7 +62,7 @@ def is_path(text: str) -> bool:
 
 
 def why_not(path: str) -> str | None:
-    """Why a normalised path is not one of a notebook; None if it is one. For paths met on disk."""
+    """Return why a normalised path found on disk is not allowed in a notebook; None if it is."""
     try:
         encoded = path.encode()
     except UnicodeEncodeError:
@@ -71,10 +71,10 @@ def why_not(path: str) -> str | None:
     if why := _too_large(encoded, names):
         return why
     if any(unicodedata.category(letter) == "Cc" for letter in path):
-        return "has control characters"
-    if any(_plain(name) in _GIT for name in names):
-        return "is git's own"
-    return "is the server's own" if _plain(names[0]) in _STATES else None
+        return "contains control characters"
+    if any(_as_others_read(name) in _GIT for name in names):
+        return "belongs to git"
+    return "belongs to the server" if _as_others_read(names[0]) in _STATES else None
 
 
 def _too_large(encoded: bytes, names: list[str]) -> str | None:
@@ -83,37 +83,37 @@ def _too_large(encoded: bytes, names: list[str]) -> str | None:
     if len(names) > MOST_NAMES:
         return f"has more than {MOST_NAMES} names"
     if any(len(name.encode()) > LONGEST_NAME for name in names):
-        return f"has a name of more than {LONGEST_NAME} bytes"
+        return f"contains a name of more than {LONGEST_NAME} bytes"
     return None
 
 
 def fold(path: str) -> str:
-    """What is the same for paths that some file system takes for the same one."""
+    """Map paths that some file system treats as the same to the same text."""
     folded = unicodedata.normalize("NFD", path).casefold()
     return unicodedata.normalize("NFC", folded)
 
 
 def is_within(path: str, folder: str) -> bool:
-    """Whether a path is a folder or stands below it."""
+    """Whether a path is a folder or lies below it."""
     return path == folder or path.startswith(f"{folder}/")
 
 
 def parents(path: str) -> Iterator[str]:
-    """The folders that a path stands in, the nearest first, without the root."""
+    """Yield the folders above a path, nearest first, without the root."""
     while (cut := path.rfind("/")) > 0:
         path = path[:cut]
         yield path
 
 
-class Abreast:
-    """Paths that can be written side by side: none is another, above it, or alike elsewhere."""
+class DisjointPaths:
+    """Paths that can be written in any order: none equals, contains or resembles another."""
 
     def __init__(self) -> None:
         self._spelled: dict[str, str] = {}
         self._files: set[str] = set()
 
-    def admits(self, path: str) -> bool:
-        """Whether this one can be with the others; if so, it is."""
+    def add(self, path: str) -> bool:
+        """Add a path; return False and leave it out if it conflicts with one of the others."""
         above = {fold(one): one for one in parents(path)}
         folded = fold(path)
         if (
@@ -128,11 +128,11 @@ class Abreast:
         return True
 
 
-def _plain(name: str) -> str:
-    """A name as other systems read it: some see no invisible letters, dots or spaces at its end."""
+def _as_others_read(name: str) -> str:
+    """Return a name as other systems read it: without invisible characters or a final dot."""
     visible = "".join(letter for letter in name if unicodedata.category(letter) != "Cf")
     return fold(visible.split(":", 1)[0].rstrip(". "))
 
 
 def _refused(text: str, why: str) -> PathRefused:
-    return PathRefused(f"{text[:200]!r} is no path of a notebook: it {why}")
+    return PathRefused(f"{text[:200]!r} is not a path of a notebook: it {why}")

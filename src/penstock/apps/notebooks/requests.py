@@ -1,4 +1,4 @@
-"""What comes in over the wire."""
+"""Request bodies and queries."""
 
 import base64
 import binascii
@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from penstock.apps.kit import Problem
 from penstock.apps.notebooks.errors import Permanent
-from penstock.apps.notebooks.settings import Author
-from penstock.http.problems import Problem
+from penstock.apps.notebooks.settings import AuthorText
 
 Name = Annotated[str, Meta(min_length=1, max_length=100)]
 Path = Annotated[str, Meta(min_length=1, max_length=4_096)]
@@ -20,41 +20,41 @@ Correlation = Annotated[str, Meta(min_length=1, max_length=200)]
 
 
 class Struct(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What comes in: unknown fields are refused."""
+    """A request; unknown fields are refused."""
 
 
 class NotebookSettings(Struct, frozen=True, kw_only=True):
-    """What a notebook has of its own; None for what the server has set."""
+    """The settings of a notebook; None where those of the server apply."""
 
-    author: Author | None = None
-    """Whom git names for its commits."""
+    author: AuthorText | None = None
+    """The author of its commits."""
     commit_interval: Annotated[float, Meta(ge=0, le=86_400)] | None = None
     """How long after the first change it is committed, in seconds."""
     watch: bool | None = None
-    """Whether changes that others make are followed."""
+    """Whether changes that others make are detected."""
 
 
 class NewNotebook(Struct, frozen=True, kw_only=True):
-    """A notebook to be registered: a new folder, or one that is there."""
+    """A notebook to register: a new folder or an existing one."""
 
     name: Name
     path: Path | None = None
-    """An absolute path under an allowed folder; by default a new folder of the name."""
+    """An absolute path in an allowed folder; by default a new folder with the name."""
     git: bool = True
     """Whether its history is kept in git."""
     repository: Literal["own", "join"] = "own"
-    """`own` makes a repository for it; `join` takes the one that its folder is, or lies in."""
+    """`own` creates a repository for it; `join` uses the one that contains its folder."""
 
 
 class NotebookChange(Struct, frozen=True, kw_only=True):
-    """What to change about a notebook."""
+    """The changes to a notebook."""
 
     name: Name | UnsetType = UNSET
     settings: NotebookSettings | UnsetType = UNSET
 
 
 class Metadata(Struct, frozen=True, kw_only=True):
-    """What is said about a file besides its content."""
+    """The metadata of a file."""
 
     title: Title | UnsetType | None = UNSET
     description: Description | UnsetType | None = UNSET
@@ -62,20 +62,20 @@ class Metadata(Struct, frozen=True, kw_only=True):
 
     @property
     def fields(self) -> dict[str, Any]:
-        """Those that are given."""
+        """The fields that are given."""
         names = ("title", "description", "properties")
         return {name: value for name in names if (value := getattr(self, name)) is not UNSET}
 
 
 class Content(Metadata, frozen=True, kw_only=True):
-    """A content as text, or as base64."""
+    """A content as text or as base64."""
 
     content: str | None = None
     content_base64: str | None = None
 
     @property
     def data(self) -> bytes | None:
-        """The content; raises `Permanent` for what is none."""
+        """The content; raises `Permanent` if it is invalid."""
         if self.content is not None and self.content_base64 is not None:
             raise Permanent("send content or content_base64, not both")
         if self.content_base64 is None:
@@ -87,32 +87,32 @@ class Content(Metadata, frozen=True, kw_only=True):
 
 
 class NewFile(Content, frozen=True, kw_only=True):
-    """A file to be made."""
+    """A file to create."""
 
     path: Path
 
 
 class FileChange(Content, frozen=True, kw_only=True):
-    """What to change of a file; what is not given stays."""
+    """Changes to a file; omitted fields stay."""
 
     version: Version | None = None
-    """The version that the change is based on; `If-Match` says the same."""
+    """The version that the change is based on; equivalent to `If-Match`."""
 
 
 class Move(Struct, frozen=True, kw_only=True):
-    """Where to move a file or a folder."""
+    """The new path of a file or a folder."""
 
     path: Path
 
 
 class NewFolder(Struct, frozen=True, kw_only=True):
-    """A folder to be made."""
+    """A folder to create."""
 
     path: Path
 
 
 class CreateOperation(Content, frozen=True, kw_only=True, tag_field="op", tag="create"):
-    """A file or a folder to be made by a batch."""
+    """A file or folder that a batch creates."""
 
     path: Path
     folder: bool = False
@@ -121,7 +121,7 @@ class CreateOperation(Content, frozen=True, kw_only=True, tag_field="op", tag="c
 
 
 class UpdateOperation(Content, frozen=True, kw_only=True, tag_field="op", tag="update"):
-    """What a batch changes of a file."""
+    """Changes that a batch makes to a file."""
 
     path: Path
     version: Version | None = None
@@ -130,7 +130,7 @@ class UpdateOperation(Content, frozen=True, kw_only=True, tag_field="op", tag="u
 
 
 class MoveOperation(Struct, frozen=True, kw_only=True, tag_field="op", tag="move"):
-    """A file or a folder to be moved by a batch."""
+    """A file or folder that a batch moves."""
 
     path: Path
     to: Path
@@ -143,7 +143,7 @@ class MoveOperation(Struct, frozen=True, kw_only=True, tag_field="op", tag="move
 
 
 class DeleteOperation(Struct, frozen=True, kw_only=True, tag_field="op", tag="delete"):
-    """A file or a folder to be deleted by a batch."""
+    """A file or folder that a batch deletes."""
 
     path: Path
     folder: bool = False
@@ -156,19 +156,19 @@ class DeleteOperation(Struct, frozen=True, kw_only=True, tag_field="op", tag="de
 
 
 BatchOperation = CreateOperation | UpdateOperation | MoveOperation | DeleteOperation
-"""One operation of a batch. What has no meaning for it is null, or left out."""
+"""One operation of a batch. Fields that do not apply to it are null or omitted."""
 
 _OF_FILES = ("content", "content_base64", "title", "description", "properties", "version")
 
 
 class NewBatch(Struct, frozen=True, kw_only=True):
-    """Operations that run one after the other, until one fails."""
+    """Operations that run in order until one fails."""
 
     operations: Annotated[list[BatchOperation], Meta(min_length=1, max_length=1_000)]
     correlation_id: Correlation | None = None
 
     def __post_init__(self) -> None:
-        """Refuse for a folder what only files have."""
+        """Refuse fields that only files have for a folder."""
         for n, one in enumerate(self.operations):
             if one.folder:
                 _check_folder(one, f"operations[{n}]")
@@ -185,33 +185,33 @@ def _check_folder(one: BatchOperation, where: str) -> None:
 
 
 class CommitRequest(Struct, frozen=True, kw_only=True):
-    """Which notebook to commit; all by default."""
+    """The notebook to commit; all by default."""
 
     notebook: str | None = None
 
 
 class How(Struct, frozen=True, kw_only=True):
-    """Whether to wait until it is done."""
+    """Whether to wait for the result."""
 
     sync: bool = False
     timeout: Annotated[float, Meta(ge=0, le=600)] = 30
 
 
 class HowDeleted(How, frozen=True, kw_only=True):
-    """The same, for a file of a certain version."""
+    """Whether to wait for the result, and the version that the change is based on."""
 
     version: Version | None = None
 
 
 class At(How, frozen=True, kw_only=True):
-    """The path that a content is for."""
+    """The path for a content."""
 
     path: Path
     version: Version | None = None
 
 
 class FileListing(Struct, frozen=True, kw_only=True):
-    """Which files to list: those whose paths begin so, behind one of them."""
+    """The files to list: those whose paths start with `prefix`, after the path `after`."""
 
     prefix: Annotated[str, Meta(max_length=4_096)] = ""
     after: Annotated[str, Meta(max_length=4_096)] = ""
@@ -219,20 +219,20 @@ class FileListing(Struct, frozen=True, kw_only=True):
 
 
 class AtCommit(Struct, frozen=True, kw_only=True):
-    """The commit whose content is wanted; the newest file by default."""
+    """The commit to read from; by default the current file."""
 
     commit: Annotated[str, Meta(min_length=4, max_length=64)] | None = None
 
 
 class Span(Struct, frozen=True, kw_only=True):
-    """Two commits; by default the file as it is now, and its last commit."""
+    """Two commits; by default the last commit of the file and the one before it."""
 
     since: Annotated[str, Meta(min_length=4, max_length=64)] | None = None
     until: Annotated[str, Meta(min_length=4, max_length=64)] | None = None
 
 
 class HistoryPaging(Struct, frozen=True, kw_only=True):
-    """How much of a history to show; `after` goes on behind a commit."""
+    """A page of the history; `after` continues after a commit."""
 
     limit: Annotated[int, Meta(ge=1, le=1_000)] = 50
     after: Annotated[str, Meta(min_length=4, max_length=64)] | None = None

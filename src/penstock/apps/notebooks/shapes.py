@@ -1,4 +1,4 @@
-"""What goes out over the wire."""
+"""Response bodies."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -8,8 +8,8 @@ import msgspec
 
 from penstock import Job, State
 from penstock.apps.notebooks.errors import Missing
-from penstock.apps.notebooks.operations import Operation, batch_of
-from penstock.apps.notebooks.publishing import Published
+from penstock.apps.notebooks.operations.operation import Operation, batch_of
+from penstock.apps.notebooks.operations.publisher import Published
 from penstock.apps.notebooks.requests import NotebookSettings
 from penstock.apps.notebooks.settings import Settings, is_watched
 from penstock.apps.notebooks.tables import File, Notebook
@@ -25,12 +25,13 @@ STATUSES: dict[State, str] = {
 
 
 class RepositoryShape(msgspec.Struct, frozen=True, kw_only=True):
-    """The repository that has the history of a notebook."""
+    """The repository with the history of a notebook."""
 
     kind: Literal["own", "joined"]
-    """`own` was made for the notebook, `joined` is one of the user's that it commits into."""
+    """`own` was created for the notebook, `joined` is the user's and the notebook commits into
+    it."""
     path: str
-    """Its work tree: the folder of the notebook, or one above it."""
+    """Its work tree: the folder of the notebook or one above it."""
     directory: str
 
 
@@ -48,20 +49,20 @@ class NotebookShape(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     path: str
     git: bool
-    """Whether its history is kept: there is a repository that it is in."""
+    """Whether its history is kept in a repository that exists."""
     git_problem: str | None
-    """Why there is no repository although there is to be one, or why commits fail."""
+    """Why its repository does not exist, or why commits fail."""
     repository: RepositoryShape | None
-    """The repository that its history is in, or is to be in; null without git."""
+    """The repository for its history; null without git."""
     held_count: int
-    """How many paths are not committed because git cannot have them."""
+    """How many paths are not committed because git cannot store them."""
     held: list[HeldPath]
     """The first of them. They are tried again when something changes."""
     settings: NotebookSettings
     watched: bool
-    """Whether changes that others make are followed, by its own setting or the server's."""
+    """Whether changes that others make are detected, by its own setting or the server's."""
     watch_problem: str | None
-    """Why they are not followed for the moment."""
+    """Why it is not being watched at the moment."""
     created_at: datetime
 
 
@@ -89,7 +90,7 @@ class FileShape(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FileList(msgspec.Struct, frozen=True):
-    """A page of files, in the order of their paths; `next` is the `after` of the page behind it."""
+    """A page of files, ordered by path; `next` is the `after` of the next page."""
 
     files: list[FileShape]
     next: str | None
@@ -116,7 +117,7 @@ class BatchAccepted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EventShape(msgspec.Struct, frozen=True, kw_only=True):
-    """An operation as it stands."""
+    """An operation and its status."""
 
     id: int
     event_id: int
@@ -137,7 +138,7 @@ class EventShape(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EventBatch(msgspec.Struct, frozen=True, kw_only=True):
-    """The operations of a batch, in their order."""
+    """The operations of a batch, in order."""
 
     correlation_id: str
     status: str
@@ -152,7 +153,7 @@ class EventBatch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OperationMetrics(msgspec.Struct, frozen=True, kw_only=True):
-    """How many operations there are, and how many paths wait for a commit."""
+    """The number of operations by status, and of paths that wait for a commit."""
 
     pending: int
     processing: int
@@ -173,14 +174,14 @@ class Conflicting(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StillWaiting(msgspec.Struct, frozen=True, kw_only=True):
-    """The operation has not ended in time; how it stands."""
+    """The operation has not ended in time; its status."""
 
     detail: str
     event: EventShape
 
 
 class HistoryEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """A commit; `path` is where the file was then, null in the history of a notebook."""
+    """A commit; `path` is that of the file in it, null in the history of a notebook."""
 
     commit: str
     at: datetime
@@ -191,15 +192,15 @@ class HistoryEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FileHistory(msgspec.Struct, frozen=True):
-    """The commits of a file, newest first, also from before it was moved; or of a notebook."""
+    """The commits of a file, newest first, including those before a move; or of a notebook."""
 
     commits: list[HistoryEntry]
 
 
 class FileDiff(msgspec.Struct, frozen=True, kw_only=True):
-    """What changed between two commits; `whole` is false where it is too long to show.
+    """The difference between two commits; `whole` is false if it was truncated.
 
-    `since` is null where `until` is the first commit of the file.
+    `since` is null if `until` is the first commit of the file.
     """
 
     since: str | None
@@ -209,7 +210,7 @@ class FileDiff(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CommitsAccepted(msgspec.Struct, frozen=True):
-    """Commits that were asked for."""
+    """Commits that were requested."""
 
     events: list[OperationAccepted]
 
@@ -219,11 +220,11 @@ def notebook_shape(
     server: Settings,
     *,
     watch_problem: str | None,
-    no_repository: str | None,
+    repository_problem: str | None,
     held_count: int,
     held: Sequence[tuple[str, str]],
 ) -> NotebookShape:
-    """A notebook as it is shown by a server with these settings."""
+    """Return a notebook as a server with these settings shows it."""
     location = notebook.location
     repository = None
     if notebook.git and location is not None:
@@ -237,8 +238,8 @@ def notebook_shape(
         id=notebook.id,
         name=notebook.name,
         path=notebook.path,
-        git=notebook.git and no_repository is None,
-        git_problem=no_repository or notebook.problem,
+        git=notebook.git and repository_problem is None,
+        git_problem=repository_problem or notebook.problem,
         repository=repository,
         held_count=held_count,
         held=[HeldPath(path=path, reason=why) for path, why in held],
@@ -250,7 +251,7 @@ def notebook_shape(
 
 
 def file_shape(file: File) -> FileShape:
-    """A file as it is shown."""
+    """Return a file as it is shown."""
     return FileShape(
         id=file.id,
         notebook_id=file.notebook,
@@ -268,7 +269,7 @@ def file_shape(file: File) -> FileShape:
 
 
 def accepted(published: Published) -> OperationAccepted:
-    """An operation that was just stored, as it is shown."""
+    """Return an operation that was just stored, as it is shown."""
     operation, job = published.operation, published.job
     return OperationAccepted(
         event_id=job.id,
@@ -281,7 +282,7 @@ def accepted(published: Published) -> OperationAccepted:
 
 
 def event_shape(job: Job) -> EventShape:
-    """An operation as it is shown."""
+    """Return an operation as it is shown."""
     operation = operation_of(job)
     retries = job.state is State.PENDING and job.attempt > 0
     return EventShape(
@@ -305,20 +306,20 @@ def event_shape(job: Job) -> EventShape:
 
 
 def operation_of(job: Job) -> Operation:
-    """What a job does; raises `Missing` for one that no route has stored."""
+    """Return the operation of a job; raises `Missing` if it has none."""
     try:
         return msgspec.convert(job.args["operation"], Operation)
     except (KeyError, msgspec.ValidationError) as error:
-        raise Missing(f"job {job.id} is no operation on a notebook: {error}") from error
+        raise Missing(f"job {job.id} is not an operation on a notebook: {error}") from error
 
 
 def headline(error: str) -> str:
-    """What went wrong, without where."""
+    """Return the message of an error without its class and traceback."""
     line = error.strip().splitlines()[0]
     kind, found, text = line.partition(": ")
     return text if found and "." in kind else line
 
 
 def as_result(file: File) -> dict[str, Any]:
-    """A file as the result of a job."""
+    """Return a file as the result of a job."""
     return msgspec.to_builtins(file_shape(file))  # type: ignore[no-any-return] # a Struct is a dict then

@@ -1,1 +1,1 @@
-"""`penstock top`: queues, jobs and workers on a terminal, live, and what to do about them."""
+"""`penstock top`: queues, jobs and workers on a terminal, live, with actions on them."""

@@ -1,4 +1,4 @@
-"""Questions before something is done, and the page of keys."""
+"""Dialogs: questions before a change, and the help."""
 
 from collections.abc import Sequence
 from typing import ClassVar
@@ -11,12 +11,12 @@ from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Button, Input, Static
 
-from penstock.checks import MAX_PRIORITY
 from penstock.cli.output import shown
+from penstock.engine.validation import MAX_PRIORITY
 
 
 class Confirm(ModalScreen[bool]):
-    """A question whose answer is yes or no; what has the focus first is no."""
+    """A question whose answer is yes or no; the focus is on no."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("y", "answer(True)", "Yes"),
@@ -30,7 +30,7 @@ class Confirm(ModalScreen[bool]):
         self._detail = shown(detail)
 
     def compose(self) -> ComposeResult:
-        """The question and two buttons."""
+        """Return the question and two buttons."""
         with Vertical(classes="dialog"):
             yield Static(Text(self._question), classes="question")
             if self._detail:
@@ -40,7 +40,7 @@ class Confirm(ModalScreen[bool]):
                 yield Button("Yes (y)", id="yes", variant="error")
 
     def on_mount(self) -> None:
-        """Who presses Enter without reading changes nothing."""
+        """Focus on no: pressing Enter without reading changes nothing."""
         self.query_one("#no").focus()
 
     def on_button_pressed(self, event: Button.Pressed) -> None:
@@ -57,7 +57,7 @@ class Confirm(ModalScreen[bool]):
 
 
 class AskPriority(ModalScreen[int | None]):
-    """Asks for a priority."""
+    """A question for a priority."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "leave", "Leave")]
 
@@ -66,26 +66,26 @@ class AskPriority(ModalScreen[int | None]):
         self._what = shown(what)
 
     def compose(self) -> ComposeResult:
-        """A question and a field."""
+        """Return the question and a field."""
         with Vertical(classes="dialog"):
-            yield Static(Text(f"Which priority for {self._what}?"), classes="question")
-            yield Static(f"From 0 to {MAX_PRIORITY}; higher ones go first.", classes="detail")
+            yield Static(Text(f"New priority for {self._what}?"), classes="question")
+            yield Static(f"From 0 to {MAX_PRIORITY}; higher runs first.", classes="detail")
             yield Input(type="integer", max_length=2)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Take the number, if it is one."""
+        """Accept the number, if it is valid."""
         if event.value.isdecimal() and int(event.value) <= MAX_PRIORITY:
             self.dismiss(int(event.value))
         else:
-            self.query_one(".detail", Static).update(f"A number from 0 to {MAX_PRIORITY}, please.")
+            self.query_one(".detail", Static).update(f"Enter a number from 0 to {MAX_PRIORITY}.")
 
     def action_leave(self) -> None:
-        """Change nothing."""
+        """Cancel."""
         self.dismiss(None)
 
 
 class Help(ModalScreen[None]):
-    """Every key, in groups."""
+    """All keys, in groups."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q,question_mark,enter", "leave", "Back"),
@@ -98,7 +98,7 @@ class Help(ModalScreen[None]):
         self._groups = groups
 
     def compose(self) -> ComposeResult:
-        """A table of keys."""
+        """Return a table of keys."""
         table = Table.grid(padding=(0, 2))
         for title, keys in self._groups:
             table.add_row(Text(title, style="bold"), "")
@@ -113,5 +113,5 @@ class Help(ModalScreen[None]):
         self.dismiss()
 
     def action_scroll(self, lines: int) -> None:
-        """Move by a line."""
+        """Scroll by a line."""
         self.query_one(VerticalScroll).scroll_relative(y=lines, animate=False)

@@ -1,4 +1,4 @@
-"""Which jobs are listed, as it is typed: `state:failed queue:mail no route`."""
+"""The filter of the jobs page: `state:failed queue:mail no route`."""
 
 import shlex
 from collections.abc import Sequence
@@ -9,9 +9,10 @@ import click
 import msgspec
 from msgspec.structs import replace
 
-from penstock.cli.admin import read_age
-from penstock.core.job import Job, JobId, JobQuery
+from penstock.cli.options import read_age
+from penstock.core.job import Job, JobId
 from penstock.core.lifecycle import State
+from penstock.core.query import JobQuery
 
 _WORDS = {
     "queue": "queue",
@@ -21,17 +22,17 @@ _WORDS = {
     "batch": "correlation",
 }
 FIELDS = ("state", *_WORDS, "tag", "parent", "since", "older", "worker")
-"""What can stand before a colon; all else is a text to look for."""
+"""The words that may precede a colon; anything else is a text to search for."""
 
 
 class FilterRefused(ValueError):
-    """What was typed names nothing that jobs can be chosen by."""
+    """A text that is not a valid filter."""
 
 
 class Filter(msgspec.Struct, frozen=True, kw_only=True):
-    """What was typed, and what it asks for.
+    """A filter as it was typed, and its meaning.
 
-    Stores know nothing of the worker of a job: of what a query finds, `worker` chooses.
+    Stores cannot search by worker: `matching` selects among the jobs that a query finds.
     """
 
     text: str = ""
@@ -45,7 +46,7 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
     worker: str | None = None
 
     def query(self, now: datetime) -> JobQuery:
-        """The jobs that it asks for; how long ago something was depends on when that is."""
+        """Return the query for now, to which `since` and `older` are relative."""
         fields: dict[str, Any] = dict(self.fields)
         return JobQuery(
             states=frozenset({State.RUNNING}) if self.worker else self.states,
@@ -57,28 +58,28 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
             **fields,
         )
 
-    def chosen(self, jobs: Sequence[Job]) -> list[Job]:
-        """Of what the query finds, what was asked for."""
+    def matching(self, jobs: Sequence[Job]) -> list[Job]:
+        """Return the jobs that the filter selects among those that its query found."""
         return [job for job in jobs if self.worker is None or job.worker == self.worker]
 
     def of_state(self, state: State | None) -> "Filter":
-        """The same, of this state alone; of any with None."""
+        """Return the same filter for one state, or for all with None."""
         rest = [one for one in _split(self.text) if not one.startswith("state:")]
         return parse(shlex.join([*rest, *([] if state is None else [f"state:{state}"])]))
 
 
 def parse(text: str) -> Filter:
-    """What was typed; raises `FilterRefused`."""
+    """Parse a filter. Raises `FilterRefused`."""
     found = Filter(text=text.strip())
     bare: list[str] = []
     for word in _split(text):
         name, colon, value = word.partition(":")
         if not colon or name not in FIELDS:
             if colon and name.isidentifier() and "/" not in value:
-                raise FilterRefused(f"there is no {name}: to choose by; {', '.join(FIELDS)} are")
+                raise FilterRefused(f"there is no filter {name}; choose from {', '.join(FIELDS)}")
             bare.append(word)
         elif not value:
-            raise FilterRefused(f"say which {name}: {name}:…")
+            raise FilterRefused(f"{name}: needs a value, as in {name}:VALUE")
         else:
             found = _narrowed(found, name, value)
     return replace(found, sought=" ".join(bare) or None)
@@ -110,12 +111,12 @@ def _states(value: str) -> frozenset[State]:
     try:
         return frozenset(map(State, value.split(",")))
     except ValueError:
-        raise FilterRefused(f"a state is one of {', '.join(State)}") from None
+        raise FilterRefused(f"a state must be one of {', '.join(State)}") from None
 
 
 def _number(value: str) -> int:
     if not value.isdecimal() or not 0 < int(value) < 2**63:
-        raise FilterRefused("a parent is the id of a job")
+        raise FilterRefused("parent: needs the ID of a job, which is a number")
     return int(value)
 
 

@@ -9,18 +9,17 @@ from textual.containers import VerticalScroll
 from textual.screen import Screen
 from textual.widgets import Footer, Static
 
-from penstock.cli.top import actions
+from penstock.cli.live.reader import Details
+from penstock.cli.top import actions, details
 from penstock.cli.top.actions import Action
-from penstock.cli.top.desk import desk_of
 from penstock.cli.top.dialogs import AskPriority
-from penstock.cli.top.feed import Whole
-from penstock.cli.top.story import story
-from penstock.cli.top.titles import Titles
+from penstock.cli.top.header import Header
+from penstock.cli.top.view import view_of
 from penstock.core.errors import JobNotFound
 
 
 class JobScreen(Screen[None]):
-    """All that is known about one job, live."""
+    """One job in full, live."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,backspace", "leave", "Back"),
@@ -28,7 +27,7 @@ class JobScreen(Screen[None]):
         Binding("k,up", "scroll(-1)", "Up", show=False),
         Binding("g,home", "edge(False)", "Top", show=False),
         Binding("G,end", "edge(True)", "End", show=False),
-        Binding("w", "blocker", "What blocks it"),
+        Binding("w", "blocker", "Blocking job"),
         Binding("r", "act('retry')", "Retry"),
         Binding("c", "act('cancel')", "Cancel"),
         Binding("x", "act('delete')", "Delete"),
@@ -38,39 +37,41 @@ class JobScreen(Screen[None]):
     def __init__(self, job_id: int) -> None:
         super().__init__()
         self.job_id = job_id
-        self.whole: Whole | None = None
+        self.details: Details | None = None
         self.gone = False
 
     def compose(self) -> ComposeResult:
-        """The job, between the titles and the keys."""
-        yield Titles()
+        """Return the job, between the header and the keys."""
+        yield Header()
         with VerticalScroll(id="job"):
-            yield Static(Text("Looking…"), id="story")
+            yield Static(Text("Loading…"), id="details")
         yield Footer(show_command_palette=False)
 
-    async def look(self) -> None:
-        """Read all about the job."""
+    async def read(self) -> None:
+        """Read the job."""
         try:
-            self.whole = await desk_of(self).feed.whole(self.job_id)
+            self.details = await view_of(self).reader.details(self.job_id)
             self.gone = False
         except JobNotFound:
             self.gone = True
 
     def draw(self) -> None:
-        """Show what is known."""
-        desk = desk_of(self)
-        page = self.query_one("#story", Static)
+        """Show the job."""
+        view = view_of(self)
+        page = self.query_one("#details", Static)
         if self.gone:
-            page.update(Text(f"There is no job {self.job_id}; it was deleted, or is too old."))
-        elif self.whole is not None:
-            page.update(story(self.whole, desk.now(), desk.palette))
+            page.update(
+                Text(f"There is no job {self.job_id}; it was deleted, or removed by retention.")
+            )
+        elif self.details is not None:
+            page.update(details.render(self.details, view.now(), view.palette))
 
     def action_leave(self) -> None:
-        """Go back to where one came from."""
+        """Go back."""
         self.dismiss()
 
     def action_scroll(self, lines: int) -> None:
-        """Move by a line."""
+        """Scroll by a line."""
         self.query_one("#job").scroll_relative(y=lines, animate=False)
 
     def action_edge(self, end: bool) -> None:
@@ -80,13 +81,13 @@ class JobScreen(Screen[None]):
 
     def action_blocker(self) -> None:
         """Go to the job that this one waits for."""
-        if self.whole is not None and self.whole.explanation.blocked_by is not None:
-            desk_of(self).open_job(self.whole.explanation.blocked_by)
+        if self.details is not None and self.details.explanation.blocked_by is not None:
+            view_of(self).open_job(self.details.explanation.blocked_by)
         else:
-            desk_of(self).say("No other job blocks it.")
+            view_of(self).say("No other job blocks this one.")
 
     def action_act(self, verb: str) -> None:
-        """Do something about it."""
+        """Propose an action on the job."""
         self._propose(verb)
 
     def action_priority(self) -> None:
@@ -99,11 +100,11 @@ class JobScreen(Screen[None]):
         self.app.push_screen(AskPriority(f"job {self.job_id}"), chosen)
 
     def _propose(self, verb: str, priority: int = 0) -> None:
-        desk, whole = desk_of(self), self.whole
-        if whole is None or self.gone:
+        view, found = view_of(self), self.details
+        if found is None or self.gone:
             return
 
         async def prepare() -> Action:
-            return actions.on_job(desk.feed.app, verb, whole.job, priority)
+            return actions.on_job(view.reader.app, verb, found.job, priority)
 
-        desk.propose(prepare)
+        view.propose(prepare)

@@ -1,4 +1,4 @@
-"""A table that keeps its place: whatever changes, the cursor stays on its row."""
+"""A table whose cursor stays on its row, whatever changes."""
 
 from collections.abc import Sequence
 from typing import ClassVar, Literal, NamedTuple
@@ -9,19 +9,19 @@ from textual.widgets import DataTable
 
 from penstock.cli.output import Column, fitted
 
-# The table has a space on both sides of a cell, and a bar for scrolling beside all.
+# Spaces around cells, and a scroll bar.
 _MARGIN = 4
 
 
 class Row(NamedTuple):
-    """A row: what it is about, and what stands in it."""
+    """A row: its key and its cells."""
 
     key: str
     cells: Sequence[Text]
 
 
 class Listing(DataTable[Text]):
-    """Rows under titles, as many columns as have room; j and k move."""
+    """A table with as many columns as fit; j and k move the cursor."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("j", "cursor_down", "Down", show=False),
@@ -45,15 +45,15 @@ class Listing(DataTable[Text]):
 
     @property
     def at_top(self) -> bool:
-        """Whether nobody has moved away from the first row."""
+        """Whether the cursor is on the first row and nothing is scrolled."""
         return self.cursor_row <= 0 and self.scroll_offset.y == 0
 
     def forget_widths(self) -> None:
-        """Let columns become narrow again; else they only grow, so that nothing jumps."""
+        """Allow columns to become narrower; otherwise they only grow, so that nothing jumps."""
         self._natural = [len(column.title) for column in self._titles]
 
     def show(self, rows: Sequence[Row]) -> None:
-        """Show these rows; what is the same as before is not touched."""
+        """Show these rows; only cells that have changed are updated."""
         for n in range(len(self._titles)):
             self._natural[n] = max(self._natural[n], *(row.cells[n].cell_len for row in rows), 0)
         widths = fitted(self._titles, self._natural, self.container_size.width - _MARGIN)
@@ -65,6 +65,11 @@ class Listing(DataTable[Text]):
         self._shown = list(rows)
 
     def _rebuild(self, rows: Sequence[Row], widths: Sequence[int]) -> None:
+        # The cursor passes the first row on its way back: nobody has moved it there.
+        with self.prevent(DataTable.RowHighlighted):
+            self._replace(rows, widths)
+
+    def _replace(self, rows: Sequence[Row], widths: Sequence[int]) -> None:
         current, place, top = self.current, self.cursor_row, self.scroll_offset.y
         self.clear(columns=True)
         for column, width in zip(self._titles, widths, strict=False):

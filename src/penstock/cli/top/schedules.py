@@ -10,12 +10,12 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.widgets import Static
 
+from penstock.cli.live.style import Colours, plain, word
 from penstock.cli.output import Column, when
 from penstock.cli.top import actions
 from penstock.cli.top.actions import Action
-from penstock.cli.top.desk import desk_of
 from penstock.cli.top.listing import Listing, Row
-from penstock.cli.top.looks import Colours, plain, word
+from penstock.cli.top.view import view_of
 from penstock.core.schedule import Schedule
 
 _COLUMNS = (
@@ -31,7 +31,7 @@ _COLUMNS = (
 
 
 class SchedulesPane(Vertical):
-    """Periodic tasks: their rhythm, their last run and their next."""
+    """The schedules, with their last and next runs."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("r", "run", "Run now"),
@@ -43,22 +43,22 @@ class SchedulesPane(Vertical):
         self._found: Sequence[Schedule] | None = None
 
     def compose(self) -> ComposeResult:
-        """A table, and a word where there is nothing in it."""
+        """Return the table, and a text for when it is empty."""
         yield Listing(_COLUMNS, id="schedule-list")
         yield Static(
-            "No schedule is there; workers store those of their tasks when they start.",
+            "There are no schedules; workers store those of their tasks when they start.",
             classes="empty",
         )
 
-    async def look(self) -> None:
+    async def read(self) -> None:
         """Read the schedules."""
-        self._found = await desk_of(self).feed.app.schedules()
+        self._found = await view_of(self).reader.app.schedules.list()
 
     def draw(self) -> None:
         """Show them."""
-        desk = desk_of(self)
+        view = view_of(self)
         found = self._found or ()
-        now, palette = desk.now(), desk.palette
+        now, palette = view.now(), view.palette
         self.query_one(Listing).show([_row(one, now, palette) for one in found])
         self.query_one(".empty").display = self._found is not None and not found
 
@@ -71,25 +71,25 @@ class SchedulesPane(Vertical):
         event.stop()
         schedule = self._current()
         if schedule is not None and schedule.last_job is not None:
-            desk_of(self).open_job(schedule.last_job)
+            view_of(self).open_job(schedule.last_job)
         elif schedule is not None:
-            desk_of(self).say(f"Schedule {schedule.name} has not run yet.")
+            view_of(self).say(f"Schedule {schedule.name} has not run yet.")
 
     def action_run(self) -> None:
-        """Enqueue its job at once."""
+        """Enqueue the job of a schedule now."""
         if (schedule := self._current()) is not None:
-            self._propose(actions.running(desk_of(self).feed.app, schedule))
+            self._propose(actions.run_schedule(view_of(self).reader.app, schedule))
 
     def action_pause(self) -> None:
         """Pause a schedule, or resume one that is paused."""
         if (schedule := self._current()) is not None:
-            self._propose(actions.rhythm(desk_of(self).feed.app, schedule))
+            self._propose(actions.pause_schedule(view_of(self).reader.app, schedule))
 
     def _propose(self, action: Action) -> None:
         async def prepared() -> Action:
             return action
 
-        desk_of(self).propose(prepared)
+        view_of(self).propose(prepared)
 
 
 def _row(one: Schedule, now: datetime, palette: Colours) -> Row:

@@ -1,5 +1,6 @@
 """The page of workers."""
 
+import shlex
 from datetime import datetime
 
 from rich.text import Text
@@ -7,19 +8,19 @@ from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.widgets import Static
 
+from penstock.cli.live.style import Colours, plain, share, word
 from penstock.cli.output import Column, when
-from penstock.cli.top.desk import desk_of
 from penstock.cli.top.listing import Listing, Row
-from penstock.cli.top.looks import Colours, plain, share, word
-from penstock.core.worker import WorkerInfo
+from penstock.cli.top.view import view_of
+from penstock.core.workers import WorkerInfo
 
 _COLUMNS = (
     Column("worker", bends=True),
     Column(""),
     Column("running", right=True),
     Column("busy"),
-    Column("heard of"),
-    Column("longest since"),
+    Column("last seen"),
+    Column("longest job"),
     Column("started"),
     Column("host", bends=True),
     Column("queues", bends=True),
@@ -28,33 +29,31 @@ _COLUMNS = (
 
 
 class WorkersPane(Vertical):
-    """Who works on the store, busy or idle."""
+    """The workers, busy or idle."""
 
     def compose(self) -> ComposeResult:
-        """A table, and a word where there is nothing in it."""
+        """Return the table, and a text for when it is empty."""
         yield Listing(_COLUMNS, id="worker-list")
         yield Static(
-            "No worker is there; to start one: penstock worker MODULE:APP", classes="empty"
+            "There are no workers; to start one: penstock worker MODULE:APP", classes="empty"
         )
 
-    async def look(self) -> None:
-        """The overview, which is read with every look, has it all."""
+    async def read(self) -> None:
+        """Do nothing: the overview has all that this page shows."""
 
     def draw(self) -> None:
-        """Show who is there."""
-        desk = desk_of(self)
-        found = [] if desk.seen is None else desk.seen.workers
-        now, palette = desk.now(), desk.palette
+        """Show the workers."""
+        view = view_of(self)
+        found = [] if view.overview is None else view.overview.workers
+        now, palette = view.now(), view.palette
         self.query_one(Listing).show([_row(one, now, palette) for one in found])
-        self.query_one(".empty").display = desk.seen is not None and not found
+        self.query_one(".empty").display = view.overview is not None and not found
 
     def on_data_table_row_selected(self, event: Listing.RowSelected) -> None:
-        """List what a worker runs."""
-        import shlex
-
+        """List the jobs that a worker runs."""
         event.stop()
         if (name := self.query_one(Listing).current) is not None:
-            desk_of(self).open_jobs(f"worker:{shlex.quote(name)}")
+            view_of(self).open_jobs(f"worker:{shlex.quote(name)}")
 
 
 def _row(one: WorkerInfo, now: datetime, palette: Colours) -> Row:

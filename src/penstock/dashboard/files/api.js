@@ -1,5 +1,8 @@
 // The HTTP API, as it is documented, and its live stream.
 
+// The server may be mounted under a prefix: this file is in its folder `dashboard`.
+const ROOT = new URL("..", import.meta.url).pathname.replace(/\/$/, "");
+
 let skew = 0; // how far the server's clock is ahead of ours, in milliseconds
 
 /** The server's time. */
@@ -26,7 +29,7 @@ async function request(method, path, { params, body, file, signal } = {}) {
   if (file) headers["Content-Type"] = "application/octet-stream";
   let answer;
   try {
-    answer = await fetch(`${path}${query ? `?${query}` : ""}`, {
+    answer = await fetch(`${ROOT}${path}${query ? `?${query}` : ""}`, {
       method, headers, signal, body: file || (body === undefined ? undefined : JSON.stringify(body)),
       credentials: "same-origin", cache: "no-store",
     });
@@ -84,7 +87,7 @@ export class Live {
   start() {
     this.stop();
     const after = this.last ? `?after=${this.last}` : "";
-    const source = new EventSource(`/api/v1/stream${after}`);
+    const source = new EventSource(`${ROOT}/api/v1/stream${after}`);
     this.source = source;
     source.onopen = () => this.become("live");
     source.onerror = () => {

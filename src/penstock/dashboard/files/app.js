@@ -1,9 +1,9 @@
 // The frame: which screen is shown, who looks at it, and what the keyboard does.
 
-import { h, replace } from "/dashboard/dom.js";
-import { get, post, remove, onAnswer, Live } from "/dashboard/api.js";
-import { moment } from "/dashboard/words.js";
-import { shape, skeleton, problem, toast, empty } from "/dashboard/widgets.js";
+import { h, replace } from "./dom.js";
+import { get, post, remove, onAnswer, Live } from "./api.js";
+import { moment } from "./words.js";
+import { shape, skeleton, problem, toast, empty } from "./widgets.js";
 
 const SCREENS = [
   ["/", "Overview", "overview"], ["/jobs", "Jobs", "jobs"], ["/keys", "Keys", "keys"], ["/workers", "Workers", "workers"],
@@ -66,6 +66,11 @@ class View {
     location.hash = `#${path}${query ? `?${query}` : ""}`;
   }
 
+  /** The parameters in the address now: newer than `params` until the screen for them is shown. */
+  latest() {
+    return address()[1];
+  }
+
   end() {
     this.ending.abort();
     this.timers.forEach(clearInterval);
@@ -73,10 +78,15 @@ class View {
   }
 }
 
-async function show() {
+function address() {
   const [path, query] = (location.hash.slice(1) || "/").split("?");
+  return [path || "/", Object.fromEntries(new URLSearchParams(query))];
+}
+
+async function show() {
+  const [path, params] = address();
   if (!path.startsWith("/")) return; // the link that skips to the content
-  const view = new View(path || "/", Object.fromEntries(new URLSearchParams(query)));
+  const view = new View(path, params);
   const moved = current && current.path !== view.path;
   if (current) current.end();
   current = view;
@@ -84,7 +94,7 @@ async function show() {
   if (!session.open && !session.signed_in) return showSignIn();
   if (!session.scopes.includes("read")) {
     document.title = "No permission · Penstock";
-    replace(main, empty("No permission", `The token ${session.name} may not read. Sign in with one that has the scope read.`));
+    replace(main, empty("No permission", session.external ? `${session.name} does not have the scope read.` : `The token ${session.name} may not read. Sign in with one that has the scope read.`));
     return finish(view, moved);
   }
   const [module, title, argument] = moduleOf(view.path);
@@ -94,7 +104,7 @@ async function show() {
   main.dataset.path = view.path;
   main.setAttribute("aria-busy", "true");
   try {
-    const screen = await import(`/dashboard/${module}.js`);
+    const screen = await import(`./${module}.js`);
     if (view.signal.aborted) return;
     await screen.show(view, argument);
   } catch (error) {
@@ -146,10 +156,11 @@ function drawTools() {
   const dark = themeNow() === "dark";
   replace(document.getElementById("tools"),
     (session.open || session.signed_in) && liveBadge(),
-    session.signed_in && !session.scopes.includes("admin") && h("span.flag.warn", { title: "The token does not have the scope admin" }, "read-only"),
+    session.signed_in && !session.scopes.includes("admin") && h("span.flag.warn", { title: `${session.name} does not have the scope admin` }, "read-only"),
     h("button.small", { type: "button", onclick: toggleTheme, "aria-label": dark ? "Use light colours" : "Use dark colours" }, dark ? "Light" : "Dark"),
     h("button.small", { type: "button", onclick: showHelp, "aria-label": "Keyboard shortcuts" }, "?"),
-    session.signed_in && h("button.small", { type: "button", onclick: signOut, title: `Signed in as ${session.name}` }, "Sign out"));
+    session.signed_in && session.external && h("span.dim", {}, session.name),
+    session.signed_in && !session.external && h("button.small", { type: "button", onclick: signOut, title: `Signed in as ${session.name}` }, "Sign out"));
 }
 
 function liveBadge() {
@@ -173,7 +184,7 @@ live.onstate = (state, before) => {
   const notice = document.getElementById("notice");
   if (state === "broken") {
     clearTimeout(live.warning);
-    live.warning = setTimeout(() => replace(notice, h("div.banner", {}, `The server does not answer. What you see is from ${moment(new Date(heard))}; trying again.`)), 800);
+    live.warning = setTimeout(() => replace(notice, h("div.banner", {}, `The server does not answer. The page shows the state of ${moment(new Date(heard))}; retrying.`)), 800);
     check();
   } else if (state === "live") {
     clearTimeout(live.warning);
@@ -217,6 +228,12 @@ function showSignIn() {
   live.stop();
   live.state = "connecting";
   document.title = "Sign in · Penstock";
+  if (session.external) {
+    delete main.dataset.path;
+    replace(main, empty("Signed out", "Sign in to the application that this page belongs to, and load the page again."));
+    main.setAttribute("aria-busy", "false");
+    return;
+  }
   const secret = h("input", { type: "password", name: "token", autocomplete: "current-password", required: true, id: "token" });
   const wrong = h("p.failed", { role: "alert" });
   const form = h("form", { onsubmit: async (event) => {
@@ -228,10 +245,10 @@ function showSignIn() {
       live.start();
       show();
     } catch (error) {
-      wrong.textContent = error.status === 422 ? "This is not a token." : `${error.message}.`;
+      wrong.textContent = error.status === 422 ? "The token is not valid." : `${error.message}.`;
       secret.focus();
     }
-  } }, h("h1", { tabindex: "-1" }, "Sign in"), h("p.dim", {}, "This server asks for an access token. Make one with ", h("code", {}, "penstock token create NAME --scope read --scope admin"), "."),
+  } }, h("h1", { tabindex: "-1" }, "Sign in"), h("p.dim", {}, "This server requires an access token. Create one with ", h("code", {}, "penstock token create NAME --scope read --scope admin"), "."),
   h("label", {}, "Token", secret), wrong, h("button.main", {}, "Sign in"));
   delete main.dataset.path;
   replace(main, h("div.panel.signin", {}, form));

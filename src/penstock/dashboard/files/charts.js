@@ -1,7 +1,7 @@
 // Charts and graphs, drawn here.
 
-import { h, svg, replace } from "/dashboard/dom.js";
-import { shape } from "/dashboard/widgets.js";
+import { h, svg, replace } from "./dom.js";
+import { shape } from "./widgets.js";
 
 const W = 380, H = 140, LEFT = 58, BOTTOM = 20, TOP = 10;
 
@@ -130,8 +130,8 @@ export function graph(levels, edges, self) {
       svg("text", { x: x + 28, y: y + 18 }, `#${node.id} ${node.state}`),
       svg("text.dim", { x: x + 10, y: y + 35 }, node.task.length > 24 ? `${node.task.slice(0, 23)}…` : node.task));
   });
-  const picture = svg("svg.graph", { viewBox: `0 0 ${width} ${height}`, width, height, role: "group", "aria-label": "What waits for what" }, lines, boxes);
-  return h("div.scroll", { tabindex: "0", role: "group", "aria-label": "A graph, which can be scrolled" }, picture);
+  const picture = svg("svg.graph", { viewBox: `0 0 ${width} ${height}`, width, height, role: "group", "aria-label": "Dependencies" }, lines, boxes);
+  return h("div.scroll", { tabindex: "0", role: "group", "aria-label": "Scrollable graph" }, picture);
 }
 
 /** The life of a job as a band: where it waited, and where it ran. */

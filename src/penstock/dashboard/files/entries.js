@@ -1,9 +1,9 @@
 // Entries: how many are embedded, which failed and why, import and search.
 
-import { h, replace, keyed } from "/dashboard/dom.js";
-import { post, send, part } from "/dashboard/api.js";
-import { number, plural, ago, pretty, headline } from "/dashboard/words.js";
-import { head, panel, body, table, cell, empty, badge, meter, action, ask, flag, drawFacts, found, searching, unavailable } from "/dashboard/widgets.js";
+import { h, replace, keyed } from "./dom.js";
+import { post, send, part } from "./api.js";
+import { number, plural, ago, pretty, headline } from "./words.js";
+import { head, panel, body, table, cell, empty, badge, meter, action, ask, flag, drawFacts, found, searching, unavailable } from "./widgets.js";
 
 const STATES = { pending: "pending", processing: "running", embedded: "done", failed: "failed" };
 
@@ -52,22 +52,22 @@ function buttons(view, status, imports) {
       view.again();
       return `Retried ${plural(answer.retried.total, "entry", "entries")}.`;
     }),
-    status.queue.paused ? action("Resume", async () => { await post("/admin/queue/resume"); view.again(); return "Entries are embedded again."; })
-      : action("Pause", async () => { await post("/admin/queue/pause", undefined, { timeout: 30 }); view.again(); return "No more entries are embedded."; }),
+    status.queue.paused ? action("Resume", async () => { await post("/admin/queue/resume"); view.again(); return "Embedding is resumed."; })
+      : action("Pause", async () => { await post("/admin/queue/pause", undefined, { timeout: 30 }); view.again(); return "Embedding is paused."; }),
     action("Import…", () => importFile(view, imports), ".main"),
   ];
 }
 
 async function importFile(view, imports) {
-  const wanted = await ask({ title: "Import entries", text: "A file of CSV, JSON lines or XLSX. All of it is stored, or nothing.", button: "Import", fields: [
-    { name: "file", label: "File", type: "file", accept: ".csv,.jsonl,.xlsx", required: true }, { name: "entity_type", label: "Type, for records that name none" }, { name: "category_code", label: "Category, for records that name none" },
-    { name: "dry_run", label: "Only count", type: "checkbox" }, { name: "skip_bad", label: "Leave out what is wrong", type: "checkbox" }] });
+  const wanted = await ask({ title: "Import entries", text: "A CSV, JSON lines or XLSX file. It is imported completely or not at all.", button: "Import", fields: [
+    { name: "file", label: "File", type: "file", accept: ".csv,.jsonl,.xlsx", required: true }, { name: "entity_type", label: "Type of records without one" }, { name: "category_code", label: "Category of records without one" },
+    { name: "dry_run", label: "Only count", type: "checkbox" }, { name: "skip_bad", label: "Skip invalid records", type: "checkbox" }] });
   if (!wanted || !wanted.file) return null;
   const format = wanted.file.name.split(".").pop().toLowerCase();
   const params = { format, entity_type: wanted.entity_type, category_code: wanted.category_code, ...(wanted.dry_run ? { dry_run: true } : {}), ...(wanted.skip_bad ? { skip_bad: true } : {}) };
   const started = await send("/api/v1/entries/import", wanted.file, params);
   follow(view, started.job_id, imports);
-  return "The import has begun.";
+  return "The import has started.";
 }
 
 async function follow(view, id, imports) {
@@ -83,7 +83,7 @@ async function follow(view, id, imports) {
 function search() {
   const mode = h("select", { id: "mode" }, [["vector", "meaning"], ["hybrid", "meaning and words"], ["bm25", "words"]].map(([value, name]) => h("option", { value }, name)));
   const type = h("input", { id: "type", placeholder: "any" });
-  return searching("what is looked for", [["By", mode], ["Type", type]], async (query) => {
+  return searching("words or a question", [["By", mode], ["Type", type]], async (query) => {
     const answer = await post("/api/v1/entries/search", { query, mode: mode.value, ...(type.value ? { entity_type: type.value } : {}) });
     return answer.results.map((one) => found(`${one.entry_id} · ${one.entry.entity_type} · ${one.entry.category_code}`, [["score", one.score]], pretty(one.entry.data)));
   });

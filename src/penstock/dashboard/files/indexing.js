@@ -1,9 +1,9 @@
 // Indexing: folders, jobs, and a search.
 
-import { h, replace, keyed } from "/dashboard/dom.js";
-import { post, remove, part } from "/dashboard/api.js";
-import { number, ago, span, rate, to } from "/dashboard/words.js";
-import { head, panel, table, cell, empty, badge, meter, action, ask, flag, drawFacts, found, searching } from "/dashboard/widgets.js";
+import { h, replace, keyed } from "./dom.js";
+import { post, remove, part } from "./api.js";
+import { number, ago, span, rate, to } from "./words.js";
+import { head, panel, table, cell, empty, badge, meter, action, ask, flag, drawFacts, found, searching } from "./widgets.js";
 
 export async function show(view) {
   const tiles = h("dl.tiles");
@@ -18,10 +18,10 @@ export async function show(view) {
     drawTiles(tiles, status, page);
     keyed(folders.rows, found.folders, (one) => `${one.collection} ${one.folder_path}`, (one) => folderRow(view, one));
     folders.hidden = !found.folders.length;
-    replace(noFolder, !found.folders.length && empty("No folder is indexed", "Index one to search it."));
+    replace(noFolder, !found.folders.length && empty("No indexed folders", "Index one to search it."));
     keyed(jobs.rows, page.jobs.map((job) => ({ ...job, detail: details.get(job.id) || null })), (job) => job.id, (job) => jobRow(view, job));
     jobs.hidden = !page.jobs.length;
-    replace(noJob, !page.jobs.length && empty("No indexing job yet"));
+    replace(noJob, !page.jobs.length && empty("No indexing jobs yet"));
   });
   replace(view.root, head("Indexing", view.can("publish") && action("Index a folder…", () => indexFolder(view), ".main")), tiles, search(),
     panel("Folders and collections", h("div", {}, folders, noFolder)), panel("Jobs", h("div", {}, jobs, noJob)));
@@ -57,7 +57,7 @@ function jobRow(view, job) {
 async function indexFolder(view) {
   const wanted = await ask({ title: "Index a folder", text: "A path on the server, below the project's root.", button: "Index", fields: [
     { name: "folder_path", label: "Folder", required: true }, { name: "collection", label: "Collection", value: "default", pattern: "[A-Za-z0-9_\\-]{1,64}" },
-    { name: "include_code", label: "Source code as well", type: "checkbox" }, { name: "watch", label: "Keep it indexed", type: "checkbox" }] });
+    { name: "include_code", label: "Include source code", type: "checkbox" }, { name: "watch", label: "Watch for changes", type: "checkbox" }] });
   if (!wanted) return null;
   const answer = await post("/index", { folder_path: wanted.folder_path, collection: wanted.collection || "default", include_code: wanted.include_code, ...(wanted.watch ? { watch_mode: "auto" } : {}) });
   view.again();

@@ -1,9 +1,9 @@
 // Ingest: items by type, tenant and collection, children of a folder, dead items with their reason.
 
-import { h, replace, keyed } from "/dashboard/dom.js";
-import { post, part } from "/dashboard/api.js";
-import { number, ago, to, plural, headline } from "/dashboard/words.js";
-import { head, panel, table, cell, empty, badge, action, ask, switcher, drawFacts, found, searching, unavailable } from "/dashboard/widgets.js";
+import { h, replace, keyed } from "./dom.js";
+import { post, part } from "./api.js";
+import { number, ago, to, plural, headline } from "./words.js";
+import { head, panel, table, cell, empty, badge, action, ask, switcher, drawFacts, found, searching, unavailable } from "./widgets.js";
 
 const STATES = { pending: "pending", in_progress: "running", done: "done", failed: "failed" };
 const WAYS = [["by_type", "type", "item_type"], ["by_tenant", "tenant", "tenant_id"], ["by_collection", "collection", "collection"]];
@@ -13,7 +13,7 @@ export async function show(view) {
   const way = WAYS.find(([name]) => name === view.params.by) || WAYS[0];
   const asked = Object.fromEntries(FILTERS.filter((name) => view.params[name]).map((name) => [name, view.params[name]]));
   const tiles = h("dl.tiles");
-  const sums = table("Items, summed up", [way[1], ...Object.keys(STATES).map((one) => [one.replace("_", " "), "number"])]);
+  const sums = table("Totals", [way[1], ...Object.keys(STATES).map((one) => [one.replace("_", " "), "number"])]);
   const items = table("Items", ["Item", "Status", "Tenant, collection", "Error", "Changed", ""]);
   const none = h("div");
   const foot = h("div.pages");
@@ -25,7 +25,7 @@ export async function show(view) {
         Object.keys(STATES).map((one) => cell(one.replace("_", " "), "number", one === "failed" && n[one] ? h("a.failed", { href: to("/ingest", { by: way[0], [way[2]]: name, status: "failed" }) }, number(n[one])) : number(n[one] || 0)))));
       keyed(items.rows, page.items, (one) => one.queue_id, (one) => itemRow(view, one));
       items.hidden = !page.items.length;
-      replace(none, !page.items.length && empty("No item fits"));
+      replace(none, !page.items.length && empty("No matching items"));
       replace(foot, h("span", {}, plural(page.items.length, "item")), view.params.before && h("a.button", { href: to("/ingest", { ...view.params, before: "" }) }, "Newest"),
         page.next && h("a.button", { "data-next": "", href: to("/ingest", { ...view.params, before: page.next }) }, "Older"));
     });
@@ -35,7 +35,7 @@ export async function show(view) {
   const chosen = Object.entries(asked).map(([name, value]) => h("a.chip", { href: to("/ingest", { ...view.params, [name]: "", before: "" }), "aria-label": `Without ${name} ${value}` }, `${name} ${value} ×`));
   const states = switcher("Status", [["", "all"], ...Object.keys(STATES).map((one) => [one, one.replace("_", " ")])], asked.status || "", (status) => view.go({ ...view.params, status, before: "" }));
   return replace(view.root, head("Ingest", view.can("publish") && action("Ingest a path…", () => ingestPath(view), ".main")), tiles, search(),
-    panel(`By ${way[1]}`, sums, switcher("Summed up by", WAYS.map(([name, title]) => [name, title]), way[0], (by) => view.go({ ...view.params, by }))),
+    panel(`By ${way[1]}`, sums, switcher("Totals by", WAYS.map(([name, title]) => [name, title]), way[0], (by) => view.go({ ...view.params, by }))),
     panel("Items", h("div", {}, items, none, foot), chosen, states));
 }
 
@@ -61,7 +61,7 @@ async function ingestPath(view) {
 function search() {
   const tenant = h("input", { id: "tenant", value: "default" });
   const collection = h("input", { id: "collection", value: "default" });
-  return searching("what is looked for", [["Tenant", tenant], ["Collection", collection]], async (query) => {
+  return searching("words or a question", [["Tenant", tenant], ["Collection", collection]], async (query) => {
     const answer = await post("/api/v1/ingest/search", { query, tenant_id: tenant.value, collection: collection.value, top_k: 10 });
     return answer.results.map((one) => found(one.path, [["score", one.score]], one.text));
   });

@@ -1,10 +1,10 @@
 // A job: what it is, what became of it, and why it is not running.
 
-import { h, replace } from "/dashboard/dom.js";
-import { post, remove, clock } from "/dashboard/api.js";
-import { number, ago, span, moment, to, pretty, headline, rate } from "/dashboard/words.js";
-import { panel, body, head, facts, badge, stateOf, table, cell, meter, action, ask, empty, STATES } from "/dashboard/widgets.js";
-import { graph, track } from "/dashboard/charts.js";
+import { h, replace } from "./dom.js";
+import { post, remove, clock } from "./api.js";
+import { number, ago, span, moment, to, pretty, headline, rate } from "./words.js";
+import { panel, body, head, facts, badge, stateOf, table, cell, meter, action, ask, empty, STATES } from "./widgets.js";
+import { graph, track } from "./charts.js";
 
 const FINAL = ["done", "failed", "cancelled", "superseded"];
 
@@ -32,11 +32,11 @@ function draw(view, job, around, batch, load) {
     head([job.task, h("span.dim", {}, `#${job.id}`), stateOf(job)], view.can("admin") ? actions(view, job, load) : null),
     why(job), job.progress && progress(job),
     h("div.grid", {}, panel("Job", body(about(job))), panel("Timeline", body(timeline(job), attempts(job)))),
-    (around.edges.length > 0 || batch || Object.values(job.children).some(Boolean)) && panel("What it belongs to", body(family(job, around, batch))),
+    (around.edges.length > 0 || batch || Object.values(job.children).some(Boolean)) && panel("Relations", body(family(job, around, batch))),
     h("div.grid", {}, panel("Arguments", body(h("pre", {}, pretty(job.args)))),
-      panel(job.error && job.state !== "done" ? "Error" : "Result", body(job.error && job.state !== "done" ? h("pre", {}, job.error) : job.result === null ? h("p.dim", {}, FINAL.includes(job.state) ? "It has returned nothing." : "There is none yet.") : h("pre", {}, pretty(job.result))))),
-    job.lines.length > 0 && panel("What it has logged", body(h("pre", {}, job.lines.map((line) => `${moment(line.at)}  ${line.level.padEnd(8)} ${line.text}`).join("\n")))),
-    panel("Audit trail", trail(job)),
+      panel(job.error && job.state !== "done" ? "Error" : "Result", body(job.error && job.state !== "done" ? h("pre", {}, job.error) : job.result === null ? h("p.dim", {}, FINAL.includes(job.state) ? "The job returned nothing." : "No result yet.") : h("pre", {}, pretty(job.result))))),
+    job.lines.length > 0 && panel("Log lines", body(h("pre", {}, job.lines.map((line) => `${moment(line.at)}  ${line.level.padEnd(8)} ${line.text}`).join("\n")))),
+    panel("Audit log", trail(job)),
   ];
 }
 
@@ -45,10 +45,10 @@ function why(job) {
   const kind = reason === "finished" ? "ended" : reason;
   const links = [];
   if (blocked_by) links.push(h("a", { href: to(`/jobs/${blocked_by}`) }, `Job ${blocked_by}`));
-  if (reason === "blocked" && job.key) links.push(h("a", { href: to("/keys", { key: job.key }) }, "The line of its key"));
+  if (reason === "blocked" && job.key) links.push(h("a", { href: to("/keys", { key: job.key }) }, "Jobs with the same key"));
   if (reason === "held") links.push(h("a", { href: to("/") }, `Queue ${job.queue}`));
   if (reason === "ready") links.push(h("a", { href: to("/workers") }, "Workers"));
-  const title = FINAL.includes(job.state) ? "What became of it" : job.state === "running" ? "Running" : "Why is it not running?";
+  const title = FINAL.includes(job.state) ? "How it ended" : job.state === "running" ? "Running" : "Why is it not running?";
   return h(`section.why.${kind}`, { "aria-label": title }, h("h2", {}, title), h("p", {}, sentence(text)), links.length > 0 && h("p.dim", {}, links.flatMap((link, n) => (n ? [" · ", link] : [link]))));
 }
 
@@ -96,7 +96,7 @@ function timeline(job) {
 }
 
 function attempts(job) {
-  if (!job.attempts.length) return h("p.dim", {}, "It has not been claimed yet.");
+  if (!job.attempts.length) return h("p.dim", {}, "The job has not been claimed yet.");
   const from = job.attempts.length;
   return h("ol.steps", { reversed: true }, [...job.attempts].reverse().map((one, n) => h("li", {},
     h("div.what", {}, h("strong", {}, `Run ${from - n}`), badge(outcomeState(one), one.outcome || "running"), h("span.dim", {}, moment(one.began_at)), one.ended_at && h("span", {}, span(one.duration ?? (Date.parse(one.ended_at) - Date.parse(one.began_at)) / 1000)), h("span.dim", {}, `${one.worker}, token ${one.token}`)),
@@ -114,7 +114,7 @@ function family(job, around, batch) {
   const children = STATES.filter((state) => job.children[state]);
   return [
     around.edges.length > 0 && graph(levels, around.edges.map((edge) => [edge.needs, edge.job]), job.id),
-    around.more && h("p.dim", {}, "There are more than are drawn here."),
+    around.more && h("p.dim", {}, "Not all jobs are shown."),
     batch && h("p", {}, "Batch ", h("a", { href: to("/jobs", { correlation: job.correlation }) }, job.correlation), ` is ${batch.status}: `, STATES.filter((state) => batch.states[state]).map((state) => [badge(state, `${number(batch.states[state])} ${state}`), " "])),
     children.length > 0 && h("p", {}, h("a", { href: to("/jobs", { parent: job.id }) }, "Children"), ": ", children.map((state) => [badge(state, `${number(job.children[state])} ${state}`), " "])),
   ];
@@ -125,12 +125,12 @@ function trail(job) {
     cell("When", "nowrap", moment(entry.at)), cell("What", "", entry.event.replaceAll("_", " ")), cell("State", "", badge(entry.state)), cell("Who", "", entry.actor),
     cell("Token", "number", entry.token === null ? "" : String(entry.token)), cell("Took", "number", entry.duration === null ? "" : span(entry.duration)),
     cell("Why", "clip.wide", entry.reason || headline(entry.error))));
-  return rows.length ? table("Audit trail, newest first", ["When", "What", "State", "Who", ["Token", "number"], ["Took", "number"], "Why"], rows) : empty("Nothing yet");
+  return rows.length ? table("Audit log, newest first", ["When", "What", "State", "Who", ["Token", "number"], ["Took", "number"], "Why"], rows) : empty("Nothing yet");
 }
 
 function actions(view, job, load) {
   const path = `/api/v1/jobs/${job.id}`;
-  const reason = [{ name: "reason", label: "Reason, for the audit trail", maxlength: 1000 }];
+  const reason = [{ name: "reason", label: "Reason, for the audit log", maxlength: 1000 }];
   const act = (name, verb, said, question, danger) => action(`${name}…`, async () => {
     const wanted = await ask({ title: `${name}: job ${job.id}?`, text: question, button: name, danger, fields: reason });
     if (!wanted) return null;
@@ -144,7 +144,7 @@ function actions(view, job, load) {
   if (job.state === "running") buttons.push(act("Take from worker", "reset", `Job ${job.id} was taken from its worker.`, `${job.worker} is refused from now on, and the job runs again.`, true));
   if (["pending", "running"].includes(job.state) && !job.cancel_requested) buttons.push(act("Cancel", "cancel", job.state === "running" ? `Job ${job.id} was asked to stop.` : `Cancelled job ${job.id}.`, job.state === "running" ? "Its worker is asked to stop it." : "It will not run.", true));
   if (FINAL.includes(job.state)) buttons.push(action("Delete…", async () => {
-    if (!(await ask({ title: `Delete job ${job.id}?`, text: "It goes with its log, for good.", button: "Delete", danger: true }))) return null;
+    if (!(await ask({ title: `Delete job ${job.id}?`, text: "The job and its log are removed. This cannot be undone.", button: "Delete", danger: true }))) return null;
     await remove(path);
     location.hash = "#/jobs";
     return `Deleted job ${job.id}.`;

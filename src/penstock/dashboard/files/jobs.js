@@ -1,9 +1,9 @@
 // The jobs: find them, page through them, steer many at once.
 
-import { h, replace, keyed } from "/dashboard/dom.js";
-import { post } from "/dashboard/api.js";
-import { number, ago, headline, to, plural, moment } from "/dashboard/words.js";
-import { head, table, cell, empty, badge, stateOf, action, ask, progress, toast, STATES } from "/dashboard/widgets.js";
+import { h, replace, keyed } from "./dom.js";
+import { post } from "./api.js";
+import { number, ago, headline, to, plural, moment } from "./words.js";
+import { head, table, cell, empty, badge, stateOf, action, ask, progress, toast, STATES } from "./widgets.js";
 
 const LIMIT = 50;
 const FIELDS = [
@@ -11,18 +11,14 @@ const FIELDS = [
   ["correlation", "Batch", "any"], ["error", "Error", "a text in it"], ["since", "Since", ""], ["before", "Before", ""],
 ];
 const TIMES = ["since", "before"];
-const HINTS = { text: "In the task, key, tags, tenant, arguments or error; #7 opens job 7", since: "Ended then or later; unfinished ones: enqueued", before: "Ended before; unfinished ones: enqueued" };
+const HINTS = { text: "In the task, key, tags, tenant, arguments or error; #7 opens job 7", since: "Ended at this time or later; for unfinished jobs, enqueued", before: "Ended before this time; for unfinished jobs, enqueued" };
 const PATIENCE = 4000; // for so long a search goes on by itself
 const NAMES = [...FIELDS.map(([name]) => name), "state", "parent"];
 
+let shown = null; // the page shown last
+
 export async function show(view) {
-  const asked = Object.fromEntries(NAMES.filter((name) => view.params[name]).map((name) => [name, view.params[name]]));
-  for (const name of TIMES.filter((one) => asked[one])) {
-    const at = new Date(asked[name]);
-    if (Number.isNaN(at.getTime())) delete asked[name];
-    else asked[name] = at.toISOString();
-  }
-  const page = { view, asked, after: view.params.after, jobs: [], turn: 0, news: new Set(), gone: new Map() };
+  const page = { view, asked: filterOf(view.params), after: view.params.after, jobs: [], turn: 0, news: new Set(), gone: new Map() };
   page.bar = h("div");
   page.list = table("Jobs", ["Job", "State", "Queue", "Key, tags, tenant", ["Attempt", "number"], "Enqueued", "Error"]);
   page.foot = h("div.pages");
@@ -36,8 +32,20 @@ export async function show(view) {
     old.replaceWith(list);
   } else replace(view.root, title, filters(), list);
   view.root.children[1].show(view);
+  shown = page;
   view.live((events) => follow(page, events));
   view.turns = [() => refresh(page)];
+}
+
+/** The filter that the parameters of an address ask for. */
+function filterOf(params) {
+  const filter = Object.fromEntries(NAMES.filter((name) => params[name]).map((name) => [name, params[name]]));
+  for (const name of TIMES.filter((one) => filter[one])) {
+    const at = new Date(filter[name]);
+    if (Number.isNaN(at.getTime())) delete filter[name];
+    else filter[name] = at.toISOString();
+  }
+  return filter;
 }
 
 async function load(page) {
@@ -81,13 +89,13 @@ function draw(page) {
   page.list.hidden = !page.jobs.length;
   const filtered = Object.keys(page.asked).length > 0;
   const short = isShort(page);
-  replace(page.none, !page.jobs.length && !short && empty(filtered ? "No job fits" : "No job yet", filtered ? "Loosen the filter, or clear it." : "Jobs appear here as they are enqueued."));
+  replace(page.none, !page.jobs.length && !short && empty(filtered ? "No matching jobs" : "No jobs yet", filtered ? "Change or clear the filter." : "Jobs appear here as they are enqueued."));
   replace(page.bar, page.news.size > 0 && h("button.fresh", { type: "button", onclick: () => newest(page) }, `${plural(page.news.size, "new job")} · show`));
   const { view } = page;
-  const shown = page.jobs.length ? `Jobs ${number(page.jobs[0].id)} to ${number(page.jobs[page.jobs.length - 1].id)}` : "No job fits so far";
+  const shown = page.jobs.length ? `Jobs ${number(page.jobs[0].id)} to ${number(page.jobs[page.jobs.length - 1].id)}` : "No matching job so far";
   replace(page.foot, h("span", { role: "status" }, page.jobs.length || short ? shown : "", short && `. ${page.searching ? "Searching" : "Searched"} back to job ${number(page.next)}${page.searching ? "…" : "."}`),
     page.after && h("button", { type: "button", onclick: () => view.go({ ...view.params, after: "" }) }, "Newest"),
-    short && !page.searching && h("button", { type: "button", "data-next": "", onclick: () => searchOn(page) }, "Search on"),
+    short && !page.searching && h("button", { type: "button", "data-next": "", onclick: () => searchOn(page) }, "Continue searching"),
     page.next && !short && h("button", { type: "button", "data-next": "", onclick: () => view.go({ ...view.params, after: page.next }) }, "Older"));
 }
 
@@ -192,9 +200,9 @@ function filters() {
 
 // Of which states an action is, and what it does to them, in words; `unless` is what it means without a filter of states.
 const ACTIONS = {
-  retry: { name: "Retry", done: "Retried", doing: "Retrying", states: ["failed", "cancelled", "pending"], unless: ["failed"], text: "They run again, with all their attempts." },
-  cancel: { name: "Cancel", done: "Cancelled", doing: "Cancelling", states: ["pending", "running"], unless: ["pending", "running"], danger: true, text: "Pending ones end as cancelled; running ones are asked to stop." },
-  delete: { name: "Delete", done: "Deleted", doing: "Deleting", states: ["done", "failed", "cancelled", "superseded"], unless: ["done", "failed", "cancelled", "superseded"], danger: true, text: "They are removed with their logs. This cannot be undone." },
+  retry: { name: "Retry", done: "Retried", doing: "Retrying", states: ["failed", "cancelled", "pending"], unless: ["failed"], text: "The jobs run again, with all their attempts." },
+  cancel: { name: "Cancel", done: "Cancelled", doing: "Cancelling", states: ["pending", "running"], unless: ["pending", "running"], danger: true, text: "Pending jobs end as cancelled; running jobs are asked to stop." },
+  delete: { name: "Delete", done: "Deleted", doing: "Deleting", states: ["done", "failed", "cancelled", "superseded"], unless: ["done", "failed", "cancelled", "superseded"], danger: true, text: "The jobs and their logs are removed. This cannot be undone." },
 };
 const LABELS = Object.fromEntries([...FIELDS.map(([name, label]) => [name, label]), ["text", "Text"], ["parent", "Children of"]]);
 
@@ -202,9 +210,11 @@ function bulkButtons(page) {
   return Object.keys(ACTIONS).map((verb) => action(`${ACTIONS[verb].name} all…`, () => bulk(page, verb), ACTIONS[verb].danger ? ".danger" : ""));
 }
 
+/** Act on what the address asks for: somebody who changes the filter may click before the page shows it. */
 async function bulk(page, verb) {
   const { name, done, doing, danger, text, ...about } = ACTIONS[verb];
-  const filter = { ...page.asked };
+  const given = filterOf(page.view.latest());
+  const filter = { ...given };
   if (filter.state) filter.state = filter.state.split(",");
   if (filter.tags) filter.tags = filter.tags.split(",").map((tag) => tag.trim()).filter(Boolean);
   if (filter.parent) filter.parent = Number(filter.parent);
@@ -213,14 +223,14 @@ async function bulk(page, verb) {
   const states = filter.state ? about.states.filter((state) => filter.state.includes(state)) : about.unless;
   const counted = call({ dry_run: true });
   const wanted = await ask({
-    title: `${name} all ${states.join(", ")} jobs ${filter.queue ? `of queue ${filter.queue}` : "of all queues"}${others(page.asked) ? " that fit the filter" : ""}?`,
+    title: `${name} all ${states.join(" and ")} jobs ${filter.queue ? `of queue ${filter.queue}` : "of all queues"}${others(given) ? " that match the filter" : ""}?`,
     text, danger, button: name, count: counted.then((answer) => answer.matched),
-    about: [["States", states.join(", ")], ["Queue", filter.queue || "all queues"], ...inWords(page.asked)],
+    about: [["States", states.join(", ")], ["Queue", filter.queue || "all queues"], ...inWords(given)],
   });
   if (!wanted) return null;
   const { matched: total, up_to } = await counted;
   const sum = await progress({ title: `${doing} ${plural(total, "job")}`, done, total, part: (limit, after) => call({ dry_run: false, limit, up_to, ...(after === null ? {} : { after }) }) });
-  await newest(page);
+  if (!shown.view.signal.aborted) await newest(shown); // else another page is on its way
   if (sum.ended !== "done") return null;
   return `${done} ${plural(sum.changed, "job")}${sum.skipped ? `, ${number(sum.skipped)} skipped` : ""}.`;
 }

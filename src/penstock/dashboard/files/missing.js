@@ -1,6 +1,6 @@
-import { replace } from "/dashboard/dom.js";
-import { empty } from "/dashboard/widgets.js";
+import { replace } from "./dom.js";
+import { empty } from "./widgets.js";
 
 export function show(view) {
-  replace(view.root, empty("There is no such screen", `${view.path} is nothing that this server has.`));
+  replace(view.root, empty("Page not found", `${view.path} is nothing that this server has.`));
 }

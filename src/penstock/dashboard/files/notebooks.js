@@ -1,9 +1,9 @@
 // Notebooks: what waits for a commit, the last commits with their diff, the watcher.
 
-import { h, replace, keyed } from "/dashboard/dom.js";
-import { post, part } from "/dashboard/api.js";
-import { number, ago, bytes, to, plural } from "/dashboard/words.js";
-import { head, panel, body, table, cell, empty, badge, flag, action, drawFacts, unavailable } from "/dashboard/widgets.js";
+import { h, replace, keyed } from "./dom.js";
+import { post, part } from "./api.js";
+import { number, ago, bytes, to, plural } from "./words.js";
+import { head, panel, body, table, cell, empty, badge, flag, action, drawFacts, unavailable } from "./widgets.js";
 
 const STATES = { pending: "pending", processing: "running", completed: "done", failed: "failed" };
 
@@ -12,7 +12,7 @@ export async function show(view) {
   if (view.params.notebook) return showNotebook(view, view.params.notebook);
   const tiles = h("dl.tiles");
   const list = table("Notebooks", ["Notebook", "History", "Watcher", ["Paths to commit", "number"], ""]);
-  const waiting = table("Operations that wait or run", ["Path", "Operation", "State", "Enqueued"]);
+  const waiting = table("Operations pending or running", ["Path", "Operation", "State", "Enqueued"]);
   const none = h("div");
   const idle = h("div");
   try {
@@ -21,11 +21,11 @@ export async function show(view) {
       drawFacts(tiles, Object.keys(STATES).map((one) => [one, number(metrics[one]), "operations"]));
       keyed(list.rows, notebooks.map((one) => ({ ...one, waiting: metrics.uncommitted[one.name] ?? metrics.uncommitted[one.id] ?? 0 })), (one) => one.id, (one) => notebookRow(view, one));
       list.hidden = !notebooks.length;
-      replace(none, !notebooks.length && empty("No notebook is registered"));
+      replace(none, !notebooks.length && empty("No notebooks registered"));
       const names = new Map(notebooks.map((one) => [one.id, one.name]));
       keyed(waiting.rows, jobs.jobs.map((job) => ({ ...job, path: pathOf(job, names) })), (job) => job.id, (job) => h("tr.pick", {}, cell("", "wide", h("a", { href: to(`/jobs/${job.id}`) }, h("strong", {}, job.path))), cell("Operation", "", job.task), cell("State", "", badge(job.state)), cell("Enqueued", "nowrap", ago(job.enqueued_at))));
       waiting.hidden = !jobs.jobs.length;
-      replace(idle, !jobs.jobs.length && empty("Nothing waits"));
+      replace(idle, !jobs.jobs.length && empty("No pending operations"));
     });
   } catch (error) {
     return replace(view.root, unavailable(error, "Notebooks"));
@@ -93,5 +93,5 @@ async function showFile(view, name, id) {
 
 function drawDiff(shown, answer) {
   const kind = (line) => (line.startsWith("@@") ? "at" : line.startsWith("+") ? "add" : line.startsWith("-") ? "del" : null);
-  replace(shown, answer.diff.split("\n").map((line) => h("span", { class: kind(line) }, `${line}\n`)), !answer.whole && h("span.dim", {}, "It goes on, but is too long to show."));
+  replace(shown, answer.diff.split("\n").map((line) => h("span", { class: kind(line) }, `${line}\n`)), !answer.whole && h("span.dim", {}, "The rest is too long to show."));
 }

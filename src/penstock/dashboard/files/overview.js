@@ -1,10 +1,10 @@
 // The overview: how the queues fare.
 
-import { h, replace, keyed } from "/dashboard/dom.js";
-import { post, part, clock } from "/dashboard/api.js";
-import { number, compact, rate, rateUnit, exactly, moment, span, to, plural } from "/dashboard/words.js";
-import { panel, head, table, cell, empty, flag, meter, switcher, action, ask, body } from "/dashboard/widgets.js";
-import { chart, redraw } from "/dashboard/charts.js";
+import { h, replace, keyed } from "./dom.js";
+import { post, part, clock } from "./api.js";
+import { number, compact, rate, rateUnit, exactly, moment, span, to, plural } from "./words.js";
+import { panel, head, table, cell, empty, flag, meter, switcher, action, ask, body } from "./widgets.js";
+import { chart, redraw } from "./charts.js";
 
 // How long a step is, and how many are shown.
 const STEPS = { minute: [60, 60], hour: [3600, 48], day: [86400, 8] };
@@ -40,7 +40,7 @@ export async function show(view) {
     for (const row of rows) row.unit = unit;
     keyed(queues.rows, rows, (row) => row.queue.name, (row) => queueRow(view, row));
     queues.hidden = !rows.length;
-    replace(none, !rows.length && (page.name || page.after ? empty("No queue is called so", "Names are compared letter by letter.") : empty("No queue yet", "A queue appears with its first job.")));
+    replace(none, !rows.length && (page.name || page.after ? empty("No matching queues", "Names are case-sensitive.") : empty("No queues yet", "A queue appears when its first job is enqueued.")));
     if (!find.hasChildNodes() && (page.name || page.after || found.after)) replace(find, search); // once: it may have the focus
     replace(more, (found.after || page.after) && h("div.pages", {}, h("span", {}, page.name ? `Queues with “${page.name}” in their name.` : `${number(rows.length)} of ${plural(summary.queues, "queue")}, by name.`),
       page.after && h("a.button", { href: to("/", { ...view.params, after: "" }) }, "First"), found.after && h("a.button", { "data-next": "", href: to("/", { ...view.params, after: found.after }) }, "More")));
@@ -84,10 +84,10 @@ function drawTiles(tiles, { states, waiting, oldest_ready_age: oldest }, workers
   const shown = [
     ["Waiting jobs", compact(states.pending), `${compact(waiting.ready)} ready, ${compact(waiting.scheduled)} scheduled, ${compact(waiting.blocked)} blocked`, to("/jobs", { state: "pending" })],
     ["Running jobs", compact(states.running), "right now", to("/jobs", { state: "running" })],
-    ["Oldest waiting", oldest === null ? "–" : span(oldest), "ready and not begun", to("/jobs", { state: "pending" })],
-    ["Attempts ended", rate(all[1], unit), `${rate(all[0], unit)} jobs in, lately`, to("/store")],
+    ["Oldest waiting", oldest === null ? "–" : span(oldest), "ready, not started", to("/jobs", { state: "pending" })],
+    ["Attempts ended", rate(all[1], unit), `${rate(all[0], unit)} jobs in`, to("/store")],
     ["Failed jobs", compact(states.failed), "kept until retried or removed", to("/jobs", { state: "failed" })],
-    ["Workers", number(workers.length - silent), silent ? `${silent} silent` : "all heard of", to("/workers")],
+    ["Workers", number(workers.length - silent), silent ? `${silent} silent` : "all alive", to("/workers")],
   ];
   keyed(tiles, shown, ([name]) => name, ([name, big, sub, href]) => h("a.tile", { href }, h("span.name", {}, name), h("span.big", {}, big), h("span.sub", {}, sub)));
 }
@@ -128,7 +128,7 @@ function toEmpty(queue, into, out) {
 }
 
 async function pause(view, queue) {
-  const wanted = await ask({ title: `Pause ${queue.name}?`, text: `No process starts another of its jobs until it is resumed. ${plural(queue.states.running, "running job")} will go on.`, button: "Pause" });
+  const wanted = await ask({ title: `Pause ${queue.name}?`, text: `No process starts a job of this queue until it is resumed. ${plural(queue.states.running, "running job")} will continue.`, button: "Pause" });
   if (!wanted) return null;
   await post(`/api/v1/queues/${part(queue.name)}/pause`);
   view.again();
@@ -192,6 +192,7 @@ function added(sum, buckets) {
 
 /** As the server estimates it: exact to the bucket, and evenly inside of it. */
 export function quantile(buckets, bounds, p) {
+  if (!buckets.some(Boolean)) return null; // a minute in which runs ended and none began
   const rank = p * buckets.reduce((a, b) => a + b, 0);
   let below = 0;
   for (let i = 0; i < bounds.length; i += 1) {

@@ -1,8 +1,8 @@
 // The health of the store.
 
-import { h, replace, keyed } from "/dashboard/dom.js";
-import { number, bytes, span } from "/dashboard/words.js";
-import { head, panel, body, facts, table, cell, drawFacts } from "/dashboard/widgets.js";
+import { h, replace, keyed } from "./dom.js";
+import { number, bytes, span } from "./words.js";
+import { head, panel, body, facts, table, cell, drawFacts } from "./widgets.js";
 
 const WRITES = ["add", "claim", "transition", "renew", "transact", "note", "finish", "digest", "prune", "greet", "configure"];
 const LARGE_WAL = 64e6;
@@ -10,18 +10,18 @@ const LARGE_WAL = 64e6;
 export async function show(view) {
   const tiles = h("dl.tiles");
   const about = h("div");
-  const calls = table("Calls of the store", ["Call", ["Mean", "number"], ["Lately", "number"], ["Calls", "number"], ["Failed", "number"]]);
+  const calls = table("Calls to the store", ["Call", ["Mean", "number"], ["Recent mean", "number"], ["Calls", "number"], ["Failed", "number"]]);
   let before = new Map();
   await view.every(5, async () => {
     const [store, ready] = await Promise.all([view.get("/api/v1/store"), view.get("/health/ready").catch((error) => ({ status: "not ready", detail: error.message }))]);
     const rows = store.calls.filter((one) => one.calls).map((one) => ({ ...one, mean: one.seconds / one.calls, lately: lately(one, before.get(one.verb)) }));
     before = new Map(store.calls.map((one) => [one.verb, one]));
     drawTiles(tiles, store, ready, rows.filter((one) => WRITES.includes(one.verb)));
-    replace(about, facts([["Kind", store.kind], ["Address", h("code", {}, store.url)], ["Entries of the log", number(store.newest_log)]]));
+    replace(about, facts([["Kind", store.kind], ["Address", h("code", {}, store.url)], ["Log entries", number(store.newest_log)]]));
     keyed(calls.rows, rows, (one) => one.verb, (one) => h("tr", {}, cell("", "wide", one.verb, WRITES.includes(one.verb) ? h("span.sub", {}, "writes") : ""),
-      cell("Mean", "number", span(one.mean)), cell("Lately", "number", one.lately === null ? "–" : span(one.lately)), cell("Calls", "number", number(one.calls)), cell("Failed", `number${one.errors ? ".failed" : ""}`, number(one.errors))));
+      cell("Mean", "number", span(one.mean)), cell("Recent mean", "number", one.lately === null ? "–" : span(one.lately)), cell("Calls", "number", number(one.calls)), cell("Failed", `number${one.errors ? ".failed" : ""}`, number(one.errors))));
   });
-  replace(view.root, head("Store"), tiles, panel("Where jobs are kept", body(about)), panel("Calls by this server process", calls));
+  replace(view.root, head("Store"), tiles, panel("Store", body(about)), panel("Calls by this server process", calls));
 }
 
 function lately(now, before) {

@@ -1,7 +1,7 @@
 // What the screens are made of.
 
-import { h, svg, replace, keyed } from "/dashboard/dom.js";
-import { number, plural, span } from "/dashboard/words.js";
+import { h, svg, replace, keyed } from "./dom.js";
+import { number, plural, span } from "./words.js";
 
 const SHAPES = {
   pending: [["circle", { cx: 8, cy: 8, r: 5.5, fill: "none", stroke: "currentColor", "stroke-width": 2 }]],
@@ -99,7 +99,7 @@ export function ask({ title, text, about = [], count, what = ["job"], button, da
       return rest.type === "checkbox" ? h("label.row", {}, input, label) : h("label", {}, label, input);
     });
     const form = h("form", { method: "dialog" }, h("h2", { id: "asked" }, title), text && h("p", {}, text), about.length > 0 && facts(about), counted, inputs,
-      h("div.actions", {}, h("button", { value: "no", type: "button", onclick: () => dialog.close("no") }, "Keep as it is"), confirm));
+      h("div.actions", {}, h("button", { value: "no", type: "button", onclick: () => dialog.close("no") }, "Keep"), confirm));
     const dialog = h("dialog", { "aria-labelledby": "asked" }, form);
     dialog.addEventListener("close", () => {
       const values = Object.fromEntries([...form.querySelectorAll("input")].map((one) => [one.name, one.type === "checkbox" ? one.checked : one.type === "file" ? one.files[0] : one.value]));
@@ -110,7 +110,7 @@ export function ask({ title, text, about = [], count, what = ["job"], button, da
     dialog.showModal();
     if (!count) return;
     count.then((n) => {
-      counted.textContent = n ? plural(n, ...what) : `No ${what[0]} fits`;
+      counted.textContent = n ? plural(n, ...what) : `No matching ${what[1] || `${what[0]}s`}`;
       confirm.disabled = !n;
       if (n) replace(confirm, `${button} ${plural(n, ...what)}`);
     }, (error) => { counted.textContent = error.message; });
@@ -137,7 +137,7 @@ export function progress({ title, done, total, what = ["job"], part }) {
     const draw = () => {
       bar.value = sum.matched;
       count.textContent = `${number(sum.matched)} of ${plural(total, ...what)}`;
-      more.textContent = stopping && !sum.ended ? "Stopping after this part…" : sum.skipped ? `${number(sum.changed)} changed, ${number(sum.skipped)} skipped` : "";
+      more.textContent = stopping && !sum.ended ? "Stopping after this portion…" : sum.skipped ? `${number(sum.changed)} changed, ${number(sum.skipped)} skipped` : "";
     };
     const leave = () => { dialog.close(); dialog.remove(); resolve(sum); };
     const halt = () => { if (sum.ended) leave(); else { stopping = true; draw(); } };
@@ -167,7 +167,7 @@ export function progress({ title, done, total, what = ["job"], part }) {
       draw();
       const failed = sum.ended === "failed"; // its last part may have been done, wholly or not
       replace(count, `${done} ${failed ? "at least " : ""}${plural(sum.changed, ...what)} of ${number(total)}${sum.skipped ? `, ${number(sum.skipped)} skipped` : ""}`);
-      replace(more, `${failed ? `It failed: ${sum.error.message}.` : "It was stopped."} What was done stays done, all else is as it was. The same action does the rest.`);
+      replace(more, `${failed ? `Failed: ${sum.error.message}.` : "Stopped."} What was done stays done, all else is as it was. The same action does the rest.`);
       replace(stop, "Close");
       stop.focus();
     }

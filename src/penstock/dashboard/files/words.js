@@ -1,7 +1,7 @@
 // How numbers, times and states are said.
 
-import { h } from "/dashboard/dom.js";
-import { clock } from "/dashboard/api.js";
+import { h } from "./dom.js";
+import { clock } from "./api.js";
 
 const whole = new Intl.NumberFormat("en");
 const short = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });

@@ -1,19 +1,29 @@
 // Workers: who works, on what, and until when.
 
-import { h, replace, keyed } from "/dashboard/dom.js";
-import { post, part } from "/dashboard/api.js";
-import { to, ago, span, plural } from "/dashboard/words.js";
-import { head, table, cell, empty, badge, flag, meter, action, ask } from "/dashboard/widgets.js";
+import { h, replace, keyed } from "./dom.js";
+import { post, part } from "./api.js";
+import { to, ago, span, plural } from "./words.js";
+import { head, table, cell, empty, badge, flag, meter, action, ask } from "./widgets.js";
 
 export async function show(view) {
   const list = h("div.grid");
   const none = h("div");
+  const waiting = h("div");
   await view.every(3, async () => {
-    const { workers } = await view.get("/api/v1/workers");
+    const { workers, waiting_tasks: tasks } = await view.get("/api/v1/workers");
+    replace(waiting, tasks.length > 0 && waitingTasks(tasks));
     keyed(list, workers, (one) => one.name, (one) => card(view, one));
-    replace(none, !workers.length && empty("No worker", "Start one: penstock worker app:app"));
+    replace(none, !workers.length && empty("No worker", "Start one with: penstock worker app:app"));
   });
-  replace(view.root, head("Workers"), list, none);
+  replace(view.root, head("Workers"), waiting, list, none);
+}
+
+function waitingTasks(tasks) {
+  return h("section.panel", { "aria-label": "Tasks without a worker" },
+    h("header", {}, h("h2", {}, "Tasks without a worker")),
+    table("Tasks without a worker", ["Task", ["Jobs", "number"], "Waiting since"], tasks.map((one) => h("tr", {},
+      cell("", "wide", h("strong", {}, one.task), h("span.sub", {}, one.text)),
+      cell("Jobs", "number", String(one.jobs)), cell("Waiting since", "nowrap", ago(one.oldest))))));
 }
 
 function card(view, one) {
@@ -27,12 +37,12 @@ function card(view, one) {
     h("header", {}, h("h2", {}, one.name), one.draining && flag("draining"), status, drain),
     h("div.body", {}, h("p.dim", {}, told),
       one.concurrency && h("div", {}, meter(one.running / one.concurrency, `${one.running} of ${one.concurrency} slots`), h("span.dim", {}, `${one.running} of ${one.concurrency} slots`)),
-      h("p", { class: one.silent ? "warn" : "dim" }, "Heard of ", ago(one.seen_at), one.silent && `: silent for ${span(one.heartbeat_age)}, most likely dead`)),
+      h("p", { class: one.silent ? "warn" : "dim" }, "Last heartbeat ", ago(one.seen_at), one.silent && `: silent for ${span(one.heartbeat_age)}, probably dead`)),
     one.leases.length > 0 && leases);
 }
 
 async function drainOne(view, one) {
-  const wanted = await ask({ title: `Drain ${one.name}?`, text: `It takes no more jobs, finishes ${plural(one.running, "job")} that it has, and ends. It hears of it within ten seconds.`, button: "Drain", danger: true });
+  const wanted = await ask({ title: `Drain ${one.name}?`, text: `The worker claims no more jobs, finishes ${plural(one.running, "job")}, and stops. It receives the request within ten seconds.`, button: "Drain", danger: true });
   if (!wanted) return null;
   await post(`/api/v1/workers/${part(one.name)}/drain`);
   view.again();

@@ -1,4 +1,4 @@
-"""Lines of JSON that know whether they are whole, and the heads of files."""
+"""Lines of JSON with checksums, and the heads of files."""
 
 from datetime import datetime
 from pathlib import Path
@@ -10,19 +10,21 @@ import msgspec
 from penstock.core.errors import StoreError
 
 FORMAT = 1
-"""The version of the format that is written; a file with a higher one is refused."""
+"""The version of the format that is written; files with a higher one are refused."""
 
 Kind = Literal["journal", "snapshot"]
 
-_BEFORE, _AFTER = b'{"crc":"', b'",'
-_START = len(_BEFORE) + 8 + len(_AFTER)
+BEFORE = b'{"crc":"'
+"""How every line starts."""
+_AFTER = b'",'
+_START = len(BEFORE) + 8 + len(_AFTER)
 
 
 class Head(msgspec.Struct, frozen=True, kw_only=True):
-    """The first line of every file: what it is, of which store, and the first record behind it.
+    """The first line of every file: its kind, its store, and the number of its first record.
 
-    A snapshot has all that the records before that one came to; a journal goes on with it. What
-    an earlier journal has from there on never happened: it could not be made durable.
+    A snapshot has the result of all records before that one; a journal continues with it. Records
+    that an earlier journal has from that number on never happened: they could not be made durable.
     """
 
     penstock: Kind
@@ -33,7 +35,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Version(msgspec.Struct):
-    """What of a head can be read whatever its version."""
+    """The part of a head that every version has."""
 
     penstock: str
     version: int
@@ -43,21 +45,21 @@ _encode = msgspec.json.Encoder().encode
 
 
 def line_of(value: object) -> bytes:
-    """A line of JSON that begins with a checksum of all behind it."""
+    """Return a value as a line of JSON that starts with a checksum of the rest."""
     rest = _encode(value)[1:]
-    return b"%b%08x%b%b\n" % (_BEFORE, crc32(rest), _AFTER, rest)
+    return b"%b%08x%b%b\n" % (BEFORE, crc32(rest), _AFTER, rest)
 
 
 def opened(line: bytes) -> bytes | None:
-    """The JSON of a line without its end; None if it is not as it was written."""
+    """Return the JSON of a line, given without its end; None if it was altered."""
     rest = line[_START:]
-    if line[:_START] != b"%b%08x%b" % (_BEFORE, crc32(rest), _AFTER):
+    if line[:_START] != b"%b%08x%b" % (BEFORE, crc32(rest), _AFTER):
         return None
     return b"{" + rest
 
 
 def read_head(line: bytes, kind: Kind, path: Path) -> Head:
-    """What the first line of a file of that kind says; raises `StoreError` for anything else."""
+    """Decode the first line of a file of that kind; raises `StoreError` for anything else."""
     try:
         text = (line.endswith(b"\n") and opened(line[:-1])) or b""
         found = msgspec.json.decode(text, type=_Version)
@@ -68,15 +70,15 @@ def read_head(line: bytes, kind: Kind, path: Path) -> Head:
             )
         head = msgspec.json.decode(text, type=Head)
     except msgspec.MsgspecError as error:
-        raise damaged(path, 1, f"it is no head of a {kind}") from error
+        raise damaged(path, 1, f"it is not the header of a {kind}") from error
     if head.penstock != kind:
-        raise damaged(path, 1, f"it is the head of a {head.penstock}, not of a {kind}")
+        raise damaged(path, 1, f"it is the header of a {head.penstock}, not of a {kind}")
     return head
 
 
 def damaged(path: Path, line: int, what: str) -> StoreError:
-    """The error for a file that cannot be believed."""
+    """Return the error for a file that cannot be trusted."""
     return StoreError(
-        f"{path}, line {line}: {what}; the file is damaged and nothing of it was changed: "
-        "restore it from a copy"
+        f"{path}, line {line}: {what}; the file is damaged; nothing was changed, "
+        "restore it from a backup"
     )

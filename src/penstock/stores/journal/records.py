@@ -1,4 +1,4 @@
-"""Transactions as lines: what a batch changes, in as few words as it takes."""
+"""Records: transactions as lines of JSON, without what can be left out."""
 
 from collections.abc import Iterable
 from datetime import datetime
@@ -12,32 +12,32 @@ from msgspec.structs import asdict, astuple, fields, replace
 
 from penstock.core.job import Job, LogEntry, NewJob
 from penstock.stores.journal.lines import line_of
-from penstock.stores.memory.batch import Batch
+from penstock.stores.memory.batch import WriteBatch
 from penstock.stores.memory.content import Content
 
 
-class Record(msgspec.Struct, frozen=True, kw_only=True):
+class JournalRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One transaction; when it was written, all up to the one numbered `durable` were on disk.
 
-    New jobs are in `do`, whole; `changes` say what has changed in those that were there.
+    `do` has new jobs as a whole; `changes` has only the changed fields of existing ones.
     """
 
     n: int
     durable: int
     at: datetime
-    do: Batch
+    do: WriteBatch
     changes: list[msgspec.Raw] = []
 
 
-class Number(msgspec.Struct, frozen=True, kw_only=True):
-    """What tells which records have to be there."""
+class RecordNumber(msgspec.Struct, frozen=True, kw_only=True):
+    """The part of a record that says which records must exist."""
 
     n: int
     durable: int
 
 
-def _sparing(kind: type[msgspec.Struct]) -> Any:
-    """The same values, encoded without those that are the default."""
+def _without_defaults(kind: type[msgspec.Struct]) -> Any:
+    """Return a copy of a struct type that leaves out default values when encoded."""
     named = [
         (field.name, field.type)
         if field.default is msgspec.NODEFAULT
@@ -47,11 +47,11 @@ def _sparing(kind: type[msgspec.Struct]) -> Any:
     return msgspec.defstruct(f"_{kind.__name__}", named, omit_defaults=True, gc=False)
 
 
-_Job, _Entry = _sparing(Job), _sparing(LogEntry)
+_Job, _Entry = _without_defaults(Job), _without_defaults(LogEntry)
 _Change = msgspec.defstruct(
     "_Change", [(field.name, field.type | UnsetType, UNSET) for field in fields(Job)]
 )
-# What a job was asked for stays as it was: not to compare it takes a third of the time.
+# What was requested never changes: not comparing it saves two thirds of the time.
 _CONSTANT = {*NewJob.__struct_fields__, "id", "enqueued_at", "lease_time", "duplicate"}
 _CHANGING = tuple(
     name
@@ -60,13 +60,13 @@ _CHANGING = tuple(
 )
 _values = attrgetter(*_CHANGING)
 
-decode_record = msgspec.json.Decoder(Record).decode
-decode_number = msgspec.json.Decoder(Number).decode
+decode_record = msgspec.json.Decoder(JournalRecord).decode
+decode_number = msgspec.json.Decoder(RecordNumber).decode
 _decode_change = msgspec.json.Decoder(_Change).decode
 
 
-def record_line(batch: Batch, content: Content, *, n: int, durable: int) -> bytes:
-    """The line that says what a batch is about to change."""
+def record_line(batch: WriteBatch, content: Content, *, n: int, durable: int) -> bytes:
+    """Return the line for a batch that is about to change the content."""
     new: list[Job] = []
     changes = []
     for job in batch.jobs:
@@ -82,19 +82,19 @@ def record_line(batch: Batch, content: Content, *, n: int, durable: int) -> byte
     return line_of(record)
 
 
-def compact(batch: Batch, new: Iterable[Job]) -> Batch:
-    """A batch to be encoded, with these jobs: without what they and entries have by default."""
+def compact(batch: WriteBatch, new: Iterable[Job]) -> WriteBatch:
+    """Return a batch to encode, with these jobs, and without default values."""
     jobs: list[Any] = [_Job(*astuple(job)) for job in new]
     return replace(batch, jobs=jobs, entries=compact_entries(batch.entries))
 
 
 def compact_entries(entries: Iterable[LogEntry]) -> list[Any]:
-    """Entries to be encoded, without what they have by default."""
+    """Return entries to encode, without default values."""
     return [_Entry(*astuple(entry)) for entry in entries]
 
 
-def batch_of(record: Record, content: Content) -> Batch:
-    """What a record changes in the content that the records before it came to."""
+def batch_of(record: JournalRecord, content: Content) -> WriteBatch:
+    """Return what a record changes in the content that the records before it resulted in."""
     if not record.changes:
         return record.do
     changed = [_applied(_decode_change(raw), content) for raw in record.changes]

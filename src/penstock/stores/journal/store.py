@@ -1,53 +1,90 @@
 """The Store protocol on a journal: the in-memory store, durable."""
 
 import asyncio
+import contextlib
 import os
-import queue
 import threading
 import weakref
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
 from penstock.core.errors import StoreError, StoreUnavailable
-from penstock.core.size import StoreSize
-from penstock.core.store import Clock
-from penstock.stores.journal.group import Group
+from penstock.core.store import StoreSize
+from penstock.runtime import Runtime
 from penstock.stores.journal.journal import Journal
-from penstock.stores.memory.batch import NOTHING, Batch
+from penstock.stores.memory.batch import NOTHING, WriteBatch
 from penstock.stores.memory.store import MemoryStore
 
 T = TypeVar("T")
 
-_GO_ON, _STOP = True, False
+
+class CommitGroup:
+    """Callers whose answers depend on records that become durable together."""
+
+    def __init__(self) -> None:
+        self.wakes = False
+        """Whether waiters are woken when the records are durable."""
+        self.is_over = False
+        self.error: Exception | None = None
+        self._futures: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
+
+    def join(self, loop: asyncio.AbstractEventLoop) -> "tuple[asyncio.Future[None], bool]":
+        """Return what a caller in an event loop awaits, and whether it is the first of its loop."""
+        future: asyncio.Future[None] = loop.create_future()
+        if loop in self._futures:
+            self._futures[loop].append(future)
+            return future, False
+        self._futures[loop] = [future]
+        return future, True
+
+    def end(self, error: Exception | None = None) -> None:
+        """Let all callers continue; an error is raised in each of them."""
+        self.is_over, self.error = True, error
+        for loop, futures in self._futures.items():
+            with contextlib.suppress(RuntimeError):  # that loop was closed meanwhile
+                loop.call_soon_threadsafe(self._resolve, futures)
+
+    def _resolve(self, futures: "list[asyncio.Future[None]]") -> None:
+        for future in futures:
+            if future.done():  # its caller was cancelled
+                continue
+            if self.error is not None:
+                future.set_exception(self.error)
+            else:
+                future.set_result(None)
 
 
 class JournalStore(MemoryStore):
     """Jobs in memory and in the files of a folder, durable on return, for one process.
 
-    A verb changes the content at once, and is answered when its record is on disk. Verbs that
-    come meanwhile share the next turn of the disk. Whoever has seen what is not durable yet, be
-    it only by reading, is not answered before it is: nothing is told that could be taken back.
+    A verb changes the content at once and is answered when its record is on disk. Verbs called
+    meanwhile share the next write. A caller that has seen a change which is not durable yet, even
+    by reading, is not answered before it is: no answer ever has to be taken back.
+
+    With `syncs=False`, records survive the process, but not a crash of the machine.
     """
 
-    _name = "a journal"
     kind = "journal"
 
     def __init__(
-        self, path: str | os.PathLike[str], clock: Clock, *, create: bool = True, syncs: bool = True
+        self,
+        path: str | os.PathLike[str],
+        runtime: Runtime,
+        *,
+        create: bool = True,
+        syncs: bool = True,
     ) -> None:
-        super().__init__(clock)
+        super().__init__(runtime)
         self._path = Path(path)
-        self._journal, self._content = Journal.open(self._path, create=create, syncs=syncs)
-        # False when the content may not be what the records come to: they are then read again.
+        self._journal, self._content = Journal.open(self._path, runtime, create=create, syncs=syncs)
+        # False while the content may differ from what the records result in: they are read again.
         self._is_whole = True
         # Held while the disk is busy; taken before `_lock`, which is held for moments only.
         self._disk = threading.Lock()
-        self._gathering = Group()
-        self._flying: Group | None = None
-        self._wakeups: queue.SimpleQueue[bool] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
+        self._gathering = CommitGroup()
+        self._writing: CommitGroup | None = None
+        self._writer = runtime.background(self._flush_pending, "penstock-journal")
         self._closed = False
         self._process = os.getpid()
         _opened.add(self)
@@ -59,9 +96,7 @@ class JournalStore(MemoryStore):
             closed, self._closed = self._closed, True
         if closed:
             return
-        if self._thread is not None:
-            self._wakeups.put(_STOP)
-            self._thread.join()
+        self._writer.close()
         with self._disk:
             self._flush()
             self._journal.close(self._content)
@@ -70,12 +105,11 @@ class JournalStore(MemoryStore):
 
     async def size(self) -> StoreSize:
         """See `Store.size`."""
-        found = sum(file.stat().st_size for file in self._path.glob("*") if file.is_file())
-        return StoreSize(kind=self.kind, bytes=found)
+        return StoreSize(kind=self.kind, bytes=self._journal.size())
 
-    # How verbs are carried out
+    # Executing verbs
 
-    async def _perform(self, act: Callable[[], T]) -> T:
+    async def _execute(self, act: Callable[[], T]) -> T:
         self._check_process()
         loop = asyncio._get_running_loop()  # noqa: SLF001 - the public one raises: 2 µs a call
         if not self._is_whole:
@@ -88,23 +122,23 @@ class JournalStore(MemoryStore):
                 answer = act()
             except Exception as caught:  # noqa: BLE001 - raised when what it saw is durable
                 error = caught
-            group = self._gathering if self._journal.has_pending else self._flying
+            group = self._gathering if self._journal.has_pending else self._writing
             if group is not None and loop is not None:
                 future, is_first = group.join(loop)
                 if is_first:
-                    # Not before all have had their say that are about to: they share its turn.
-                    loop.call_soon(self._wake_thread)
+                    # After the callbacks that are ready now: their verbs share the write.
+                    loop.call_soon(self._writer.wake)
         if future is not None:
             await future
         elif group is not None:
             self._flush_for(group)
         elif loop is not None:
-            await asyncio.sleep(0)  # or who asks again and again would let nobody else go on
+            await asyncio.sleep(0)  # a caller that only reads must not starve the others
         if error is not None:
             raise error
         return answer
 
-    def _commit(self, batch: Batch, *, wake: bool = True) -> None:
+    def _commit(self, batch: WriteBatch, *, wake: bool = True) -> None:
         if batch == NOTHING:
             return
         try:
@@ -115,12 +149,12 @@ class JournalStore(MemoryStore):
             raise
         self._content.apply(batch)
         self._is_whole = True
-        self._gathering.rings = self._gathering.rings or wake
+        self._gathering.wakes = self._gathering.wakes or wake
 
-    # How records get to the disk
+    # Writing records
 
-    def _flush_for(self, group: Group) -> None:
-        """Do it in this thread, unless another one has meanwhile."""
+    def _flush_for(self, group: CommitGroup) -> None:
+        """Write the records of a group in this thread, unless another one does."""
         while not group.is_over:
             with self._disk:
                 if not group.is_over:
@@ -128,30 +162,19 @@ class JournalStore(MemoryStore):
         if group.error is not None:
             raise group.error
 
-    def _wake_thread(self) -> None:
-        if self._thread is None:
-            with self._lock:
-                if self._thread is None:
-                    self._thread = threading.Thread(
-                        target=self._flush_forever, name="penstock-journal", daemon=True
-                    )
-                    self._thread.start()
-        self._wakeups.put(_GO_ON)
-
-    def _flush_forever(self) -> None:
-        while self._wakeups.get():
-            while self._journal.has_pending:
-                with self._disk:
-                    self._flush()
+    def _flush_pending(self) -> None:
+        while self._journal.has_pending:
+            with self._disk:
+                self._flush()
 
     def _flush(self) -> None:
-        """Make durable what has gathered, and answer those who wait for it; the disk is ours."""
+        """Make the gathered records durable and answer their callers; holds the disk."""
         with self._lock:
             if not self._is_whole:
                 self._abandon(StoreError(f"the journal in {self._path} was interrupted"))
                 return
-            group = self._flying = self._gathering
-            self._gathering = Group()
+            group = self._writing = self._gathering
+            self._gathering = CommitGroup()
             flight = self._journal.take(self._content)
         try:
             self._journal.write(flight)
@@ -163,16 +186,16 @@ class JournalStore(MemoryStore):
             return
         with self._lock:
             self._journal.settle(flight)
-            self._flying = None
+            self._writing = None
             group.end()
-        if group.rings:
+        if group.wakes:
             self._wake()
         if self._journal.follow_up(flight):
             with self._lock:
                 self._journal.rotate(flight)
 
     def _recover(self) -> None:
-        """Read the content again, if it is not whole."""
+        """Read the content again if it is not whole."""
         with self._disk, self._lock:
             if not self._is_whole:
                 self._abandon(StoreError(f"the journal in {self._path} was interrupted"))
@@ -180,16 +203,24 @@ class JournalStore(MemoryStore):
                 raise self._journal.unavailable(None)
 
     def _abandon(self, error: Exception) -> None:
-        """Let go of all that is not durable, and tell all who wait for it."""
+        """Drop everything that is not durable, and raise the error in all who wait for it.
+
+        Records that were being written may be on disk nevertheless, and would be found there
+        after a crash, unless another file continues before them.
+        """
         self._is_whole = False
-        groups = [group for group in (self._flying, self._gathering) if group is not None]
-        self._flying, self._gathering = None, Group()
-        self._journal.give_up()
-        with suppress(OSError):  # or the next one tries again
+        writing, gathering = self._writing, self._gathering
+        self._writing, self._gathering = None, CommitGroup()
+        in_doubt = self._journal.give_up()
+        with contextlib.suppress(OSError):  # the next caller tries again
             self._content = self._journal.reload()
             self._is_whole = True
-        for group in groups:
-            group.end(error)
+            if in_doubt:
+                self._journal.begin_file(self._content)
+                in_doubt = False
+        if writing is not None:
+            writing.end(self._journal.in_doubt(error) if in_doubt else error)
+        gathering.end(error)
 
     # Forks
 
@@ -200,18 +231,18 @@ class JournalStore(MemoryStore):
                 "forked children"
             )
 
-    def _let_go(self) -> None:
-        self._journal.let_go()
+    def _abandon_in_child(self) -> None:
+        self._journal.abandon()
 
 
 _opened: "weakref.WeakSet[JournalStore]" = weakref.WeakSet()
 
 
-def _forget_in_child() -> None:
-    """Let go of what belongs to the parent: else its lock would outlive it in its children."""
+def _after_fork() -> None:
+    """Release what belongs to the parent: its lock would outlive it in its children."""
     for store in _opened:
-        store._let_go()  # noqa: SLF001 - its own module
+        store._abandon_in_child()  # noqa: SLF001 - its own module
     _opened.clear()
 
 
-os.register_at_fork(after_in_child=_forget_in_child)
+os.register_at_fork(after_in_child=_after_fork)

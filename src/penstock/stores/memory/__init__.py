@@ -1,6 +1,7 @@
-"""Jobs in memory: for tests, and for work that may go when the process goes.
+"""Jobs in memory: for tests, and for work that may be lost with the process.
 
-Every write decides first, on a `Draft` over what is stored, and changes nothing. `_commit` then
-applies the draft's `Batch` as a whole. Rankings, totals and what a pending job waits for follow
-from the batches alone: to keep and replay the batches is to keep the store.
+The reference model of the Store protocol. A verb that writes decides first, on a `Draft` over the
+stored content, and then commits the draft's `WriteBatch` as a whole. Indexes, totals and what a
+pending job waits for are derived from the batches alone: applying the same batches again results
+in the same store.
 """

@@ -1,22 +1,25 @@
-"""What a write changes, as one value."""
+"""A write batch: everything that one write changes, as a value."""
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, UnsetType, field
 
-from penstock.core.history import Sum
-from penstock.core.job import Edge, Job, JobId, LogEntry, LogId, Queue
+from penstock.core.dependencies import Edge
+from penstock.core.job import Job, JobId, LogEntry, LogId
 from penstock.core.limits import Limit, Start
-from penstock.core.note import Note, Notes
+from penstock.core.migration_lock import MigrationLock
+from penstock.core.progress import Report, Reported
+from penstock.core.queue import Queue
 from penstock.core.schedule import Schedule
-from penstock.core.seal import Seal
-from penstock.core.token import Token
-from penstock.core.worker import WorkerInfo
+from penstock.core.statistics import Sum
+from penstock.core.tokens import Token
+from penstock.core.workers import WorkerInfo
 
 
-class Batch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """All that one verb writes: jobs and all else as they became, and what it logged.
+class WriteBatch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Everything that one verb writes: jobs and other values as they are afterwards, and the log.
 
-    To apply the batches of a store in their order, each at its time, is to make the store again.
+    Applying the batches of a store in order, each at its time, creates the store again. Names in
+    files (`name=`) belong to the format of journals and do not change.
     """
 
     jobs: list[Job] = []
@@ -25,39 +28,39 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     edges: list[Edge] = []
     removed: list[JobId] = []
     origins: list[tuple[int, JobId, JobId]] = []
-    """Where jobs came from: the other store's number, the id there, the id here."""
+    """Jobs taken over: the identity of the other store, the id there and the id here."""
     last_job: int = 0
     last_log: int = 0
-    """Ids to be given are higher than these."""
+    """Ids assigned from now on are higher than these."""
     schedules: list[Schedule] = []
-    unscheduled: list[str] = []
-    last_version: int = 0
-    """Versions of schedules to be given are higher than this."""
+    dropped_schedules: list[str] = field(default_factory=list, name="unscheduled")
+    last_schedule: int = field(default=0, name="last_version")
+    """Versions of schedules assigned from now on are higher than this."""
     limits: list[Limit] = []
     starts: dict[str, list[Start]] = {}
-    """The starts that the rate of a queue counts."""
+    """The starts that count towards the rate of a queue."""
     turns: dict[str, dict[int, str]] = {}
-    """The tenant of each queue and priority that was served last."""
+    """The tenant that had the last turn, by queue and level."""
     tokens: list[Token] = []
-    revoked: list[str] = []
-    seal: Seal | UnsetType | None = UNSET
-    notes: list[Note] = []
-    kept: dict[JobId, Notes] = {}
-    """All that jobs have said elsewhere."""
-    greeted: list[WorkerInfo] = []
-    dismissed: list[str] = []
-    digested: LogId = LogId(0)
-    """Count the log up to this entry."""
-    forgotten: int = 0
-    """Some of the sums of minutes before this one go."""
+    dropped_tokens: list[str] = field(default_factory=list, name="revoked")
+    migration_lock: MigrationLock | UnsetType | None = field(default=UNSET, name="seal")
+    reports: list[Report] = field(default_factory=list, name="notes")
+    reported: dict[JobId, Reported] = field(default_factory=dict, name="kept")
+    """What jobs reported in another store, or before a snapshot."""
+    workers: list[WorkerInfo] = field(default_factory=list, name="greeted")
+    deregistered: list[str] = field(default_factory=list, name="dismissed")
+    roll_up_to: LogId = field(default=LogId(0), name="digested")
+    """Count the log entries up to this one."""
+    forget_before: int = field(default=0, name="forgotten")
+    """Remove some of the sums of minutes before this one."""
     minutes: list[Sum] = []
-    ever: list[Sum] = []
-    counted: LogId = LogId(0)
-    """Sums as they were counted elsewhere, up to this entry."""
-    series: int = 0
-    """How many queues have counters of their own from now on, at most."""
-    named: list[str] = []
-    """Queues that have them."""
+    totals: list[Sum] = field(default_factory=list, name="ever")
+    rolled_up_to: LogId = field(default=LogId(0), name="counted")
+    """Sums as they were counted before a snapshot, up to this entry."""
+    series_limit: int = field(default=0, name="series")
+    """How many queues may have counters of their own."""
+    series: list[str] = field(default_factory=list, name="named")
+    """Queues that have counters of their own."""
 
 
-NOTHING = Batch()
+NOTHING = WriteBatch()

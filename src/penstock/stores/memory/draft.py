@@ -1,85 +1,66 @@
-"""What a write would change, decided before anything is."""
+"""What a write would change, decided before anything is changed."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
 from msgspec.structs import replace
 
-from penstock.core import lifecycle
-from penstock.core.errors import JobNotFound
-from penstock.core.job import (
-    Edge,
-    Job,
-    JobId,
-    LogEntry,
-    LogId,
-    NewJob,
-    OnFailure,
-    Scope,
-    moved,
-)
+from penstock.core import dedupe, dependencies, lifecycle
+from penstock.core.dependencies import Cause, Dependent, Edge
+from penstock.core.job import Job, JobId, LogEntry, LogId, NewJob
+from penstock.core.key_line import waiting
 from penstock.core.lifecycle import UNFINISHED, Event, Move, State, Waiting
-from penstock.stores.memory.batch import Batch
+from penstock.core.limits import queue_full, too_many_queues
+from penstock.core.restoration import Plan
+from penstock.core.superseding import inherited
+from penstock.core.transition import apply_move
+from penstock.stores.memory.batch import WriteBatch
 from penstock.stores.memory.content import Content
+
+Added = tuple[JobId, bool]
+"""What a new job resulted in: its id, or that of the job which holds its dedupe key, and True."""
 
 
 class Draft:
-    """The content as a verb would leave it: what it wrote so far, before what is stored."""
+    """The content as a verb would leave it: what it has written so far, over what is stored."""
 
     def __init__(self, content: Content, now: datetime, actor: str) -> None:
         self.jobs: dict[JobId, Job] = {}
-        self.entries: list[LogEntry] = []
         self._content = content
         self._now = now
         self._actor = actor
         self._last_job = content.last_job
-        self.last_log = content.last_log
-        self._holders: dict[str, set[JobId]] = {}
+        self._last_log = content.last_log
+        self._entries: list[LogEntry] = []
         self._edges: dict[JobId, dict[JobId, Edge]] = {}
-        self._ended: list[tuple[JobId, State]] = []
-        # Jobs that were added when one they need had ended: they hear of it after the others.
-        self._late: list[tuple[JobId, JobId, State, OnFailure]] = []
+        self._holders: dict[str, set[JobId]] = {}
+        self._ended: dict[int, State] = {}
+        self._orphans: dict[int, Cause] = {}
 
     def get(self, job_id: JobId) -> Job | None:
-        """The job as the verb has left it so far."""
+        """Return a job as the verb has left it so far."""
         return self.jobs.get(job_id) or self._content.jobs.get(job_id)
 
-    def _current(self, job_id: JobId) -> Job:
-        return self.jobs.get(job_id) or self._content.jobs[job_id]
+    def batch(self) -> WriteBatch:
+        """Return everything that was written, including what ends of jobs mean for others."""
+        self._release()
+        edges = [edge for edges in self._edges.values() for edge in edges.values()]
+        return WriteBatch(jobs=list(self.jobs.values()), entries=self._entries, edges=edges)
 
-    def batch(self) -> Batch:
-        """All that was written, with what the ends of jobs mean for those that wait for them."""
-        for news in self._late:
-            self.tell(*news)
-        while self._ended:
-            self._release(*self._ended.pop())
-        return Batch(
-            jobs=list(self.jobs.values()),
-            entries=self.entries,
-            edges=self.edges(),
-        )
+    # Adding
 
-    def edges(self) -> list[Edge]:
-        """Who waits for whom, as far as the verb has changed that."""
-        return [edge for edges in self._edges.values() for edge in edges.values()]
+    def add(self, new: NewJob, earlier: Sequence[Added] = (), reason: str | None = None) -> Added:
+        """Add a job, unless its dedupe key is held.
 
-    def add(
-        self,
-        new: NewJob,
-        before: Sequence[tuple[JobId, bool]] = (),
-        reason: str | None = None,
-    ) -> tuple[JobId, bool]:
-        """The id of the new job, or of the one that holds its dedupe key and True.
-
-        `before` are the answers for the jobs of the same call before it.
+        `earlier` has the results of the jobs before it in the same call.
         """
-        if new.dedupe is not None and (rival := self._rival(new.dedupe, new.scope)) is not None:
-            return rival, True
+        if new.dedupe is not None and (held := self._holder(new.dedupe, new.scope)) is not None:
+            return held, True
         run_at = new.run_at or self._now if new.delay is None else self._now + new.delay
-        self._last_job = job_id = JobId(self._last_job + 1)
-        needed = {*map(JobId, new.after), *(before[place][0] for place in new.follows)}
-        ended = self._link(new, job_id, needed)
-        needs = len(needed) - len(ended)
+        self._last_job += 1
+        job_id = JobId(self._last_job)
+        needs = self._link(new, job_id, [one for one, _ in earlier])
         self._write(
             Job(
                 id=job_id,
@@ -89,7 +70,7 @@ class Draft:
                 queue=new.queue,
                 priority=new.priority,
                 state=State.PENDING,
-                waiting=Waiting.BLOCKED if needs else self._waiting(new.key, run_at),
+                waiting=self._waiting(new.key, run_at, needs),
                 attempt=0,
                 enqueued_at=self._now,
                 run_at=run_at.astimezone(UTC),
@@ -106,131 +87,56 @@ class Draft:
                 needs=needs,
                 throttle=new.throttle,
                 trace=new.trace,
+                task_version=new.task_version,
             )
         )
-        self._late += [(job_id, one.id, one.state, new.on_failure) for one in ended]
         return job_id, False
 
+    def _link(self, new: NewJob, job_id: JobId, earlier: Sequence[JobId]) -> int:
+        """Write the edges of a new job; returns how many jobs it waits for."""
+        if not new.after and not new.follows:
+            return 0
+        needed = dependencies.needed_by(new, earlier)
+        states: dict[int, State] = {
+            one: job.state for one in needed if (job := self.get(one)) is not None
+        }
+        dependencies.check_known(needed, states)
+        edges = dependencies.new_edges(job_id, states, new.on_failure)
+        for edge in edges:
+            self._put_edge(edge)
+        dependents = [(edge.needed, job_id, edge.on_failure) for edge in edges]
+        self._orphans.update(dependencies.orphans(states, dependents))
+        return sum(not edge.resolved for edge in edges)
+
     def replace(self, job: Job, by: JobId) -> None:
-        """Let a new job take the place of a pending one, and wait for what that one waited for."""
-        for edge in self._edges_of(job.id):
-            if not edge.resolved and by not in self._edges_to(edge.needed):
-                self._put_edge(replace(edge, job_id=by))
+        """Let a new job take the place of a pending one, and wait for what that one waits for."""
+        own = self._edges_of(by)
+        for edge in inherited(self._edges_of(job.id), by, {edge.needed for edge in own}):
+            self._put_edge(edge)
         self._recount(by)
         self.move(job, lifecycle.supersede(job, by))
 
-    def _hand_over(self, ended: JobId, successor: JobId) -> None:
-        """Let those that wait for a job wait for its successor, unless that waits for them."""
-        waiting = [edge for edge in self._edges_to(ended).values() if not edge.resolved]
-        ahead = self._ahead(successor) if waiting else set()
-        for edge in waiting:
-            if edge.job_id not in ahead:
-                self._put_edge(replace(edge, resolved=True))
-                if edge.job_id not in self._edges_to(successor):
-                    self._put_edge(replace(edge, needed=successor))
-                self._recount(edge.job_id)
-
-    def _ahead(self, place: JobId) -> set[JobId]:
-        """A job and all that have to end before it begins, by edges and by the order of keys."""
-        ahead: set[JobId] = set()
-        found = [place]
-        while found:
-            if (one := found.pop()) not in ahead:
-                ahead.add(one)
-                found += [edge.needed for edge in self._edges_of(one) if not edge.resolved]
-                found += self._before(self._current(one))
-        return ahead
-
-    def _before(self, job: Job) -> list[JobId]:
-        """The unfinished jobs that come before a pending one of their key."""
-        if job.key is None or job.state is not State.PENDING:
-            return []
-        line = {*self._content.in_line(job.key), *self.jobs}
-        return [
-            one.id
-            for one in map(self._current, line)
-            if one.key == job.key
-            and (one.state is State.RUNNING or (one.state is State.PENDING and one.id < job.id))
-        ]
-
-    def _check_order(self, job: Job) -> None:
-        """Raise for a cancelled job that waits for one which would come after it in its key."""
-        if job.key is None or not job.needs or job.state is not State.CANCELLED:
-            return
-        for one in map(self._current, sorted(self._ahead(job.id) - {job.id})):
-            if one.key == job.key and one.id > job.id and not one.state.final:
-                raise lifecycle.keep_back(job, one.id)
-
-    def _edges_to(self, needed: JobId) -> dict[JobId, Edge]:
-        """Who waits for a job, or did."""
-        stored = self._content.dependents.get(needed, {})
-        return {**stored, **self._edges.get(needed, {})}
-
-    def _edges_of(self, job_id: JobId) -> list[Edge]:
-        """What a job waits for, or did."""
-        stored = self._content.needed.get(job_id, ())
-        drafted = (needed for needed, edges in self._edges.items() if job_id in edges)
-        return [self._edges_to(needed)[job_id] for needed in sorted({*stored, *drafted})]
-
-    def _put_edge(self, edge: Edge) -> None:
-        self._edges.setdefault(edge.needed, {})[edge.job_id] = edge
-
-    def _recount(self, job_id: JobId) -> None:
-        needs = sum(not edge.resolved for edge in self._edges_of(job_id))
-        self._write(replace(self._current(job_id), needs=needs))
-
-    def _link(self, new: NewJob, job_id: JobId, needed: set[JobId]) -> list[Job]:
-        """Note who waits for whom; those of the needed jobs that have ended already."""
-        ended: list[Job] = []
-        for one in sorted(needed):
-            job = self.get(one)
-            if job is None:
-                raise JobNotFound(f"there is no job {one} to wait for")
-            over = job.state.final
-            self._put_edge(
-                Edge(needed=one, job_id=job_id, on_failure=new.on_failure, resolved=over)
-            )
-            if over:
-                ended.append(job)
-        return ended
-
-    def _release(self, ended: JobId, state: State) -> None:
-        """What the end of a job means for those that wait for it."""
-        for job_id, edge in self._edges_to(ended).items():
-            if edge.resolved:
+    def check_limits(self) -> None:
+        """Raise `QueueFull` or `TooManyQueues` if the jobs written so far exceed a limit."""
+        growth: Counter[str] = Counter()
+        for job in self.jobs.values():
+            growth[job.queue] += job.state is State.PENDING
+            if (old := self._content.jobs.get(job.id)) is not None:
+                growth[job.queue] -= old.state is State.PENDING
+        for name, more in growth.items():
+            limit = self._content.queue(name).max_pending
+            if limit is None:
                 continue
-            self._put_edge(replace(edge, resolved=True))
-            job = self._current(job_id)
-            job = replace(job, needs=job.needs - 1)
-            if job.state is State.PENDING and not job.needs:
-                job = replace(job, waiting=self._waiting(job.key, job.run_at))
-            self._write(job)
-            self.tell(job_id, ended, state, edge.on_failure)
+            pending = sum(self._content.totals[name, State.PENDING, kind] for kind in Waiting)
+            if (full := queue_full(name, limit, pending, more)) is not None:
+                raise full
+        check_names(self._content, growth)
 
-    def tell(self, job_id: JobId, needed: JobId, state: State, on_failure: OnFailure) -> None:
-        """Let a job know that one it needed has ended like this."""
-        job = self._current(job_id)
-        run_anyway = on_failure is OnFailure.RUN
-        if job.state is State.PENDING and not lifecycle.frees(state, run_anyway=run_anyway):
-            self.move(job, lifecycle.abandon(job, needed, state))
-
-    def put(self, job: Job, edges: Sequence[Edge] = ()) -> None:
-        """Write a job that comes from elsewhere; a pending one waits for what it waits for here."""
-        for edge in edges:
-            self._put_edge(edge)
-        needs = sum(not edge.resolved for edge in edges)
-        waiting = None
-        if job.state is State.PENDING:
-            waiting = Waiting.BLOCKED if needs else self._waiting(job.key, job.run_at)
-        self._write(replace(job, waiting=waiting, needs=needs))
-
-    def is_held(self, job: Job) -> bool:
-        """Whether another job keeps this one from being pending."""
-        return job.dedupe is not None and self._rival(job.dedupe, job.scope) is not None
+    # Moving
 
     def claim(self, job: Job) -> None:
-        """Give a job to the actor."""
-        token = self._next_log()
+        """Lease a ready job to the actor."""
+        token = LogId(self._last_log + 1)
         waited = max(timedelta(0), self._now - max(job.run_at, job.enqueued_at))
         self._log(job.id, Event.CLAIMED, State.RUNNING, token=token, duration=waited)
         self._write(
@@ -248,18 +154,17 @@ class Draft:
         )
 
     def move(self, job: Job, move: Move) -> None:
-        """Write a move; raises `TransitionRefused` where it has to give way and cannot."""
-        running, waiting, duration = job.state is State.RUNNING, job.waiting, None
+        """Write a move; raises `TransitionRefused` if it has to give way and cannot."""
+        running, wait, duration = job.state is State.RUNNING, job.waiting, None
         if not move.stays:
             move = self._settled(job, move)
-            if move.event is Event.RESET:
-                self._check_order(job)
+            if dependencies.may_wait_for_itself(job, move):
+                dependencies.check_order(job, self)
             if move.successor is not None:
                 self._hand_over(job.id, JobId(move.successor))
-            back = move.state is State.PENDING
-            waiting = self._waiting(job.key, self._now + move.delay) if back else None
-            if back and job.needs:
-                waiting = Waiting.BLOCKED
+            wait = None
+            if move.state is State.PENDING:
+                wait = self._waiting(job.key, self._now + move.delay, job.needs)
             duration = self._now - job.started_at if running and job.started_at else None
         version = self._log(
             job.id,
@@ -271,35 +176,106 @@ class Draft:
             duration=duration,
             detail=move.detail,
         )
-        self._write(moved(job, move, at=self._now, version=version, waiting=waiting))
+        self._write(apply_move(job, move, at=self._now, version=version, waiting=wait))
         if move.state.final and not move.stays:
-            self._ended.append((job.id, move.state))
+            self._ended[job.id] = move.state
 
     def _settled(self, job: Job, move: Move) -> Move:
-        if move.state is not State.PENDING or job.dedupe is None:
+        """Return the move that results where another job may hold the dedupe key."""
+        if job.dedupe is None or not dedupe.needs_key(job, move):
             return move
-        rival = self._rival(job.dedupe, job.scope, but=job.id)
-        return move if rival is None else lifecycle.give_way(job, move, rival)
+        held = self._holder(job.dedupe, job.scope, exclude={job.id})
+        return move if held is None else lifecycle.give_way(job, move, held)
 
-    def _waiting(self, key: str | None, run_at: datetime) -> Waiting:
-        """Of a key, all are blocked until the store makes its head visible."""
-        if key is not None:
-            return Waiting.BLOCKED
-        return Waiting.READY if run_at <= self._now else Waiting.SCHEDULED
+    # Ends of jobs
 
-    def _rival(self, dedupe: str, scope: Scope, but: JobId | None = None) -> JobId | None:
-        """The job that keeps another one with that dedupe key from being pending."""
-        holders = [job for place in sorted(self._held(dedupe)) if (job := self.get(place))]
-        others = [job for job in holders if job.id != but]
-        pending = [job.id for job in others if job.state is State.PENDING]
-        running = [job.id for job in others if Scope.UNFINISHED in (scope, job.scope)]
-        return next(iter(pending + running), None)
+    def _hand_over(self, ended: JobId, successor: JobId) -> None:
+        """Let the jobs that wait for one that was superseded wait for its successor."""
+        edges = {edge.job_id: edge for edge in self._edges_to(ended) if not edge.resolved}
+        known = {edge.job_id for edge in self._edges_to(successor)}
+        for job_id in map(JobId, dependencies.handed_over(edges.keys(), successor, self)):
+            self._put_edge(replace(edges[job_id], resolved=True))
+            if job_id not in known:
+                self._put_edge(replace(edges[job_id], needed=successor))
+            self._recount(job_id)
 
-    def _held(self, dedupe: str) -> set[JobId]:
-        if dedupe not in self._holders:
-            stored = self._content.holders.get(dedupe, ())
-            self._holders[dedupe] = set(stored)
-        return self._holders[dedupe]
+    def _release(self) -> None:
+        """Write what the ends of jobs mean for those that wait for them."""
+        self._abandon(self._orphans)
+        found = dependencies.release(self._ended, self._dependents, self._pending)
+        for needed, place, _ in found.edges:
+            job_id = JobId(place)
+            edge = self._edge(JobId(needed), job_id)
+            self._put_edge(replace(edge, resolved=True))
+            job = self._current(job_id)
+            job = replace(job, needs=job.needs - 1)
+            if job.state is State.PENDING:
+                job = replace(job, waiting=self._waiting(job.key, job.run_at, job.needs))
+            self._write(job)
+        self._abandon(found.abandoned)
+
+    def _abandon(self, orphans: Mapping[int, Cause]) -> None:
+        for job_id, (needed, state) in orphans.items():
+            job = self._current(JobId(job_id))
+            self.move(job, lifecycle.abandon(job, needed, state))
+
+    def _dependents(self, ids: Collection[int]) -> Iterator[Dependent]:
+        for needed in ids:
+            for edge in self._edges_to(JobId(needed)):
+                if not edge.resolved:
+                    yield edge.needed, edge.job_id, edge.on_failure
+
+    def _pending(self, ids: Collection[int]) -> Iterator[int]:
+        return (one for one in ids if self._current(JobId(one)).state is State.PENDING)
+
+    # Order: see `dependencies.Order`
+
+    def before(self, ids: Collection[int]) -> Iterator[int]:
+        """Yield what has to end before one of these jobs can begin."""
+        for place in map(JobId, ids):
+            yield from (edge.needed for edge in self._edges_of(place) if not edge.resolved)
+            job = self._current(place)
+            if job.key is not None and job.state is State.PENDING:
+                for one in self._line(job.key):
+                    if one.state is State.RUNNING or one.id < job.id:
+                        yield one.id
+
+    def newer_in_line(self, job: Job, among: Collection[int]) -> int | None:
+        """Return the first of these that is an unfinished job of the key, newer than `job`."""
+        line = self._line(job.key) if job.key is not None else ()
+        return min((one.id for one in line if one.id > job.id and one.id in among), default=None)
+
+    def _line(self, key: str) -> Iterator[Job]:
+        """Yield the unfinished jobs of a key."""
+        stored = self._content.lines[key].ids() if key in self._content.lines else ()
+        for job in map(self._current, {*stored, *self.jobs}):
+            if job.key == key and job.state in UNFINISHED:
+                yield job
+
+    # Restoring
+
+    def is_held(self, job: Job) -> bool:
+        """Return whether another job holds the dedupe key of this one."""
+        return job.dedupe is not None and self._holder(job.dedupe, job.scope) is not None
+
+    def restore(self, plan: Plan) -> None:
+        """Write the jobs of a plan."""
+        for one in plan.restored:
+            self._entries += one.log
+            for edge in one.edges:
+                self._put_edge(edge)
+            self._write(one.job)
+        self._last_log = plan.last_log
+        self._orphans.update(plan.abandoned)
+
+    def raise_log(self, floor: int) -> None:
+        """Number log entries from here on above `floor`."""
+        self._last_log = floor
+
+    # Reading and writing
+
+    def _current(self, job_id: JobId) -> Job:
+        return self.jobs.get(job_id) or self._content.jobs[job_id]
 
     def _write(self, job: Job) -> None:
         self.jobs[job.id] = job
@@ -307,8 +283,43 @@ class Draft:
             held = self._held(job.dedupe)
             (held.add if job.state in UNFINISHED else held.discard)(job.id)
 
-    def _next_log(self) -> LogId:
-        return LogId(self.last_log + 1)
+    def _holder(self, key: str, scope: str, exclude: Collection[int] = ()) -> JobId | None:
+        jobs = map(self._current, self._held(key))
+        held = ((job.id, job.state is State.PENDING, job.scope) for job in jobs)
+        found = dedupe.holder(scope, held, exclude)
+        return None if found is None else JobId(found)
+
+    def _held(self, key: str) -> set[JobId]:
+        """Return the unfinished jobs with a dedupe key."""
+        if key not in self._holders:
+            self._holders[key] = set(self._content.holders.get(key, ()))
+        return self._holders[key]
+
+    def _waiting(self, key: str | None, run_at: datetime, needs: int) -> Waiting:
+        """Return what a pending job waits for; the line of a key is arranged with the batch."""
+        return waiting(run_at, self._now, needs=needs, behind=key is not None)
+
+    def _edge(self, needed: JobId, job_id: JobId) -> Edge:
+        drafted = self._edges.get(needed, {}).get(job_id)
+        return drafted or self._content.dependents[needed][job_id]
+
+    def _edges_to(self, needed: JobId) -> Iterable[Edge]:
+        """Return the edges to a job."""
+        stored = self._content.dependents.get(needed, {})
+        return {**stored, **self._edges.get(needed, {})}.values()
+
+    def _edges_of(self, job_id: JobId) -> list[Edge]:
+        """Return the edges of a job."""
+        stored = self._content.needed.get(job_id, ())
+        drafted = (needed for needed, edges in self._edges.items() if job_id in edges)
+        return [self._edge(needed, job_id) for needed in sorted({*stored, *drafted})]
+
+    def _put_edge(self, edge: Edge) -> None:
+        self._edges.setdefault(edge.needed, {})[edge.job_id] = edge
+
+    def _recount(self, job_id: JobId) -> None:
+        needs = sum(not edge.resolved for edge in self._edges_of(job_id))
+        self._write(replace(self._current(job_id), needs=needs))
 
     def _log(
         self,
@@ -322,8 +333,9 @@ class Draft:
         duration: timedelta | None = None,
         detail: str | None = None,
     ) -> LogId:
+        self._last_log += 1
         entry = LogEntry(
-            id=self._next_log(),
+            id=LogId(self._last_log),
             job_id=job_id,
             at=self._now,
             event=event,
@@ -335,6 +347,13 @@ class Draft:
             duration=duration,
             detail=detail,
         )
-        self.last_log = entry.id
-        self.entries.append(entry)
+        self._entries.append(entry)
         return entry.id
+
+
+def check_names(content: Content, names: Iterable[str]) -> None:
+    """Raise `TooManyQueues` if there may not be queues of these names as well."""
+    new = set(names).difference(content.queues)
+    refused = too_many_queues(len(content.queues), len(new), content.limits.most_queues)
+    if refused is not None:
+        raise refused

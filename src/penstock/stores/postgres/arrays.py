@@ -1,4 +1,4 @@
-"""Lists as PostgreSQL's binary arrays, packed in one go: the driver takes far longer."""
+"""Lists as PostgreSQL's binary arrays, packed at once: the driver takes far longer."""
 
 import struct
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ class Packed:
 
 
 class Int8s(Packed):
-    """A list of whole numbers; None is NULL."""
+    """A list of integers; None is NULL."""
 
     __slots__ = ()
     oid = _INT8_ARRAY
@@ -64,7 +64,7 @@ class Texts(Packed):
 
 
 def storable(text: str) -> str:
-    """The text without NUL, the one character that PostgreSQL has no place for."""
+    """Return the text without NUL, the one character that PostgreSQL cannot store."""
     return text.replace("\0", "\ufffd") if "\0" in text else text
 
 
@@ -81,14 +81,14 @@ class _TextsDumper(_Int8sDumper):
 
 
 class _TextDumper(Dumper):
-    """Of whatever type the query wants it to be."""
+    """Sends text without a type, so that the query decides."""
 
     def dump(self, obj: str) -> bytes:
         return storable(str(obj)).encode()
 
 
 def register(connection: "psycopg.Connection[Any]") -> None:
-    """Let a connection send these; a number is always a `bigint`, so that plans are few."""
+    """Register these types on a connection; numbers are always `bigint`, to have few plans."""
     connection.adapters.register_dumper(Int8s, _Int8sDumper)
     connection.adapters.register_dumper(Texts, _TextsDumper)
     connection.adapters.register_dumper(int, Int8BinaryDumper)

@@ -1,11 +1,9 @@
-"""Reads the URL, opens connections, keeps the schema current, translates the driver's errors."""
+"""The URL of a PostgreSQL store, its connections, and the errors of the driver."""
 
 import contextlib
 import re
-import time
-import zlib
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast, get_args
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
 import psycopg
@@ -14,28 +12,28 @@ from psycopg import RawCursor, errors
 from penstock.core.errors import (
     ConfigurationError,
     StoreError,
-    StoreMissing,
     StoreUnavailable,
     TooManyQueues,
 )
 from penstock.core.redaction import redacted
+from penstock.stores import Migrate
 from penstock.stores.postgres.arrays import register
-from penstock.stores.sql import load_migrations, load_queries
+from penstock.stores.sql import load_queries
+from penstock.stores.sql.schema import load_scripts, too_old
 
+SCRIPTS = load_scripts("penstock.stores.postgres")
 MINIMUM_SERVER = 140_000
-MIGRATIONS = load_migrations("penstock.stores.postgres")
-SCHEMA = MIGRATIONS[-1][0]
 DAY = 86_400_000_000
 
 _PARAMETERS = re.compile(r"\?.*", re.DOTALL)
-# Such a host is the second half of a password with an unescaped character in it.
+# A host that matches is the second half of a password with an unescaped character.
 _NO_HOST = re.compile(r"[@?#\s]")
 _IDENTIFIER = re.compile(r"[a-z_][a-z0-9_]{0,40}")
-_OWN = {"schema", "notify", "pooler"}
+_OWN = {"schema", "notify", "pooler", "migrate"}
 _COMMENT = re.compile(r"^\s*--.*\n?", re.MULTILINE)
 _PART = re.compile(r"\{(_\w+)\}")
-# Statements are planned once, and always by their indexes: what the planner would guess from the
-# size of a table that was empty a moment ago is wrong.
+# Statements are planned once, and always to use indexes. The planner's estimates are wrong for a
+# table that was empty a moment ago.
 _SETTINGS = {
     "plan_cache_mode": "force_generic_plan",
     "enable_seqscan": "off",
@@ -45,10 +43,10 @@ _SETTINGS = {
     "jit": "off",
     "client_min_messages": "warning",
     "idle_in_transaction_session_timeout": "60s",
-    # What was acknowledged outlives a crash of the server, unless the URL says otherwise.
+    # Acknowledged writes survive a crash of the server, unless the URL overrides this.
     "synchronous_commit": "on",
 }
-# A server that vanished without a word is noticed within half a minute.
+# Detect a server that has disappeared within half a minute.
 _KEEPALIVES = {
     "connect_timeout": 10,
     "keepalives": 1,
@@ -78,25 +76,29 @@ _RETRYABLE = (
     errors.IdleInTransactionSessionTimeout,
 )
 
+# The view of the schema that this program knows: the store has dropped it.
+_NO_VIEW = re.compile(r'relation "\w+\.schema_(\d+)" does not exist')
 _TOO_MANY_QUEUES = re.compile(r"as many queues as its limit of (\d+) allows")
 
 
 class Address(NamedTuple):
-    """Where the store is, and how to speak to the server there."""
+    """The location of a store, and how to connect to its server."""
 
     conninfo: str
     schema: str
     notify: bool
     pooled: bool
     name: str
-    """How messages call it; without a password."""
+    """The name of the store in messages, without a password."""
+    migrate: Migrate | None
+    """Who migrates the store, if the URL says so."""
 
 
 def address(url: str) -> Address:
-    """Read a URL such as `postgresql://user@host/database?schema=penstock&notify=on`.
+    """Parse a URL such as `postgresql://user@host/database?schema=penstock&notify=on`.
 
-    Raises `ConfigurationError` for one that the driver would misread. Its own errors quote what it
-    took for a host or a port, which may be half of a password.
+    Raise `ConfigurationError` for a URL that the driver would misread: its own messages quote what
+    it mistakes for a host or a port, which may be half of a password.
     """
     try:
         parts = urlsplit(url)
@@ -108,16 +110,22 @@ def address(url: str) -> Address:
     schema = own.get("schema", "penstock")
     if not _IDENTIFIER.fullmatch(schema):
         raise ConfigurationError(
-            f"schema is a name of small letters, digits and underscores, not {schema!r:.80}"
+            f"schema must consist of lowercase letters, digits and underscores, not {schema!r:.80}"
         )
     if own.get("notify", "on") not in {"on", "off"}:
-        raise ConfigurationError(f"notify is on or off, not {own['notify']!r:.80}")
+        raise ConfigurationError(f"notify must be on or off, not {own['notify']!r:.80}")
     if own.get("pooler", "session") not in {"session", "transaction"}:
-        raise ConfigurationError(f"pooler is session or transaction, not {own['pooler']!r:.80}")
+        raise ConfigurationError(
+            f"pooler must be session or transaction, not {own['pooler']!r:.80}"
+        )
+    if own.get("migrate", "auto") not in get_args(Migrate):
+        raise ConfigurationError(f"migrate must be auto or manual, not {own['migrate']!r:.80}")
     pooled = own.get("pooler") == "transaction"
-    conninfo = urlunsplit(
-        parts._replace(query=urlencode(rest, quote_via=quote))
-    )  # not + for a space
+    query = urlencode(rest, quote_via=quote)  # not + for a space
+    conninfo = urlunsplit(parts._replace(query=query))
+    if not parts.netloc and url.startswith(f"{parts.scheme}:///"):
+        # Some versions of Python leave out the slashes before an empty host.
+        conninfo = f"{parts.scheme}:///{conninfo.partition(':')[2].lstrip('/')}"
     _check_readable(conninfo, url)
     return Address(
         conninfo,
@@ -125,6 +133,7 @@ def address(url: str) -> Address:
         own.get("notify", "on") == "on" and not pooled,
         pooled,
         f"{_PARAMETERS.sub('', redacted(url))}, schema {schema}",
+        cast("Migrate | None", own.get("migrate")),
     )
 
 
@@ -149,10 +158,10 @@ def _unreadable(url: str) -> ConfigurationError:
 
 
 def queries(schema: str) -> dict[str, str]:
-    """The queries, each whole, for this schema."""
+    """Return the queries for this schema, with their parts inserted."""
     found = {
         name: _COMMENT.sub("", text).strip()
-        for name, text in load_queries("penstock.stores.postgres").items()
+        for name, text in load_queries("penstock.stores.postgres", schema=SCRIPTS.version).items()
     }
 
     def whole(text: str) -> str:
@@ -164,13 +173,13 @@ def queries(schema: str) -> dict[str, str]:
 
 
 def renamed(text: str, schema: str) -> str:
-    """This SQL for a schema with another name."""
+    """Return this SQL for another schema."""
     return text if schema == "penstock" else text.replace("penstock.", f"{schema}.")
 
 
 @contextlib.contextmanager
 def translated(name: str) -> Iterator[None]:
-    """Turn the driver's errors into ours, with what to do next."""
+    """Raise an error of Penstock that says what to do, in place of an error of the driver."""
     try:
         yield
     except psycopg.Error as error:
@@ -178,10 +187,12 @@ def translated(name: str) -> Iterator[None]:
 
 
 def translate(error: psycopg.Error, name: str) -> StoreError | TooManyQueues:  # noqa: PLR0911 - a list of cases
-    """The error of ours that says what the driver's means for this store."""
+    """Return the error of Penstock for an error of the driver."""
     text = (str(error).strip() or type(error).__name__).splitlines()[0]
     if (found := _TOO_MANY_QUEUES.search(text)) is not None:
         return TooManyQueues(int(found[1]))
+    if isinstance(error, errors.UndefinedTable) and (view := _NO_VIEW.search(text)) is not None:
+        return too_old(name, int(view[1]))
     if isinstance(error, _BROKEN) or "authentication failed" in text:
         return StoreError(f"{name} cannot be used: {text}")
     if isinstance(error, _RETRYABLE):
@@ -189,19 +200,21 @@ def translate(error: psycopg.Error, name: str) -> StoreError | TooManyQueues:  #
     if isinstance(error, psycopg.IntegrityError):
         return StoreError(f"{name} refuses a statement: {text}")
     if "unsupported startup parameter" in text:
-        return StoreError(f"{name} is behind a pooler: say so in its URL, pooler=transaction")
+        return StoreError(
+            f"{name} is behind a connection pooler: add pooler=transaction to its URL"
+        )
     if isinstance(error, psycopg.OperationalError):
         return StoreUnavailable(f"{name} does not answer: {text}; try again")
     return StoreError(f"{name} cannot be used: {text}")
 
 
 def begin(where: Address) -> bytes:
-    """How a transaction begins."""
+    """Return the statements that begin a transaction."""
     return f"BEGIN; {local_settings(where)}".encode()
 
 
 def local_settings(where: Address) -> str:
-    """What a transaction behind a pooler brings along, and else a session has."""
+    """Return the settings of a transaction behind a pooler; other sessions have them already."""
     if not where.pooled:
         return ""
     settings = [f"SET LOCAL {name} = '{value}'; " for name, value in _SETTINGS.items()]
@@ -209,12 +222,12 @@ def local_settings(where: Address) -> str:
 
 
 def _search_path(where: Address) -> str:
-    """Where tables of applications are made and found."""
+    """Return the schemas in which tables of applications are created and looked up."""
     return f"{where.schema},public"
 
 
 def connect(where: Address) -> "psycopg.Connection[Any]":
-    """A connection in autocommit mode, set up for durable writes."""
+    """Open a connection in autocommit mode, with durable writes."""
     settings: dict[str, Any] = {"application_name": "penstock", **_KEEPALIVES}
     if not where.pooled:
         session = {**_SETTINGS, "search_path": _search_path(where)}
@@ -222,6 +235,8 @@ def connect(where: Address) -> "psycopg.Connection[Any]":
     given = psycopg.conninfo.conninfo_to_dict(where.conninfo)
     if "options" in given and "options" in settings:
         settings["options"] += f" {given['options']}"
+    if "," in str(given.get("host", "")):  # only the primary can be written to
+        settings["target_session_attrs"] = "read-write"
     settings = {k: v for k, v in settings.items() if k == "options" or k not in given}
     connection = psycopg.connect(
         where.conninfo,
@@ -240,50 +255,3 @@ def connect(where: Address) -> "psycopg.Connection[Any]":
             f"{where.name}: PostgreSQL {needed} or newer is needed, not {found // 10_000}"
         )
     return connection
-
-
-def prepare(where: Address, *, create: bool) -> int:
-    """Make sure that the schema is there and current; safe when many start at once.
-
-    Returns how far the server's clock is ahead of this machine's, in microseconds.
-    """
-    with connect(where) as connection:
-        found = _version(connection, where.schema)
-        if not found and not create:
-            raise StoreMissing(f"there is no store at {where.name}")
-        if found != SCHEMA:
-            _migrate(connection, where)
-        now = connection.execute(f"SELECT {where.schema}.now()").fetchall()[0][0]
-        return int(now) - time.time_ns() // 1000
-
-
-def _migrate(connection: "psycopg.Connection[Any]", where: Address) -> None:
-    with connection.transaction():
-        lock = zlib.crc32(f"penstock {where.schema}".encode()) - 2**31
-        connection.execute("SELECT pg_advisory_xact_lock($1)", (lock,))
-        found = _version(connection, where.schema)
-        if found > SCHEMA:
-            raise StoreError(
-                f"{where.name} was written by a newer Penstock (schema {found}, this one knows "
-                f"{SCHEMA}); upgrade Penstock"
-            )
-        if not found:
-            connection.execute(f"CREATE SCHEMA IF NOT EXISTS {where.schema}")
-        for number, script in MIGRATIONS:
-            if number > found:
-                connection.execute(renamed(script, where.schema).encode(), prepare=False)
-        connection.execute(
-            f"INSERT INTO {where.schema}.meta (name, value) VALUES ('schema', $1) "  # noqa: S608 - checked
-            "ON CONFLICT (name) DO UPDATE SET value = excluded.value",
-            (SCHEMA,),
-        )
-
-
-def _version(connection: "psycopg.Connection[Any]", schema: str) -> int:
-    found = connection.execute("SELECT to_regclass($1)", (f"{schema}.meta",)).fetchone()
-    if found is None or found[0] is None:
-        return 0
-    row = connection.execute(
-        f"SELECT value FROM {schema}.meta WHERE name = 'schema'"  # noqa: S608 - checked
-    ).fetchone()
-    return int(row[0]) if row else 0

@@ -1,19 +1,18 @@
-"""Triggers that let rows of applications follow their jobs."""
+"""Mirrors: triggers that keep rows of applications in step with their jobs."""
 
 from collections.abc import Iterator, Sequence
 
-from penstock.core.mirror import WATCHED, Mirror, quoted
-from penstock.stores.postgres.transaction import PostgresTransaction, ours
-from penstock.stores.sql.transaction import Transaction
+from penstock.core.tables import WATCHED, Mirror, quoted
+from penstock.stores.postgres.transaction import PostgresTransaction
 
-# A trigger is made when nobody writes; others must not queue up behind it for long.
+# A trigger is created while nobody writes; others must not queue up behind it for long.
 _PATIENCE = b"SET LOCAL lock_timeout = '5s'"
 
 
-def install(tx: Transaction, mirrors: Sequence[Mirror]) -> list[None]:
-    """Make the triggers of these; those that are there as they should be stay."""
+def install(tx: PostgresTransaction, mirrors: Sequence[Mirror]) -> list[None]:
+    """See `TableStore.add_mirror`; triggers that are up to date stay."""
     for mirror in mirrors:
-        _install(ours(tx), mirror)
+        _install(tx, mirror)
     return [None] * len(mirrors)
 
 
@@ -25,7 +24,7 @@ def _install(tx: PostgresTransaction, mirror: Mirror) -> None:
     tx.run(_PATIENCE)
     for what in ("changed", "removed"):
         tx.run(f"DROP TRIGGER IF EXISTS {name}_{what} ON {tx.schema}.job".encode())
-    # Names without a schema are looked up as they are for the store, whoever changes the job.
+    # Names without a schema are resolved as for the store, whoever changes the job.
     tx.run(
         f"CREATE OR REPLACE FUNCTION {tx.schema}.{name}() RETURNS trigger LANGUAGE plpgsql "
         f"SET search_path = {tx.schema}, public AS $penstock${body}$penstock$".encode()
@@ -49,7 +48,10 @@ def _triggers(schema: str, name: str, mirror: Mirror) -> Iterator[str]:
 
 
 def _body(schema: str, mirror: Mirror) -> str:
-    """What the triggers do. A finished job that starts anew is taken away to be put elsewhere."""
+    """Return the body of the trigger function.
+
+    A finished job that is reset moves to another partition: a delete and an insert.
+    """
     lines = [
         f" -- {quoted(mirror.queue)}",
         "BEGIN",

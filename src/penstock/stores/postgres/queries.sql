@@ -1,27 +1,27 @@
 -- Every query of the PostgreSQL store, in the order of the Store protocol, under the names of the
--- SQLite store where it has the same. `{_name}` stands for the text of the part with that name.
+-- SQLite store where it has the same. `{_name}` is replaced with the text of that part.
 -- Lists come as JSON where they are short, as binary arrays where there may be thousands.
 --
--- What the planner believes of a table is worth nothing: it may have seen it empty a moment before
--- a million jobs came. So it is given no choice where a table grows with the jobs: what a list
--- names is looked up row by row (LATERAL with OFFSET 0, which it leaves as it is), and what is
--- found is changed by its place, since no index could lead the other way round.
+-- The planner's statistics are useless here: it may have seen a table empty a moment before a million
+-- jobs were added. So it gets no choice where a table grows with the jobs: lists are looked up row by
+-- row (LATERAL with OFFSET 0, which it does not rewrite), and rows are updated by their ctid, since no
+-- index could lead the other way round.
 
--- What a job is read from; what most jobs do not have stands together, NULL for those without.
+-- The columns of a job; those that most jobs do not use are grouped, NULL for jobs without any.
 -- name: _columns
 j.id, j.stage, j.version, j.attempt, j.token, j.run_at, j.started_at, j.expires_at, j.worker,
     j.queue, j.task, j.priority, j.enqueued_at, j.lease_time, j.body,
     CASE WHEN num_nonnulls(
         j.timeout, j.key, j.dedupe, j.tags, j.retry, j.correlation, j.tenant, j.parent,
-        j.throttle, j.trace, j.finished_at, j.error, j.result
+        j.throttle, j.trace, j.finished_at, j.error, j.result, j.task_version
     ) > 0 OR j.needs > 0 OR j.cancel_requested THEN json_build_array(
         j.finished_at, j.cancel_requested, j.needs, j.timeout, j.key, j.dedupe, j.scope,
         j.tags, j.retry, j.correlation, j.tenant, j.parent, j.throttle, j.trace, j.error,
-        j.result
+        j.result, j.task_version
     )::text END
 
--- Where the jobs of a JSON list stand, each with a new number. The planner has no choice: whatever
--- it believes of the table, the jobs are looked up one by one, and found again by their places.
+-- The ctids of the jobs of a JSON list, each with a new number. The planner gets no choice: whatever
+-- its statistics say, the jobs are looked up one by one, and updated by their ctids.
 -- name: _targets
 t AS MATERIALIZED (
     SELECT p.number, j.tid
@@ -35,15 +35,15 @@ t AS MATERIALIZED (
 -- name: _ids
 (SELECT value::bigint AS id, n FROM json_array_elements_text($1::json) WITH ORDINALITY AS p (value, n)) AS p
 
--- One that is not finished, by its id.
+-- An unfinished job by its id.
 -- name: _active
 LATERAL (SELECT ctid AS tid, * FROM penstock.job_active WHERE id = p.id OFFSET 0) AS j
 
--- Wherever it stands: its place is that in its own table.
--- name: _place
+-- A job in any partition, with its ctid there.
+-- name: _stored
 LATERAL (SELECT tableoid AS part, ctid AS tid, * FROM penstock.job WHERE id = p.id OFFSET 0) AS j
 
--- A job by its id, whether it is finished or not; most are not.
+-- A job by its id, finished or not; most are not.
 -- name: _any_job
 LATERAL (
     SELECT * FROM penstock.job_active AS a WHERE a.id = p.id
@@ -52,17 +52,62 @@ LATERAL (
     LIMIT 1
 ) AS j
 
+-- Every transaction begins with one of these. Without the view of its schema, a program is refused;
+-- until the transaction ends, the view cannot be dropped.
 -- name: enter
-SELECT penstock.enter($1::integer);
+SELECT penstock.enter($1::integer), penstock.newest(), oldest_program
+FROM penstock.schema_{schema};
+
+-- name: enter_notifying
+SELECT penstock.enter($1::integer), penstock.newest(), oldest_program, pg_notify($2, $3)
+FROM penstock.schema_{schema};
+
+-- The time of a statement, where the client leaves it to the server.
+-- name: _now
+(SELECT coalesce($1::bigint, (extract(epoch FROM statement_timestamp()) * 1000000)::bigint))
+
+-- Leaves the client's number for this transaction, if it writes anything: see `writer.py`.
+-- name: _receipt
+receipt AS (
+    INSERT INTO penstock.receipt AS r (client, number)
+    SELECT $3::bigint, $4::bigint WHERE $3 IS NOT NULL AND EXISTS (SELECT 1 FROM numbered)
+    ON CONFLICT (client) DO UPDATE SET number = excluded.number, at = excluded.at
+)
+
+-- What became of a client's transaction: its id if it has committed, and whether the session that
+-- ran it still exists.
+-- name: outcome
+SELECT
+    (SELECT xmin::text FROM penstock.receipt WHERE client = $1 AND number = $2),
+    EXISTS (SELECT 1 FROM pg_stat_activity WHERE pid = $3 AND backend_start = $4);
+
+-- name: session
+SELECT penstock.life(), penstock.newest(), pid, backend_start FROM pg_stat_activity
+WHERE pid = pg_backend_pid();
+
+-- What a transaction wrote whose answer was lost, after an entry that is older.
+-- name: added_by
+SELECT job_id, id, at FROM penstock.log WHERE id > $1 AND xmin = $2::xid AND event = 'enqueued'
+ORDER BY id;
+
+-- name: claimed_by
+SELECT true, -j.priority, j.run_at, l.previous, {_columns}
+FROM (
+    SELECT * FROM penstock.log WHERE id > $1 AND xmin = $2::xid AND event = 'claimed' OFFSET 0
+) AS l
+CROSS JOIN LATERAL (
+    SELECT * FROM penstock.job_active WHERE id = l.job_id AND token = l.id OFFSET 0
+) AS j
+ORDER BY -j.priority, j.run_at, j.id;
+
+-- name: drop_receipts
+DELETE FROM penstock.receipt WHERE at < now() - interval '1 day';
 
 -- name: now
 SELECT penstock.now();
 
--- name: life
-SELECT penstock.life();
-
--- Whether entries of the log, written at this time, are from the transaction with this number;
--- only among the newest: this is asked soon after it ended.
+-- Whether log entries of this time were written by the transaction with this id; only among the
+-- newest: this is asked soon after it ended.
 -- name: has_logged
 SELECT EXISTS (
     SELECT 1 FROM (
@@ -71,10 +116,10 @@ SELECT EXISTS (
     WHERE at = $1 AND writer = ($2::xid8)::xid
 );
 
--- name: make_room
+-- name: add_partitions
 SELECT penstock.make_room($1::integer);
 
--- name: ring
+-- name: notify
 SELECT pg_notify($1, $2);
 
 -- name: reserve
@@ -97,11 +142,11 @@ ON CONFLICT (name) DO UPDATE SET value = excluded.value;
 SELECT name, paused_until, max_pending, concurrency, rate, rate_window, promote_after
 FROM penstock.queue WHERE name = $1;
 
--- The queue stays until the end of the transaction.
+-- Locks the queue against removal until the transaction ends.
 -- name: max_pending
 SELECT max_pending, merged FROM penstock.queue WHERE name = $1 FOR KEY SHARE;
 
--- name: any_bounded
+-- name: any_max_pending
 SELECT EXISTS (
     SELECT 1 FROM json_array_elements_text($1::json) AS n
     JOIN penstock.queue AS q ON q.name = n WHERE q.max_pending IS NOT NULL
@@ -111,7 +156,7 @@ SELECT EXISTS (
 SELECT q.name, q.max_pending, q.merged FROM penstock.queue AS q
 WHERE q.name IN (SELECT json_array_elements_text($1::json)) ORDER BY q.name FOR KEY SHARE;
 
--- The first queues have lines of their own.
+-- The first queues of a store have indexes of their own.
 -- name: add_queues
 INSERT INTO penstock.queue (name, merged)
 SELECT n.name, (penstock.names() + n.number > m.value)::integer
@@ -121,7 +166,7 @@ WHERE m.name = 'own_lines' AND NOT EXISTS (SELECT 1 FROM penstock.queue AS q WHE
 ORDER BY n.name
 ON CONFLICT DO NOTHING;
 
--- Gives queues a line of their own; their jobs follow by portions.
+-- Gives queues an index of their own; their jobs follow in portions.
 -- name: unmerge
 UPDATE penstock.queue SET merged = 2
 WHERE merged = 1 AND name IN (
@@ -130,19 +175,29 @@ WHERE merged = 1 AND name IN (
     ORDER BY name FOR NO KEY UPDATE SKIP LOCKED
 );
 
--- name: leaving
+-- The same, while fewer than so many have one.
+-- name: unmerge_for_tenants
+UPDATE penstock.queue SET merged = 2
+WHERE merged = 1 AND name IN (
+    SELECT name FROM penstock.queue
+    WHERE merged = 1 AND name IN (SELECT json_array_elements_text($1::json))
+    AND (SELECT count(*) FROM (SELECT 1 FROM penstock.queue WHERE merged <> 1 LIMIT $2) AS own) < $2
+    ORDER BY name FOR NO KEY UPDATE SKIP LOCKED
+);
+
+-- name: unmerging
 SELECT name FROM penstock.queue AS q WHERE merged = 2
 ORDER BY
     name IN (SELECT json_array_elements_text($1::json)) DESC,
     EXISTS (SELECT 1 FROM penstock.job_active AS j WHERE j.queue = q.name AND j.merged) DESC
 LIMIT 1;
 
--- Whoever adds a job to a queue keeps it: without them, nobody adds a job that is merged.
--- name: keep_queue
+-- Transactions that add jobs to the queue lock it: once none does, no merged job can be added.
+-- name: lock_queue
 SELECT name FROM penstock.queue WHERE name = $1 FOR UPDATE SKIP LOCKED;
 
--- A merged queue to which a transaction of somebody else has added jobs of tenants.
--- name: with_tenants
+-- A merged queue to which a caller's transaction added jobs of tenants.
+-- name: merged_with_tenants
 SELECT queue FROM penstock.job_active WHERE merged AND tenant IS NOT NULL AND tenant >= ''
 ORDER BY tenant LIMIT 1;
 
@@ -153,16 +208,16 @@ WITH t AS MATERIALIZED (
 )
 UPDATE penstock.job_active AS j SET merged = false FROM t WHERE j.ctid = t.tid RETURNING j.id;
 
--- name: unmerged
+-- name: finish_unmerge
 UPDATE penstock.queue SET merged = 0
 WHERE name = $1 AND merged = 2
 AND NOT EXISTS (SELECT 1 FROM penstock.job_active WHERE queue = $1 AND merged);
 
--- name: names
+-- name: queue_usage
 SELECT penstock.names(), nullif(penstock.most_names(), 0);
 
--- Others are told of what is configured.
--- name: note_configured
+-- Others are notified of settings; nothing is counted here.
+-- name: count_configuration
 SELECT 1;
 
 -- Queues among these that have no jobs, as far as this transaction sees, and no settings.
@@ -187,7 +242,7 @@ WHERE q.paused_until <= $2
 AND num_nonnulls(q.max_pending, q.concurrency, q.rate, q.promote_after) = 0
 AND q.name NOT IN (SELECT queue FROM counted);
 
--- Who adds a job keeps its queue until the end of the transaction: such a queue is left out.
+-- Transactions that add jobs lock their queues until they end: such queues are skipped.
 -- name: lock_unused
 SELECT name FROM penstock.queue
 WHERE name IN (SELECT json_array_elements_text($1::json)) ORDER BY name FOR UPDATE SKIP LOCKED;
@@ -215,15 +270,15 @@ rates AS (
 )
 SELECT count(*) FROM gone;
 
--- Totals of nothing say nothing.
+-- Removes totals of zero.
 -- name: drop_empty_totals
 DELETE FROM penstock.total AS d USING (
     SELECT ctid AS tid FROM penstock.total WHERE n = 0 LIMIT $1
 ) AS t
 WHERE d.ctid = t.tid AND d.n = 0;
 
--- Queues that nobody has configured, in their order.
--- name: plain_queues
+-- Queues without settings, by name.
+-- name: unconfigured_queues
 SELECT coalesce(json_agg(name)::text, '[]') FROM (
     SELECT name FROM penstock.queue
     WHERE name > $1 AND paused_until <= $2
@@ -231,7 +286,7 @@ SELECT coalesce(json_agg(name)::text, '[]') FROM (
     ORDER BY name LIMIT $3
 ) AS q;
 
--- name: count_uncounted
+-- name: count_new_queues
 WITH seen AS (UPDATE penstock.queue SET counted = true WHERE NOT counted RETURNING 1)
 UPDATE penstock.meta SET value = value + (SELECT count(*) FROM seen) WHERE name = 'queues'
 AND EXISTS (SELECT 1 FROM penstock.queue WHERE NOT counted);
@@ -253,80 +308,96 @@ SELECT coalesce(sum(n), 0)::bigint FROM (
 ) AS t;
 
 -- name: dedupe_holders
-SELECT id, stage, scope FROM penstock.job_active
-WHERE dedupe = $1 AND dedupe IS NOT NULL AND stage < 3 AND NOT arriving
-UNION ALL
-SELECT id, stage, scope FROM penstock.job_active
-WHERE dedupe = $1 AND dedupe IS NOT NULL AND stage < 3 AND arriving
-UNION ALL
-SELECT id, stage, scope FROM penstock.job_active
-WHERE dedupe = $1 AND dedupe IS NOT NULL AND stage = 3;
+SELECT k.dedupe, j.* FROM json_array_elements_text($1::json) AS k (dedupe)
+CROSS JOIN LATERAL (
+    SELECT id, stage, scope FROM penstock.job_active
+    WHERE dedupe = k.dedupe AND dedupe IS NOT NULL AND stage < 3 AND NOT arriving
+    UNION ALL
+    SELECT id, stage, scope FROM penstock.job_active
+    WHERE dedupe = k.dedupe AND dedupe IS NOT NULL AND stage < 3 AND arriving
+    UNION ALL
+    SELECT id, stage, scope FROM penstock.job_active
+    WHERE dedupe = k.dedupe AND dedupe IS NOT NULL AND stage = 3
+    OFFSET 0
+) AS j;
 
 -- name: held_keys
 SELECT coalesce(json_agg(k)::text, '[]') FROM json_array_elements_text($1::json) AS k
 WHERE EXISTS (SELECT 1 FROM penstock.job_active WHERE key = k AND key IS NOT NULL OFFSET 0);
 
--- Jobs that need no look at any other, in one statement of their own: arguments and actors differ,
--- the rest is the same. Nothing is written where the queue has a limit, or is not known yet.
+-- Before jobs with keys or dedupe keys are added with a shared lock: whether they need an exclusive
+-- one, and a lock on each key, in one order for all.
+-- name: lock_keys
+SELECT
+    {_any_external_change} OR EXISTS (
+        SELECT 1 FROM unnest($2::text[]) AS n
+        JOIN penstock.queue AS q ON q.name = n COLLATE "C" WHERE q.max_pending IS NOT NULL
+    ),
+    (
+        SELECT count(pg_advisory_xact_lock('penstock.edge'::regclass::oid::integer, h))
+        FROM (SELECT DISTINCT hashtext(k) AS h FROM unnest($1::text[]) AS k ORDER BY h OFFSET 0) AS k
+    );
+
+-- Plain jobs in one statement: payloads and actors differ, the rest is the same. It decides in SQL,
+-- because reading the queue and the migration lock first would cost two more round trips: nothing is
+-- written if the queue has a limit or does not exist, or if the store is locked.
 -- name: add_plain
 WITH entered AS MATERIALIZED (
-    SELECT
-        coalesce($3::bigint, at) AS now,
-        coalesce($4::bigint, coalesce($3::bigint, at) + $5::bigint) AS due, merged
+    SELECT now, coalesce($6::bigint, now + $7::bigint) AS due, merged
     FROM (
-        SELECT merged = 1 AS merged FROM penstock.queue
-        WHERE name = $6 AND max_pending IS NULL FOR KEY SHARE
+        SELECT merged = 1 AS merged, {_now} AS now FROM penstock.queue
+        WHERE name = $8 AND max_pending IS NULL FOR KEY SHARE
     ) AS q
-    CROSS JOIN LATERAL (SELECT penstock.enter(0) AS at OFFSET 0) AS e
     WHERE NOT EXISTS (SELECT 1 FROM penstock.seal)
 ),
-new AS MATERIALIZED (
+numbered AS MATERIALIZED (
     SELECT
         nextval('penstock.job_id') AS id, nextval('penstock.log_id') AS version, p.body, p.actor,
         e.now, e.due, e.merged
-    FROM entered AS e CROSS JOIN unnest($1::text[], $2::text[]) AS p (body, actor)
+    FROM entered AS e CROSS JOIN unnest($2::text[], $5::text[]) AS p (body, actor)
 ),
 job AS (
     INSERT INTO penstock.job_active (
         id, version, enqueued_at, stage, run_at, queue, task, priority, lease_time, body, timeout,
-        retry, correlation, parent, trace, merged
+        retry, correlation, parent, trace, task_version, merged
     )
     SELECT
-        id, version, now, (due > now)::integer, due, $6, $7, $8, $9, body, $10, $11, $12, $13, $14,
-        merged
-    FROM new
+        id, version, now, (due > now)::integer, due, $8, $9, $10, $11, body, $12, $13, $14, $15,
+        $16, $17, merged
+    FROM numbered
 ),
 entry AS (
     INSERT INTO penstock.log (id, job_id, at, day, event, state, queue, actor)
-    SELECT version, id, now, now / 86400000000, 'enqueued', 'pending', $6, actor FROM new
+    SELECT version, id, now, now / 86400000000, 'enqueued', 'pending', $8, actor FROM numbered
 ),
 counted AS (
     INSERT INTO penstock.delta (id, queue, stage, n)
-    SELECT max(version), $6, (max(due) > max(now))::integer, count(*)
-    FROM new HAVING count(*) > 0
-)
-SELECT id, version, now, due FROM new;
+    SELECT max(version), $8, (max(due) > max(now))::integer, count(*)
+    FROM numbered HAVING count(*) > 0
+),
+{_receipt}
+SELECT id, version, now FROM numbered;
 
--- The same without a look at the clock of readers, for jobs of every kind: the numbers were
--- reserved, and each column is a list.
+-- Jobs of every kind, with reserved ids: each column is a list.
 -- name: add_jobs
 INSERT INTO penstock.job_active (
     id, version, body, enqueued_at,
     stage, run_at, queue, task, priority, lease_time, merged, timeout, key, dedupe, scope, tags,
-    retry, correlation, tenant, parent, throttle, trace, needs
+    retry, correlation, tenant, parent, throttle, trace, task_version, needs
 )
 SELECT
-    id, version, body, $23,
+    id, version, body, $24,
     stage, run_at, queue, task, priority, lease_time, merged = 1, timeout, key, dedupe, scope, tags,
-    retry, correlation, tenant, parent, throttle, trace, coalesce(needs, 0)
+    retry, correlation, tenant, parent, throttle, trace, task_version, coalesce(needs, 0)
 FROM unnest(
     $1::bigint[], $2::bigint[], $3::text[], $4::bigint[], $5::bigint[], $6::text[], $7::text[],
     $8::bigint[], $9::bigint[], $10::bigint[], $11::bigint[], $12::text[], $13::text[],
     $14::text[], $15::text[], $16::text[], $17::text[], $18::text[], $19::bigint[], $20::text[],
-    $21::text[], $22::bigint[]
+    $21::text[], $22::bigint[], $23::bigint[]
 ) AS p (
     id, version, body, stage, run_at, queue, task, priority, lease_time, merged, timeout, key,
-    dedupe, scope, tags, retry, correlation, tenant, parent, throttle, trace, needs
+    dedupe, scope, tags, retry, correlation, tenant, parent, throttle, trace,
+    task_version, needs
 );
 
 -- name: add_tags_of
@@ -369,20 +440,36 @@ WITH t AS MATERIALIZED (
 UPDATE penstock.job_active AS j SET stage = 0 FROM t WHERE j.ctid = t.tid
 RETURNING j.queue;
 
--- What a claim has to know first: whether jobs have fallen due or arrived with somebody else's
--- transaction, whether limits, tenants or ages have a say, and which queues are open.
+-- What a claim has to know first: whether jobs have fallen due, whether there are external changes,
+-- whether limits, tenants or ages matter, and which queues are open.
 -- name: _any_due
-EXISTS (SELECT 1 FROM penstock.job_active WHERE stage = 1 AND run_at <= $1)
+EXISTS (SELECT 1 FROM penstock.job_active WHERE stage = 1 AND run_at <= {_now})
 
--- name: _any_arrived
+-- name: _any_external_change
 (
     EXISTS (SELECT 1 FROM penstock.arrival) OR EXISTS (SELECT 1 FROM penstock.newcomer)
     OR EXISTS (SELECT 1 FROM penstock.seal)
 )
 
--- name: _any_say
+-- Whether jobs are held by limits, or set aside under one of these names; NULL stands for all.
+-- name: _any_held
+EXISTS (SELECT 1 FROM penstock.job_active WHERE stage = 0 AND held IS NOT NULL) AND (
+        h.holders IS NULL
+        OR EXISTS (
+            SELECT 1 FROM penstock.job_active
+            WHERE stage = 0 AND held < 'unknown:' AND held IS NOT NULL
+        )
+        OR EXISTS (
+            SELECT 1 FROM unnest(h.holders) AS k CROSS JOIN LATERAL (
+                SELECT 1 FROM penstock.job_active
+                WHERE stage = 0 AND held = k AND held IS NOT NULL LIMIT 1
+            ) AS j
+        )
+    )
+
+-- name: _any_limited
 (
-    EXISTS (SELECT 1 FROM penstock.job_active WHERE stage = 0 AND held IS NOT NULL)
+    {_any_held}
     OR EXISTS (
         SELECT 1 FROM penstock.job_active
         WHERE stage = 0 AND tenant IS NOT NULL AND held IS NULL
@@ -398,23 +485,25 @@ EXISTS (SELECT 1 FROM penstock.job_active WHERE stage = 1 AND run_at <= $1)
     )
 )
 
--- The open queues with lines of their own, and '' if there are merged ones.
--- name: _open_lines
+-- The open queues with indexes of their own, and '' if there are merged ones.
+-- name: _open_queues
 ARRAY(
-        SELECT name FROM penstock.queue WHERE merged <> 1 AND paused_until <= $1 ORDER BY name
+        SELECT name FROM penstock.queue WHERE merged <> 1 AND paused_until <= {_now} ORDER BY name
     ) || CASE WHEN EXISTS (SELECT 1 FROM penstock.queue WHERE merged = 1) THEN '{""}'::text[] END
 
--- name: outlook
-SELECT {_any_due}, {_any_arrived}, {_any_say}, {_open_lines};
+-- name: claimable
+SELECT {_any_due}, {_any_external_change}, {_any_limited}, {_open_queues}
+FROM (SELECT $2::text[] AS holders) AS h;
 
--- The same for those that a worker names, whether they are merged or not.
--- name: outlook_named
+-- The same for queues that a worker names, merged or not.
+-- name: claimable_named
 SELECT
-    {_any_due}, {_any_arrived}, {_any_say},
+    {_any_due}, {_any_external_change}, {_any_limited},
     ARRAY(
         SELECT q.name FROM unnest($2::text[]) AS n JOIN penstock.queue AS q ON q.name = n COLLATE "C"
         WHERE q.paused_until <= $1 ORDER BY q.name
-    );
+    )
+FROM (SELECT $3::text[] AS holders) AS h;
 
 -- name: queues_with_ready
 SELECT q.name, true, q.merged FROM penstock.queue AS q
@@ -425,40 +514,58 @@ SELECT q.name, true, q.merged
 FROM json_array_elements_text($2::json) AS n JOIN penstock.queue AS q ON q.name = n COLLATE "C"
 WHERE q.paused_until <= $1 AND {_ready};
 
--- The next jobs of one queue, to nobody else; from a place on, in case those before are long gone.
+-- The name under which a job is set aside by claims that do not know its task.
+-- name: _holder
+'unknown:' || coalesce(j.task_version, 1) || ':' || j.task
+
+-- The next jobs of one queue that no other transaction has locked, from a position on.
 -- name: _picked
-SELECT j.ctid AS tid, j.id, j.version AS previous, -j.priority AS rank, j.run_at
+SELECT
+        j.ctid AS tid, j.id, j.version AS previous, -j.priority AS rank, j.run_at, {_holder} AS holder
     FROM penstock.job_active AS j
     WHERE j.queue = q.name AND j.stage = 0 AND j.tenant IS NULL AND j.held IS NULL
     AND j.throttle IS NULL
     AND (-j.priority, j.run_at, j.id) >= (q.rank, q.run_at, q.id)
     ORDER BY -j.priority, j.run_at, j.id
 
--- The same of all merged queues, but of some that are not wanted. Of a queue that was merged until a
--- moment ago, jobs may still be there.
+-- The same for all merged queues, except some. Jobs of a queue that left the merged index a moment
+-- ago may still be in it.
 -- name: _picked_merged
-SELECT j.ctid AS tid, j.id, j.version AS previous, -j.priority AS rank, j.run_at
+SELECT
+        j.ctid AS tid, j.id, j.version AS previous, -j.priority AS rank, j.run_at, {_holder} AS holder
     FROM penstock.job_active AS j
     WHERE j.stage = 0 AND j.merged AND j.held IS NULL AND j.throttle IS NULL
     AND (-j.priority, j.run_at, j.id) >= (m.rank, m.run_at, m.id)
     AND (SELECT q.merged FROM penstock.queue AS q WHERE q.name = j.queue) = 1
-    AND j.queue <> ALL ($13::text[])
+    AND j.queue <> ALL ($16::text[])
     ORDER BY -j.priority, j.run_at, j.id
 
--- The outlook of the claim before, in the claim itself: whether it still holds. Without one, the
--- transaction has looked already.
--- name: _outlook
+-- Whether what the previous claim found still holds, checked in the claim itself. Without
+-- expectations, the transaction has checked already.
+-- name: _expected
 outlook AS MATERIALIZED (
-    SELECT $8::text[] IS NULL OR NOT ({_any_due} OR {_any_arrived} OR {_any_say})
-    AND $8 = CASE WHEN $9::text[] IS NULL THEN {_open_lines} ELSE ARRAY(
-        SELECT q.name FROM unnest($9) AS n JOIN penstock.queue AS q ON q.name = n COLLATE "C"
-        WHERE q.paused_until <= $1 ORDER BY q.name
+    SELECT $10::text[] IS NULL OR NOT ({_any_due} OR {_any_external_change} OR {_any_limited})
+    AND $10 = CASE WHEN $11::text[] IS NULL THEN {_open_queues} ELSE ARRAY(
+        SELECT q.name FROM unnest($11) AS n JOIN penstock.queue AS q ON q.name = n COLLATE "C"
+        WHERE q.paused_until <= {_now} ORDER BY q.name
     ) END AS holds
+    FROM (SELECT $12::text[] AS holders) AS h
 )
+
+-- The jobs that a claim takes: all that it met, or none if any is of a task that it does not know.
+-- name: _known
+fit AS MATERIALIZED (
+    SELECT NOT EXISTS (SELECT 1 FROM met WHERE holder <> ALL ($12)) AS whole
+),
+picked AS MATERIALIZED (
+    SELECT m.* FROM fit CROSS JOIN met AS m WHERE fit.whole
+    ORDER BY m.rank, m.run_at, m.id
+),
 
 -- name: _claimed
 numbered AS MATERIALIZED (
     SELECT p.*, nextval('penstock.log_id') AS token FROM picked AS p
+    WHERE penstock.check_move(0, 'claimed', 'running')
 ),
 started AS (
     UPDATE penstock.job_active AS j SET
@@ -466,9 +573,10 @@ started AS (
         version = n.token,
         token = n.token,
         attempt = j.attempt + 1,
-        started_at = $1,
-        expires_at = $1 + j.lease_time,
-        worker = $2
+        started_at = {_now},
+        expires_at = {_now} + j.lease_time,
+        worker = $2,
+        held = NULL
     FROM numbered AS n WHERE j.ctid = n.tid
     RETURNING n.rank AS place, n.run_at AS since, n.previous, {_columns}
 ),
@@ -477,8 +585,8 @@ entry AS (
         id, job_id, previous, at, day, event, state, queue, actor, token, duration
     )
     SELECT
-        token, id, previous, $1, $1::bigint / 86400000000, 'claimed', 'running', queue, $2, token,
-        greatest(0, $1 - greatest(run_at, enqueued_at))
+        token, id, previous, {_now}, {_now} / 86400000000, 'claimed', 'running', queue, $2, token,
+        greatest(0, {_now} - greatest(run_at, enqueued_at))
     FROM started
 ),
 counted AS (
@@ -486,24 +594,27 @@ counted AS (
     SELECT t.last, t.queue, s.stage, s.sign * t.n
     FROM (SELECT queue, count(*) AS n, max(token) AS last FROM started GROUP BY queue) AS t
     CROSS JOIN (VALUES (0, -1), (3, 1)) AS s (stage, sign)
-)
+),
+{_receipt}
 
 -- name: _answer
-SELECT o.holds, s.* FROM outlook AS o LEFT JOIN started AS s ON true
+SELECT o.holds AND f.whole, s.*
+FROM outlook AS o CROSS JOIN fit AS f LEFT JOIN started AS s ON true
 ORDER BY s.place, s.since, s.id
 
 -- name: claim_of_one
-WITH {_outlook},
+WITH {_expected},
 q (name, rank, run_at, id) AS (
-    SELECT $3, $4::bigint, $5::bigint, $6::bigint FROM outlook WHERE holds
+    SELECT $5, $6::bigint, $7::bigint, $8::bigint FROM outlook WHERE holds
 ),
-picked AS MATERIALIZED (
-    SELECT p.* FROM q CROSS JOIN LATERAL ({_picked} LIMIT $7 FOR UPDATE SKIP LOCKED) AS p
+met AS MATERIALIZED (
+    SELECT p.* FROM q CROSS JOIN LATERAL ({_picked} LIMIT $9 FOR UPDATE SKIP LOCKED) AS p
 ),
+{_known}
 {_claimed}
 {_answer};
 
--- One job of each queue: how long that takes tells how many dead entries stand before it.
+-- One job of each queue: how long that takes tells how many dead tuples precede it.
 -- name: any_ready
 SELECT count(*) + (
     SELECT count(*) FROM (
@@ -519,64 +630,62 @@ FROM unnest($1::text[]) AS q (name) CROSS JOIN LATERAL (
     ORDER BY -j.priority, j.run_at, j.id LIMIT 1
 ) AS p;
 
--- First how many of each queue: what is not taken must not be kept from others meanwhile.
+-- First how many of each queue: jobs that are not taken must not stay locked for others.
 -- name: claim_of_many
-WITH {_outlook},
+WITH {_expected},
 q (name, rank, run_at, id) AS (
     SELECT u.* FROM outlook
-    CROSS JOIN unnest($3::text[], $4::bigint[], $5::bigint[], $6::bigint[]) AS u WHERE holds
+    CROSS JOIN unnest($5::text[], $6::bigint[], $7::bigint[], $8::bigint[]) AS u WHERE holds
 ),
 wanted AS MATERIALIZED (
     SELECT name, rank, run_at, id, count(*) AS n FROM (
-        SELECT q.* FROM q CROSS JOIN LATERAL ({_picked} LIMIT $7) AS p
-        ORDER BY p.rank, p.run_at, p.id LIMIT $7
+        SELECT q.* FROM q CROSS JOIN LATERAL ({_picked} LIMIT $9) AS p
+        ORDER BY p.rank, p.run_at, p.id LIMIT $9
     ) AS t GROUP BY name, rank, run_at, id
 ),
-picked AS MATERIALIZED (
+met AS MATERIALIZED (
     SELECT p.* FROM wanted AS q CROSS JOIN LATERAL (
         {_picked} LIMIT q.n FOR UPDATE SKIP LOCKED
     ) AS p
-    ORDER BY p.rank, p.run_at, p.id
 ),
+{_known}
 {_claimed}
 {_answer};
 
 -- The same, with all merged queues as one more.
 -- name: claim_of_all
-WITH {_outlook},
+WITH {_expected},
 q (name, rank, run_at, id) AS (
     SELECT u.* FROM outlook
-    CROSS JOIN unnest($3::text[], $4::bigint[], $5::bigint[], $6::bigint[]) AS u WHERE holds
+    CROSS JOIN unnest($5::text[], $6::bigint[], $7::bigint[], $8::bigint[]) AS u WHERE holds
 ),
 m (rank, run_at, id) AS (
-    SELECT $10::bigint, $11::bigint, $12::bigint FROM outlook WHERE holds
+    SELECT $13::bigint, $14::bigint, $15::bigint FROM outlook WHERE holds
 ),
 wanted AS MATERIALIZED (
     SELECT name, rank, run_at, id, count(*) AS n FROM (
         SELECT t.name, t.rank, t.run_at, t.id FROM (
             SELECT q.*, p.rank AS a, p.run_at AS b, p.id AS c
-            FROM q CROSS JOIN LATERAL ({_picked} LIMIT $7) AS p
+            FROM q CROSS JOIN LATERAL ({_picked} LIMIT $9) AS p
             UNION ALL
             SELECT NULL, m.*, p.rank, p.run_at, p.id
-            FROM m CROSS JOIN LATERAL ({_picked_merged} LIMIT $7) AS p
+            FROM m CROSS JOIN LATERAL ({_picked_merged} LIMIT $9) AS p
         ) AS t
-        ORDER BY t.a, t.b, t.c LIMIT $7
+        ORDER BY t.a, t.b, t.c LIMIT $9
     ) AS t GROUP BY name, rank, run_at, id
 ),
-picked AS MATERIALIZED (
-    SELECT * FROM (
-        SELECT p.* FROM wanted AS q CROSS JOIN LATERAL (
-            {_picked} LIMIT q.n FOR UPDATE SKIP LOCKED
-        ) AS p
-        WHERE q.name IS NOT NULL
-        UNION ALL
-        SELECT p.* FROM wanted AS m CROSS JOIN LATERAL (
-            {_picked_merged} LIMIT m.n FOR UPDATE OF j SKIP LOCKED
-        ) AS p
-        WHERE m.name IS NULL
+met AS MATERIALIZED (
+    SELECT p.* FROM wanted AS q CROSS JOIN LATERAL (
+        {_picked} LIMIT q.n FOR UPDATE SKIP LOCKED
     ) AS p
-    ORDER BY p.rank, p.run_at, p.id
+    WHERE q.name IS NOT NULL
+    UNION ALL
+    SELECT p.* FROM wanted AS m CROSS JOIN LATERAL (
+        {_picked_merged} LIMIT m.n FOR UPDATE OF j SKIP LOCKED
+    ) AS p
+    WHERE m.name IS NULL
 ),
+{_known}
 {_claimed}
 {_answer};
 
@@ -584,35 +693,39 @@ picked AS MATERIALIZED (
 -- name: _picked_tagged
 SELECT t.job_id AS id, -t.priority AS rank, t.run_at
     FROM penstock.ready_tag AS t CROSS JOIN LATERAL (
-        SELECT stage, tenant, held, throttle FROM penstock.job_active WHERE id = t.job_id OFFSET 0
+        SELECT stage, tenant, held, throttle, task, task_version FROM penstock.job_active
+        WHERE id = t.job_id OFFSET 0
     ) AS j
     WHERE t.queue = q.name AND t.tag = q.tag AND j.stage = 0 AND j.tenant IS NULL
     AND j.held IS NULL AND j.throttle IS NULL
+    AND ($9::text[] IS NULL OR {_holder} = ANY ($9))
     ORDER BY -t.priority, t.tenant, t.run_at, t.job_id
 
 -- name: _picked_merged_tagged
 SELECT t.job_id AS id, -t.priority AS rank, t.run_at
     FROM penstock.ready_tag AS t CROSS JOIN LATERAL (
-        SELECT stage, tenant, held, throttle FROM penstock.job_active WHERE id = t.job_id OFFSET 0
+        SELECT stage, tenant, held, throttle, task, task_version FROM penstock.job_active
+        WHERE id = t.job_id OFFSET 0
     ) AS j
     WHERE t.merged AND t.tag = m.tag AND j.stage = 0 AND j.tenant IS NULL
     AND j.held IS NULL AND j.throttle IS NULL
     AND (SELECT q.merged FROM penstock.queue AS q WHERE q.name = t.queue) = 1
-    AND t.queue <> ALL ($6::text[])
+    AND t.queue <> ALL ($8::text[])
+    AND ($9::text[] IS NULL OR {_holder} = ANY ($9))
     ORDER BY -t.priority, t.run_at, t.job_id
 
 -- name: claim_tagged
 WITH q (name, tag) AS (
-    SELECT n, t FROM unnest($3::text[]) AS n CROSS JOIN unnest($4::text[]) AS t WHERE n <> ''
+    SELECT n, t FROM unnest($5::text[]) AS n CROSS JOIN unnest($6::text[]) AS t WHERE n <> ''
 ),
 m (tag) AS (
-    SELECT t FROM unnest($4::text[]) AS t WHERE '' = ANY ($3)
+    SELECT t FROM unnest($6::text[]) AS t WHERE '' = ANY ($5)
 ),
 wanted AS MATERIALIZED (
-    SELECT rank, run_at, id FROM q CROSS JOIN LATERAL ({_picked_tagged} LIMIT $5) AS p
+    SELECT rank, run_at, id FROM q CROSS JOIN LATERAL ({_picked_tagged} LIMIT $7) AS p
     UNION
-    SELECT rank, run_at, id FROM m CROSS JOIN LATERAL ({_picked_merged_tagged} LIMIT $5) AS p
-    ORDER BY rank, run_at, id LIMIT $5
+    SELECT rank, run_at, id FROM m CROSS JOIN LATERAL ({_picked_merged_tagged} LIMIT $7) AS p
+    ORDER BY rank, run_at, id LIMIT $7
 ),
 picked AS MATERIALIZED (
     SELECT j.tid, w.id, j.previous, w.rank, w.run_at
@@ -624,7 +737,7 @@ picked AS MATERIALIZED (
 {_claimed}
 SELECT true, * FROM started ORDER BY place, since, id;
 
--- The queries of a claim where limits, tenants or ages have a say: it has the queue alone.
+-- The queries of a claim where limits, tenants or ages matter, under an exclusive lock.
 -- name: open_queues
 SELECT
     q.name, q.concurrency, q.rate, q.rate_window, q.promote_after, r.starts,
@@ -672,11 +785,26 @@ WHERE stage = 3 AND task IN (SELECT json_array_elements_text($1::json)) GROUP BY
 SELECT count(*) FROM penstock.job_active
 WHERE throttle = $1 AND throttle IS NOT NULL AND stage = 3;
 
--- What is held stands apart from what is ready, and each limit that holds any has something
--- running: a claim meets as many of them as there are running jobs, at most.
--- name: holders
+-- Held jobs are indexed apart from ready ones, and each limit that holds any has a running job: a
+-- claim meets at most as many limits as there are running jobs.
+-- Jobs of tasks that claims did not know are the last of them, under the names in the second query.
+-- name: holding_limits
 WITH RECURSIVE holder (held) AS (
-    SELECT min(held) FROM penstock.job_active WHERE stage = 0 AND held IS NOT NULL
+    SELECT min(held) FROM penstock.job_active
+    WHERE stage = 0 AND held IS NOT NULL AND held < 'unknown:'
+    UNION ALL
+    SELECT (
+        SELECT min(j.held) FROM penstock.job_active AS j
+        WHERE j.stage = 0 AND j.held IS NOT NULL AND j.held > holder.held AND j.held < 'unknown:'
+    )
+    FROM holder WHERE holder.held IS NOT NULL
+)
+SELECT held FROM holder WHERE held IS NOT NULL;
+
+-- name: holding_tasks
+WITH RECURSIVE holder (held) AS (
+    SELECT min(held) FROM penstock.job_active
+    WHERE stage = 0 AND held IS NOT NULL AND held >= 'unknown:'
     UNION ALL
     SELECT (
         SELECT min(j.held) FROM penstock.job_active AS j
@@ -684,9 +812,21 @@ WITH RECURSIVE holder (held) AS (
     )
     FROM holder WHERE holder.held IS NOT NULL
 )
-SELECT held FROM holder WHERE held IS NOT NULL;
+SELECT held FROM holder WHERE held IS NOT NULL LIMIT $1;
 
--- name: held_places
+-- The queue is '' for all merged ones together.
+-- name: set_aside
+SELECT held, CASE WHEN merged THEN '' ELSE queue END AS place, count(*), min(run_at)
+FROM penstock.job_active WHERE stage = 0 AND held IS NOT NULL AND held >= 'unknown:'
+GROUP BY held, place;
+
+-- name: holding_tasks_among
+SELECT h FROM json_array_elements_text($1::json) AS h
+WHERE EXISTS (
+    SELECT 1 FROM penstock.job_active WHERE stage = 0 AND held = h AND held IS NOT NULL OFFSET 0
+);
+
+-- name: held_groups
 WITH RECURSIVE place (tenant, queue, priority) AS (
     (
         SELECT coalesce(tenant, ''), CASE WHEN merged THEN '' ELSE queue END, priority
@@ -706,7 +846,7 @@ WITH RECURSIVE place (tenant, queue, priority) AS (
 )
 SELECT tenant, queue, priority FROM place;
 
--- name: release
+-- name: release_held
 WITH t AS MATERIALIZED (
     SELECT ctid AS tid FROM penstock.job_active
     WHERE stage = 0 AND held = $1 AND held IS NOT NULL
@@ -720,7 +860,7 @@ WITH t AS MATERIALIZED (
 )
 UPDATE penstock.job_active AS j SET held = NULL FROM t WHERE j.ctid = t.tid;
 
--- Whether any limit on running jobs is in force. A settle asks, for the sake of other processes.
+-- Whether any limit on running jobs is in force. A settle asks, to notify other processes.
 -- name: _limited
 SELECT
     EXISTS (SELECT 1 FROM penstock.job_active WHERE stage = 0 AND held IS NOT NULL)
@@ -731,7 +871,7 @@ SELECT
     OR EXISTS (SELECT 1 FROM penstock."limit" WHERE kind = 'task')
     OR EXISTS (SELECT 1 FROM penstock.queue WHERE concurrency IS NOT NULL)
 
--- name: limited
+-- name: any_limit
 {_limited};
 
 -- Whether a queue has a job that could start, as far as its own limits go.
@@ -756,7 +896,7 @@ SELECT
     )
 )
 
--- name: queue_is_wanted
+-- name: any_queue_has_room
 SELECT EXISTS (
     SELECT 1 FROM json_array_elements_text($1::json) AS n
     JOIN penstock.queue AS q ON q.name = n
@@ -766,15 +906,15 @@ SELECT EXISTS (
     )
 );
 
--- Claims by tag do not mark what they find held: where there are tags, any limit may hold.
--- name: holding
+-- Claims by tag do not mark held jobs: where there are tags, any limit may hold jobs.
+-- name: holding_limits_among
 SELECT h FROM json_array_elements_text($1::json) AS h
 WHERE EXISTS (
     SELECT 1 FROM penstock.job_active WHERE stage = 0 AND held = h AND held IS NOT NULL OFFSET 0
 )
 OR EXISTS (SELECT 1 FROM penstock.ready_tag);
 
--- name: hold
+-- name: hold_jobs
 WITH t AS MATERIALIZED (
     SELECT j.tid FROM (SELECT json_array_elements_text($2::json)::bigint AS id) AS p
     CROSS JOIN {_active} WHERE j.stage = 0
@@ -789,24 +929,25 @@ SELECT p::integer FROM generate_series(0, 10) AS p CROSS JOIN LATERAL (
     ORDER BY -priority, run_at, id LIMIT 1
 ) AS j;
 
--- Each with the first of its jobs: in a round, there is one for each.
+-- Each tenant with its first job: a round has one for each.
 -- name: tenants
-WITH RECURSIVE turn (tenant, run_at, id, task, throttle) AS (
+WITH RECURSIVE turn (tenant, run_at, id, task, throttle, version) AS (
     (
-        SELECT tenant, run_at, id, task, throttle FROM penstock.job_active
+        SELECT tenant, run_at, id, task, throttle, coalesce(task_version, 1) FROM penstock.job_active
         WHERE queue = $1 AND -priority = -$2::bigint AND stage = 0
         AND tenant IS NOT NULL AND held IS NULL AND tenant > $3
         ORDER BY queue, -priority, tenant, run_at, id LIMIT 1
     )
     UNION ALL
     SELECT n.* FROM turn CROSS JOIN LATERAL (
-        SELECT j.tenant, j.run_at, j.id, j.task, j.throttle FROM penstock.job_active AS j
+        SELECT j.tenant, j.run_at, j.id, j.task, j.throttle, coalesce(j.task_version, 1)
+        FROM penstock.job_active AS j
         WHERE j.queue = $1 AND -j.priority = -$2::bigint AND j.stage = 0
         AND j.tenant IS NOT NULL AND j.held IS NULL AND j.tenant > turn.tenant
         ORDER BY j.queue, -j.priority, j.tenant, j.run_at, j.id LIMIT 1
     ) AS n
 )
-SELECT tenant, run_at, id, task, throttle FROM turn LIMIT $4;
+SELECT tenant, run_at, id, task, throttle, version FROM turn LIMIT $4;
 
 -- name: tenants_tagged
 WITH RECURSIVE turn (tenant) AS (
@@ -823,16 +964,17 @@ WITH RECURSIVE turn (tenant) AS (
 SELECT tenant FROM turn WHERE tenant IS NOT NULL LIMIT $4;
 
 -- name: pick_level
-SELECT coalesce(json_agg(json_build_array(run_at, id, task, throttle))::text, '[]') FROM (
-    SELECT run_at, id, task, throttle FROM penstock.job_active
+SELECT coalesce(json_agg(json_build_array(run_at, id, task, throttle, version))::text, '[]') FROM (
+    SELECT run_at, id, task, throttle, coalesce(task_version, 1) AS version FROM penstock.job_active
     WHERE queue = $1 AND -priority = -$2::bigint AND stage = 0 AND tenant IS NULL AND held IS NULL
     AND (run_at, id) > ($3, $4)
     ORDER BY run_at, id LIMIT $5
 ) AS t;
 
 -- name: pick_merged_level
-SELECT coalesce(json_agg(json_build_array(run_at, id, task, throttle, queue))::text, '[]') FROM (
-    SELECT run_at, id, task, throttle, queue FROM penstock.job_active AS j
+SELECT coalesce(json_agg(json_build_array(run_at, id, task, throttle, version, queue))::text, '[]')
+FROM (
+    SELECT run_at, id, task, throttle, coalesce(task_version, 1) AS version, queue FROM penstock.job_active AS j
     WHERE stage = 0 AND merged AND held IS NULL AND -priority = -$2::bigint
     AND (run_at, id) > ($3, $4)
     AND (SELECT q.merged FROM penstock.queue AS q WHERE q.name = j.queue) = 1
@@ -841,10 +983,11 @@ SELECT coalesce(json_agg(json_build_array(run_at, id, task, throttle, queue))::t
 ) AS t;
 
 -- name: pick_merged_level_tagged
-SELECT coalesce(json_agg(json_build_array(run_at, job_id, task, throttle, queue))::text, '[]') FROM (
-    SELECT t.run_at, t.job_id, j.task, j.throttle, t.queue FROM penstock.ready_tag AS t
+SELECT coalesce(json_agg(json_build_array(run_at, job_id, task, throttle, version, queue))::text, '[]')
+FROM (
+    SELECT t.run_at, t.job_id, j.task, j.throttle, j.version, t.queue FROM penstock.ready_tag AS t
     CROSS JOIN LATERAL (
-        SELECT task, throttle FROM penstock.job_active WHERE id = t.job_id OFFSET 0
+        SELECT task, throttle, coalesce(task_version, 1) AS version FROM penstock.job_active WHERE id = t.job_id OFFSET 0
     ) AS j
     WHERE t.merged AND t.tag = $6 AND -t.priority = -$2::bigint
     AND (t.run_at, t.job_id) > ($3, $4)
@@ -854,8 +997,8 @@ SELECT coalesce(json_agg(json_build_array(run_at, job_id, task, throttle, queue)
 ) AS t;
 
 -- name: pick_share
-SELECT coalesce(json_agg(json_build_array(run_at, id, task, throttle))::text, '[]') FROM (
-    SELECT run_at, id, task, throttle FROM penstock.job_active
+SELECT coalesce(json_agg(json_build_array(run_at, id, task, throttle, version))::text, '[]') FROM (
+    SELECT run_at, id, task, throttle, coalesce(task_version, 1) AS version FROM penstock.job_active
     WHERE queue = $1 AND -priority = -$2::bigint AND tenant = $6
     AND stage = 0 AND tenant IS NOT NULL AND held IS NULL
     AND (run_at, id) > ($3, $4)
@@ -863,28 +1006,44 @@ SELECT coalesce(json_agg(json_build_array(run_at, id, task, throttle))::text, '[
 ) AS t;
 
 -- name: pick_level_tagged
-SELECT coalesce(json_agg(json_build_array(run_at, job_id, task, throttle))::text, '[]') FROM (
-    SELECT t.run_at, t.job_id, j.task, j.throttle FROM penstock.ready_tag AS t
+SELECT coalesce(json_agg(json_build_array(run_at, job_id, task, throttle, version))::text, '[]') FROM (
+    SELECT t.run_at, t.job_id, j.task, j.throttle, j.version FROM penstock.ready_tag AS t
     CROSS JOIN LATERAL (
-        SELECT task, throttle FROM penstock.job_active WHERE id = t.job_id OFFSET 0
+        SELECT task, throttle, coalesce(task_version, 1) AS version FROM penstock.job_active WHERE id = t.job_id OFFSET 0
     ) AS j
     WHERE t.queue = $1 AND t.tag = $6 AND -t.priority = -$2::bigint AND t.tenant = $7
     AND (t.run_at, t.job_id) > ($3, $4)
     ORDER BY t.run_at, t.job_id LIMIT $5
 ) AS t;
 
--- name: note_turn
+-- The jobs that are set aside under a name, of one tenant, queue (or '' for the merged ones, except
+-- some) and priority, from a position on.
+-- name: pick_aside
+SELECT coalesce(json_agg(json_build_array(run_at, id, task, throttle, version, queue))::text, '[]')
+FROM (
+    SELECT run_at, id, task, throttle, coalesce(task_version, 1) AS version, queue FROM penstock.job_active AS j
+    WHERE stage = 0 AND held = $6 AND held IS NOT NULL
+    AND coalesce(tenant, '') = $7 AND CASE WHEN merged THEN '' ELSE queue END = $1
+    AND priority = $2::bigint AND (run_at, id) > ($3, $4)
+    AND (
+        $1 <> '' OR (SELECT q.merged FROM penstock.queue AS q WHERE q.name = j.queue) = 1
+        AND queue NOT IN (SELECT json_array_elements_text($8::json))
+    )
+    ORDER BY run_at, id LIMIT $5
+) AS t;
+
+-- name: set_turn
 INSERT INTO penstock.turn (queue, level, tenant) VALUES ($1, $2, $3)
 ON CONFLICT (queue, level) DO UPDATE SET tenant = excluded.tenant;
 
--- name: note_starts
+-- name: set_starts
 INSERT INTO penstock.rate (queue, starts) VALUES ($1, $2)
 ON CONFLICT (queue) DO UPDATE SET starts = excluded.starts;
 
 -- name: start
 WITH picked AS MATERIALIZED (
     SELECT j.tid, j.id, j.version AS previous, p.n AS rank, j.run_at
-    FROM unnest($3::bigint[]) WITH ORDINALITY AS p (id, n) CROSS JOIN {_active}
+    FROM unnest($5::bigint[]) WITH ORDINALITY AS p (id, n) CROSS JOIN {_active}
     ORDER BY p.n
 ),
 {_claimed}
@@ -894,7 +1053,7 @@ SELECT * FROM started ORDER BY place;
 SELECT {_columns} FROM unnest($1::bigint[]) WITH ORDINALITY AS p (id, n) CROSS JOIN {_any_job}
 ORDER BY p.n;
 
--- Who is just being changed by another transaction is left out: the lease then ends by itself.
+-- Skips jobs that another transaction is changing: their lease then ends by itself.
 -- name: renew
 WITH held AS MATERIALIZED (
     SELECT j.tid FROM json_array_elements($2::json) AS p CROSS JOIN LATERAL (
@@ -907,7 +1066,7 @@ UPDATE penstock.job_active AS j SET expires_at = $1 + j.lease_time
 FROM held WHERE j.ctid = held.tid
 RETURNING j.id;
 
--- Those that another transaction is just changing count as gone: who asked looks again.
+-- Jobs that another transaction is changing count as gone: the caller tries again.
 -- name: versions
 SELECT p.n, j.version, j.stage, j.expires_at, j.needs, j.awaited::integer
 FROM unnest($1::bigint[]) WITH ORDINALITY AS p (id, n) CROSS JOIN LATERAL (
@@ -920,8 +1079,9 @@ FROM unnest($1::bigint[]) WITH ORDINALITY AS p (id, n) CROSS JOIN LATERAL (
     SELECT * FROM penstock.job WHERE id = p.id AND shelf <> 0 FOR UPDATE SKIP LOCKED
 ) AS j;
 
--- Jobs without a key that nobody waits for go to their shelf, or back into the queue, in one
--- statement: the numbers of those that were still what the worker believes come back.
+-- Ends running jobs without a key and dependents in one statement, and moves them to their partition;
+-- returns the versions of those that had not changed. It decides in SQL, because reading them first
+-- would need an exclusive lock and more round trips.
 -- name: _held
 held AS MATERIALIZED (
     SELECT w.n, w.outcome, w.said, w.kept, w.reason, w.detail, j.*
@@ -934,8 +1094,9 @@ held AS MATERIALIZED (
         AND NOT EXISTS (SELECT 1 FROM penstock.seal)
         FOR UPDATE SKIP LOCKED
     ) AS j
+    WHERE penstock.check_move(3, $9, $10)
 ),
--- What is gone decides: a lease that was renewed by another process just now stands elsewhere.
+-- The deleted row decides: a lease that another process has just renewed has another ctid.
 gone AS (
     DELETE FROM penstock.job_active AS j USING held AS h WHERE j.ctid = h.tid RETURNING h.*
 ),
@@ -959,24 +1120,25 @@ counted AS (
     CROSS JOIN (VALUES (3, -1), ($12::integer, 1)) AS s (stage, sign)
 )
 
--- name: finish
+-- name: finish_plain
 WITH {_held},
 kept AS (
     INSERT INTO penstock.job (
         id, version, token, run_at, enqueued_at, lease_time, started_at, finished_at, shelf,
         attempt, stage, priority, queue, task, worker, body, timeout, dedupe, scope,
-        tags, retry, correlation, tenant, parent, throttle, trace, error, result, merged
+        tags, retry, correlation, tenant, parent, throttle, trace, error, result, merged,
+        task_version
     )
     SELECT
         id, number, token, run_at, enqueued_at, lease_time, started_at, $8,
         2 * ($8::bigint / 86400000000) + ($12 = 5)::integer, coalesce($13::integer, attempt), $12,
         priority, queue, task, worker, body, timeout, dedupe, scope, tags, retry, correlation,
-        tenant, parent, throttle, trace, kept, outcome, merged
+        tenant, parent, throttle, trace, kept, outcome, merged, task_version
     FROM numbered
 )
 SELECT n, number, ({_limited}) FROM numbered;
 
--- The log comes first, because the jobs still are what they were.
+-- The log comes first, while the jobs still have their previous versions.
 -- name: log_moved
 INSERT INTO penstock.log (
     id, job_id, previous, at, day, event, state, queue, actor, token, duration, reason, error
@@ -992,7 +1154,7 @@ FROM (
 ) AS p
 CROSS JOIN {_any_job};
 
--- The same for jobs that each bring a detail along: pairs of both.
+-- The same for jobs with details: pairs of a job and its detail.
 -- name: log_detailed
 INSERT INTO penstock.log (
     id, job_id, previous, at, day, event, state, queue, actor, token, duration, reason, error,
@@ -1009,12 +1171,12 @@ FROM (
 ) AS p
 CROSS JOIN {_any_job};
 
--- A job goes from where it stands to where it belongs now.
--- name: _kept
+-- Moves a job to the partition of its new stage.
+-- name: _moved
 INSERT INTO penstock.job (
     shelf, stage, version, attempt, run_at, finished_at, error, result, started_at, worker, held,
     id, token, enqueued_at, lease_time, needs, awaited, priority, queue, task, body, timeout, key,
-    dedupe, scope, tags, retry, correlation, tenant, parent, throttle, trace, merged
+    dedupe, scope, tags, retry, correlation, tenant, parent, throttle, trace, task_version, merged
 )
 SELECT
     CASE
@@ -1027,7 +1189,7 @@ SELECT
     CASE WHEN $3 = 0 THEN g.held END,
     g.id, g.token, g.enqueued_at, g.lease_time, g.needs, g.awaited, g.priority, g.queue, g.task,
     g.body, g.timeout, g.key, g.dedupe, g.scope, g.tags, g.retry, g.correlation, g.tenant,
-    g.parent, g.throttle, g.trace,
+    g.parent, g.throttle, g.trace, g.task_version,
     coalesce((SELECT q.merged = 1 FROM penstock.queue AS q WHERE q.name = g.queue), false)
 FROM gone AS g
 
@@ -1036,29 +1198,29 @@ WITH {_targets},
 gone AS (
     DELETE FROM penstock.job_active AS j USING t WHERE j.ctid = t.tid RETURNING t.number, j.*
 )
-{_kept};
+{_moved};
 
--- name: bring_back
+-- name: reset
 WITH t AS MATERIALIZED (
     SELECT p.number, j.part, j.tid FROM (
         SELECT number, value::bigint AS id
         FROM ROWS FROM (unnest($1::bigint[]), json_array_elements_text($2::json)) AS v (number, value)
     ) AS p
-    CROSS JOIN {_place}
+    CROSS JOIN {_stored}
 ),
 gone AS (
     DELETE FROM penstock.job AS j USING t
     WHERE j.ctid = t.tid AND j.tableoid = t.part RETURNING t.number, j.*
 )
-{_kept};
+{_moved};
 
--- name: note
+-- name: update_lease
 WITH t AS MATERIALIZED (
     SELECT p.number, j.part, j.tid FROM (
         SELECT number, value::bigint AS id
         FROM ROWS FROM (unnest($1::bigint[]), json_array_elements_text($2::json)) AS v (number, value)
     ) AS p
-    CROSS JOIN {_place}
+    CROSS JOIN {_stored}
 )
 UPDATE penstock.job AS j SET
     version = t.number,
@@ -1071,56 +1233,62 @@ WITH {_targets}
 UPDATE penstock.job_active AS j SET version = t.number, priority = $3
 FROM t WHERE j.ctid = t.tid;
 
--- Of a key, the index has the visible job first, then the blocked ones by age, then the running
--- one: what is asked for stands at an end, and is found however many are blocked.
+-- The index of a key has the visible job first, then the blocked ones by age, then the running one:
+-- each answer is at an end, and found however many are blocked.
 -- A job that was reset may be older than the visible one of its key.
--- name: visible_behind
-SELECT j.id, j.queue, j.stage FROM json_array_elements_text($1::json) AS k CROSS JOIN LATERAL (
-    SELECT id, queue, stage FROM penstock.job_active
-    WHERE key = k AND key IS NOT NULL ORDER BY key, stage, id LIMIT 1
-) AS j
-WHERE j.stage < 2 AND j.id > (
-    SELECT id FROM penstock.job_active
-    WHERE key = k AND key IS NOT NULL AND stage >= 2 ORDER BY key, stage, id LIMIT 1
-);
-
--- name: block
-WITH t AS MATERIALIZED (SELECT j.tid FROM {_ids} CROSS JOIN {_active})
-UPDATE penstock.job_active AS j SET stage = 2 FROM t WHERE j.ctid = t.tid;
-
--- name: unblock
-WITH t AS MATERIALIZED (
-    SELECT j.tid FROM json_array_elements_text($2::json) AS k CROSS JOIN LATERAL (
-        SELECT ctid AS tid, stage, needs, arriving FROM penstock.job_active
-        WHERE key = k AND key IS NOT NULL ORDER BY key, stage, id LIMIT 1
-    ) AS j
-    WHERE j.stage = 2 AND j.needs = 0 AND NOT j.arriving AND 3 <> (
-        SELECT stage FROM penstock.job_active
-        WHERE key = k AND key IS NOT NULL ORDER BY key DESC, stage DESC LIMIT 1
+-- The facts for `key_line.rearranged`: of each key the visible job, the oldest blocked one and the
+-- one that runs, however many are blocked behind them; `stage = 3` would scan all that run. A job
+-- that is not linked yet cannot begin, as if it needed another.
+-- name: key_lines
+SELECT k, j.id, j.stage, j.needs + j.arriving::integer, j.run_at
+FROM json_array_elements_text($1::json) AS k CROSS JOIN LATERAL (
+    (
+        SELECT * FROM penstock.job_active
+        WHERE key = k AND key IS NOT NULL AND stage < 2 ORDER BY key, stage, id LIMIT 1
     )
-)
-UPDATE penstock.job_active AS j SET stage = (j.run_at > $1)::integer
-FROM t WHERE j.ctid = t.tid
-RETURNING j.id, j.queue, j.stage;
+    UNION ALL
+    (
+        SELECT * FROM penstock.job_active
+        WHERE key = k AND key IS NOT NULL AND stage = 2 ORDER BY key, stage, id LIMIT 1
+    )
+    UNION ALL
+    (
+        SELECT * FROM penstock.job_active
+        WHERE key = k AND key IS NOT NULL AND stage > 2 ORDER BY key, stage, id LIMIT 1
+    )
+) AS j;
 
--- Whether other programs have added rows that have no job yet.
--- name: newcomers
-SELECT EXISTS (SELECT 1 FROM penstock.newcomer);
+-- Those of these jobs that are blocked.
+-- name: blocked_jobs
+SELECT j.id, j.key, j.needs, j.run_at FROM {_ids} CROSS JOIN {_active} WHERE j.stage = 2;
 
--- Makes their jobs; how many.
--- name: adopt
+-- Moves jobs from one stage to another, unless they have left the first.
+-- name: restage
+WITH t AS MATERIALIZED (SELECT j.tid FROM {_ids} CROSS JOIN {_active})
+UPDATE penstock.job_active AS j SET stage = $3
+FROM t WHERE j.ctid = t.tid AND j.stage = $2
+RETURNING j.id, j.queue;
+
+-- Whether other programs inserted rows that are no jobs yet.
+-- Every read begins with this one. Without the view of its schema, a program is refused.
+-- name: external_rows
+SELECT EXISTS (SELECT 1 FROM penstock.newcomer) FROM penstock.schema_{schema};
+
+-- Makes jobs of them; returns how many. The function decides in SQL, because the rows come from
+-- programs that do not run this package.
+-- name: import_external_rows
 SELECT penstock.adopt();
 
--- name: any_arrived
+-- name: any_external_change
 SELECT EXISTS (SELECT 1 FROM penstock.arrival);
 
--- What came and ended inside transactions of somebody else, and has committed.
--- name: arrived
+-- Jobs that committed transactions of callers and other programs added or ended.
+-- name: external_changes
 WITH arrived AS (DELETE FROM penstock.arrival RETURNING *)
 SELECT job_id, ended, actor, key, needed, on_failure, state FROM arrived ORDER BY job_id;
 
--- Jobs that came so, with the number of others that they wait for.
--- name: link
+-- Marks such jobs as linked, with the number of jobs that they wait for.
+-- name: link_external_jobs
 WITH t AS MATERIALIZED (
     SELECT j.tid, (p ->> 1)::integer AS needs
     FROM json_array_elements($1::json) AS p CROSS JOIN LATERAL (
@@ -1130,17 +1298,17 @@ WITH t AS MATERIALIZED (
 UPDATE penstock.job_active AS j SET arriving = false, needs = t.needs
 FROM t WHERE j.ctid = t.tid;
 
--- What a call inside somebody else's transaction has to know first.
--- name: join
+-- What a call inside a caller's transaction has to know first.
+-- name: caller_transaction
 SELECT
     CAST(pg_current_xact_id() AS text),
     to_regprocedure('penstock.add_within(text)') IS NOT NULL AND CAST($1 AS text) IS NOT NULL;
 
 -- name: add_within
-SELECT penstock.add_within(CAST($1 AS text)) FROM penstock.adopt();
+SELECT penstock.add_within(CAST($1 AS text)) FROM penstock.schema_{schema}, penstock.adopt();
 
 -- name: finish_within
-SELECT penstock.finish_within(CAST($1 AS text));
+SELECT penstock.finish_within(CAST($1 AS text)) FROM penstock.schema_{schema};
 
 -- name: jobs_within
 SELECT coalesce(json_agg(json_build_array({_columns}))::text, '[]')
@@ -1163,7 +1331,7 @@ INSERT INTO penstock.edge (needed, job_id, on_failure, resolved)
 SELECT (value ->> 0)::bigint, (value ->> 1)::bigint, value ->> 2, (value ->> 3)::boolean
 FROM json_array_elements($1::json) AS e (value) ON CONFLICT DO NOTHING;
 
--- name: await
+-- name: mark_awaited
 WITH t AS MATERIALIZED (
     SELECT j.tid FROM {_ids} CROSS JOIN LATERAL (
         SELECT ctid AS tid FROM penstock.job_active
@@ -1172,13 +1340,13 @@ WITH t AS MATERIALIZED (
 )
 UPDATE penstock.job_active AS j SET awaited = true FROM t WHERE j.ctid = t.tid;
 
--- name: waiting_for
+-- name: waiting_edges
 SELECT e.needed, e.job_id, e.on_failure FROM {_ids} CROSS JOIN LATERAL (
     SELECT * FROM penstock.edge WHERE needed = p.id OFFSET 0
 ) AS e
 WHERE NOT e.resolved;
 
--- name: resolve
+-- name: resolve_ended
 WITH t AS MATERIALIZED (
     SELECT e.tid FROM {_ids} CROSS JOIN LATERAL (
         SELECT ctid AS tid FROM penstock.edge WHERE needed = p.id OFFSET 0
@@ -1186,37 +1354,24 @@ WITH t AS MATERIALIZED (
 )
 UPDATE penstock.edge AS e SET resolved = true FROM t WHERE e.ctid = t.tid;
 
--- name: need_less
+-- name: decrement_needs
 WITH t AS MATERIALIZED (
     SELECT p.n, j.part, j.tid FROM (
         SELECT (value ->> 0)::bigint AS id, (value ->> 1)::integer AS n
         FROM json_array_elements($1::json) AS v (value)
     ) AS p
-    CROSS JOIN {_place}
+    CROSS JOIN {_stored}
 )
 UPDATE penstock.job AS j SET needs = j.needs - t.n
 FROM t WHERE j.ctid = t.tid AND j.tableoid = t.part;
 
--- name: freed_keys
-SELECT DISTINCT j.key FROM {_ids} CROSS JOIN {_active}
-WHERE j.needs = 0 AND j.stage = 2 AND j.key IS NOT NULL;
-
--- name: free
-WITH t AS MATERIALIZED (
-    SELECT j.tid FROM (SELECT json_array_elements_text($2::json)::bigint AS id) AS p
-    CROSS JOIN {_active} WHERE j.needs = 0 AND j.stage = 2 AND j.key IS NULL
-)
-UPDATE penstock.job_active AS j SET stage = (j.run_at > $1)::integer
-FROM t WHERE j.ctid = t.tid
-RETURNING j.id, j.queue, j.stage;
-
--- A job takes another's place: it waits for what that one still waited for.
+-- A replacing job waits for what the replaced one still waited for.
 -- name: inherit_edges
 INSERT INTO penstock.edge (needed, job_id, on_failure, resolved)
 SELECT needed, $2, on_failure, false FROM penstock.edge WHERE job_id = $1 AND NOT resolved
 ON CONFLICT DO NOTHING;
 
--- Those that wait for the first wait for the second.
+-- Dependents of the first job depend on the second instead.
 -- name: hand_over_edges
 INSERT INTO penstock.edge (needed, job_id, on_failure, resolved)
 SELECT $2, e.job_id, e.on_failure, false
@@ -1236,15 +1391,15 @@ WITH t AS MATERIALIZED (
 UPDATE penstock.edge AS e SET resolved = true FROM t WHERE e.ctid = t.tid;
 
 -- name: recount_needs
-WITH t AS MATERIALIZED (SELECT j.part, j.tid FROM {_ids} CROSS JOIN {_place})
+WITH t AS MATERIALIZED (SELECT j.part, j.tid FROM {_ids} CROSS JOIN {_stored})
 UPDATE penstock.job AS j SET needs = (
     SELECT count(*) FROM penstock.edge AS e WHERE e.job_id = j.id AND NOT e.resolved
 )
 FROM t WHERE j.ctid = t.tid AND j.tableoid = t.part;
 
 -- A job and all that have to end before it begins: by edges, and by the order of their keys.
--- Before a blocked job of a key comes the blocked one before it, and what is visible or runs.
--- name: ahead
+-- A blocked job of a key is preceded by the blocked one before it, and by what is visible or runs.
+-- name: predecessors
 WITH RECURSIVE ahead (id) AS (
     SELECT $1::bigint
     UNION
@@ -1314,7 +1469,7 @@ SELECT queue, stage, sum(n)::bigint FROM (
 ) AS t
 GROUP BY queue, stage HAVING sum(n) <> 0;
 
--- name: totals_together
+-- name: total_summary
 SELECT stage, sum(n)::bigint FROM (
     SELECT queue, stage, n FROM penstock.total
     UNION ALL
@@ -1324,7 +1479,7 @@ SELECT stage, sum(n)::bigint FROM (
 WHERE queue NOT IN (SELECT value COLLATE "C" FROM json_array_elements_text($1::json))
 GROUP BY stage HAVING sum(n) <> 0;
 
--- name: fold
+-- name: fold_totals
 WITH done AS (
     UPDATE penstock.meta SET value = $2 WHERE name = 'folded' AND value = $1 RETURNING value
 ),
@@ -1336,10 +1491,10 @@ INSERT INTO penstock.total (queue, stage, n)
 SELECT queue, stage, sum(n) FROM gone GROUP BY queue, stage
 ON CONFLICT (queue, stage) DO UPDATE SET n = total.n + excluded.n;
 
--- name: folded
+-- name: folded_totals
 SELECT value, penstock.complete() FROM penstock.meta WHERE name = 'folded';
 
--- From one tag to the next, without a look at the jobs that have it.
+-- Skips from one tag to the next, without visiting its jobs.
 -- name: ready_tags
 WITH RECURSIVE ready (tag) AS (
     SELECT min(tag) FROM penstock.ready_tag WHERE queue = $1
@@ -1360,8 +1515,8 @@ SELECT coalesce(json_agg(tag ORDER BY tag)::text, '[]') FROM (
     ORDER BY tag COLLATE "C" LIMIT $2
 ) AS t;
 
--- From one key to the next. Of its pending jobs, the oldest of each stage is at the beginning of
--- its part of the index.
+-- Skips from one key to the next. The oldest pending job of each stage is at the beginning of its
+-- part of the index.
 -- name: keys
 WITH RECURSIVE held (key) AS (
     SELECT min(key) FROM penstock.job_active WHERE key > $1 AND key IS NOT NULL
@@ -1391,8 +1546,8 @@ SELECT h.key, coalesce((
 )
 FROM (SELECT key FROM held WHERE key IS NOT NULL LIMIT $2) AS h;
 
--- Each priority of a queue has its oldest job at the beginning of its part of the index, and so
--- has each tenant; what limits hold is asked for place by place.
+-- The oldest job of each priority of a queue is at the beginning of its part of the index, and so is
+-- that of each tenant; held jobs are looked up group by group.
 -- name: oldest_ready
 SELECT q.name, min((
     SELECT run_at FROM penstock.job_active
@@ -1464,7 +1619,7 @@ SELECT name, paused_until, max_pending, concurrency, rate, rate_window, promote_
 FROM penstock.queue
 WHERE name IN (SELECT value COLLATE "C" FROM json_array_elements_text($1::json)) ORDER BY name;
 
--- name: number_of_queues
+-- name: count_queues
 SELECT count(*), count(*) FILTER (WHERE paused_until > $2) FROM penstock.queue
 WHERE name NOT IN (SELECT value COLLATE "C" FROM json_array_elements_text($1::json));
 
@@ -1492,23 +1647,23 @@ DELETE FROM penstock."limit" WHERE kind = $1 AND name = $2;
 SELECT kind, name, concurrency FROM penstock."limit" ORDER BY kind, name;
 
 -- Whether the job of an entry is still there.
--- name: _kept_job
+-- name: _existing_job
 (
     EXISTS (SELECT 1 FROM penstock.job_active AS j WHERE j.id = l.job_id OFFSET 0)
     OR EXISTS (SELECT 1 FROM penstock.job AS j WHERE j.id = l.job_id AND j.shelf <> 0 OFFSET 0)
 )
 
--- Up to where it is complete. What belongs to jobs that were removed goes with its day.
+-- Entries up to which the log is complete. Those of removed jobs go with their day.
 -- name: log
 SELECT
     l.id, l.job_id, l.at, l.event, l.state, l.actor, l.token, l.duration, l.reason, l.error,
     l.detail
 FROM penstock.log AS l
-WHERE l.id > $1 AND l.id <= $3 AND {_kept_job}
+WHERE l.id > $1 AND l.id <= $3 AND {_existing_job}
 ORDER BY l.id LIMIT $2;
 
--- To be asked before the log is read: what commits in between is then seen.
--- name: complete
+-- To be asked before the log is read: entries below it have all committed.
+-- name: complete_log
 SELECT penstock.complete();
 
 -- name: _entry
@@ -1516,9 +1671,9 @@ LATERAL (
     SELECT tableoid AS part, ctid AS tid, * FROM penstock.log WHERE id = chain.id OFFSET 0
 ) AS l
 
--- The entries of jobs, from the newest of each on.
+-- The entries of jobs, from the newest of each back.
 -- name: _chain
-SELECT j.version FROM {_ids} CROSS JOIN {_place}
+SELECT j.version FROM {_ids} CROSS JOIN {_stored}
     UNION ALL
     SELECT l.previous FROM chain CROSS JOIN {_entry} WHERE l.previous IS NOT NULL
 
@@ -1534,7 +1689,7 @@ SELECT
 FROM chain CROSS JOIN {_entry}
 WHERE l.id > $2 ORDER BY l.id LIMIT $3;
 
--- name: histories
+-- name: logs_of_jobs
 WITH RECURSIVE chain (id) AS (
     {_chain}
 )
@@ -1549,31 +1704,31 @@ FROM (
     SELECT (value ->> 0)::bigint AS id, (value ->> 1)::bigint AS version
     FROM json_array_elements($1::json) AS v (value)
 ) AS p
-CROSS JOIN {_place}
+CROSS JOIN {_stored}
 WHERE j.version = p.version
 AND (j.shelf <> 0 OR EXISTS (SELECT 1 FROM penstock.seal WHERE passage = 'left'));
 
 -- name: source
 SELECT value FROM penstock.meta WHERE name = 'source';
 
--- name: taken_over
+-- name: restored_ids
 SELECT o.original, o.job_id
 FROM (SELECT json_array_elements_text($2::json)::bigint AS id) AS p CROSS JOIN LATERAL (
     SELECT original, job_id FROM penstock.origin WHERE source = $1 AND original = p.id OFFSET 0
 ) AS o
 UNION ALL
 SELECT j.id, j.id
-FROM (SELECT json_array_elements_text($2::json)::bigint AS id) AS p CROSS JOIN {_place}
+FROM (SELECT json_array_elements_text($2::json)::bigint AS id) AS p CROSS JOIN {_stored}
 WHERE $1 = (SELECT value FROM penstock.meta WHERE name = 'source');
 
--- name: take_over
+-- name: add_restored_id
 INSERT INTO penstock.origin (source, original, job_id) VALUES ($1, $2, $3);
 
--- Nobody takes a number meanwhile.
--- name: keep_numbers
+-- Locks the sequence until the transaction ends.
+-- name: lock_job_ids
 ALTER SEQUENCE penstock.job_id NO CYCLE;
 
--- name: keep_log_numbers
+-- name: lock_log_ids
 ALTER SEQUENCE penstock.log_id NO CYCLE;
 
 -- name: remember_last_ids
@@ -1585,11 +1740,11 @@ SELECT
 INSERT INTO penstock.job (
     id, stage, version, attempt, token, run_at, started_at, finished_at, worker, queue, task,
     priority, enqueued_at, lease_time, merged, timeout, key, dedupe, scope, tags, retry,
-    correlation, tenant, parent, throttle, trace, needs, error, result, body, shelf
+    correlation, tenant, parent, throttle, trace, task_version, needs, error, result, body, shelf
 ) VALUES (
     $1, $2::bigint, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20,
-    $21, $22, $23, $24, $25, $26, coalesce($27::bigint, 0), $28, $29, $30,
-    CASE WHEN $2::bigint < 4 THEN 0 ELSE 2 * ($31::bigint / 86400000000) + ($2 = 5)::integer END
+    $21, $22, $23, $24, $25, $26, $27, coalesce($28::bigint, 0), $29, $30, $31,
+    CASE WHEN $2::bigint < 4 THEN 0 ELSE 2 * ($32::bigint / 86400000000) + ($2 = 5)::integer END
 );
 
 -- name: restore_log
@@ -1604,16 +1759,16 @@ INSERT INTO penstock.log (
 INSERT INTO penstock.line (job_id, id, at, level, text, attempt)
 VALUES ($1, $2, $3, $4, $5, $6);
 
--- name: seal
+-- name: migration_lock
 SELECT passage, peer, place FROM penstock.seal;
 
--- name: drop_seal
+-- name: drop_migration_lock
 DELETE FROM penstock.seal;
 
--- name: put_seal
+-- name: put_migration_lock
 INSERT INTO penstock.seal (passage, peer, place) VALUES ($1, $2, $3);
 
--- name: held
+-- name: running_tokens
 SELECT j.id, j.token FROM {_ids} CROSS JOIN {_active} WHERE j.stage = 3;
 
 -- name: write_progress
@@ -1635,7 +1790,7 @@ SELECT $1, coalesce(max(id), 0) + 1, $2, $3, $4, $5 FROM penstock.line WHERE job
 DELETE FROM penstock.line
 WHERE job_id = $1 AND id <= (SELECT max(id) FROM penstock.line WHERE job_id = $1) - $2;
 
--- Where what belongs to the jobs `p` stands.
+-- The ctids of what belongs to the jobs `p`.
 -- name: _progress_of
 (
     SELECT d.tid FROM p CROSS JOIN LATERAL (
@@ -1696,7 +1851,7 @@ WHERE j.id = $1 AND j.stage <> 4;
 -- name: checkpoints
 SELECT c.job_id, c.body FROM {_ids}
 CROSS JOIN LATERAL (SELECT * FROM penstock.checkpoint WHERE job_id = p.id OFFSET 0) AS c
-CROSS JOIN {_place} WHERE j.stage <> 4;
+CROSS JOIN {_stored} WHERE j.stage <> 4;
 
 -- name: lines_of_jobs
 SELECT l.job_id, l.id, l.at, l.level, l.text, l.attempt
@@ -1707,12 +1862,12 @@ ORDER BY l.job_id, l.id;
 SELECT id, at, level, text, attempt FROM penstock.line
 WHERE job_id = $1 AND id > $2 ORDER BY id LIMIT $3;
 
--- Whether nobody else drops days now, nor will until this transaction ends.
--- name: drop_alone
+-- Takes the lock for dropping partitions, unless another transaction holds it.
+-- name: try_lock_partitions
 SELECT pg_try_advisory_xact_lock('penstock.meta'::regclass::oid::integer, 2);
 
--- The days on which finished jobs still stand, and whether those that failed.
--- name: shelves
+-- The days of finished jobs, and whether it is the partition of failed ones.
+-- name: partitions
 SELECT regexp_replace(c.relname, '\D', '', 'g')::integer, c.relname LIKE '%_failed'
 FROM pg_inherits AS i JOIN pg_class AS c ON c.oid = i.inhrelid
 WHERE i.inhparent = 'penstock.job'::regclass AND c.relname <> 'job_active';
@@ -1722,8 +1877,8 @@ SELECT regexp_replace(c.relname, '\D', '', 'g')::integer
 FROM pg_inherits AS i JOIN pg_class AS c ON c.oid = i.inhrelid
 WHERE i.inhparent = 'penstock.log'::regclass;
 
--- What belongs to the jobs of a shelf, before it is dropped.
--- name: clear_shelf
+-- Removes what belongs to the jobs of a partition, before it is dropped.
+-- name: clear_partition
 WITH p AS MATERIALIZED (SELECT id, queue, stage, tags FROM penstock.job WHERE shelf = $1),
 counted AS (
     INSERT INTO penstock.delta (id, queue, stage, n)
@@ -1736,7 +1891,7 @@ edge AS (DELETE FROM penstock.edge AS d USING {_edges_of} WHERE d.ctid = t.tid),
 tagged AS (DELETE FROM penstock.tag AS d USING {_tags_of} WHERE d.ctid = t.tid)
 SELECT count(*), coalesce(json_agg(DISTINCT queue)::text, '[]') FROM p;
 
--- The jobs of a shelf that a mirror follows: their rows have to go with them.
+-- Deletes mirrored jobs of a partition one by one: their rows have to go with them.
 -- name: clear_mirrored
 DELETE FROM penstock.job WHERE shelf = $1
 AND encode(convert_to(queue, 'UTF8') || '\x00'::bytea, 'escape') IN (
@@ -1744,10 +1899,10 @@ AND encode(convert_to(queue, 'UTF8') || '\x00'::bytea, 'escape') IN (
     WHERE tgrelid = 'penstock.job'::regclass AND tgname ~ '^mirror_.*_removed$'
 );
 
--- Entries of jobs that are still there move to a day that stays.
--- name: keep_entries
+-- Moves entries of jobs that still exist to a day that stays.
+-- name: keep_log_entries
 UPDATE penstock.log AS l SET day = $2
-WHERE l.day = $1 AND {_kept_job};
+WHERE l.day = $1 AND {_existing_job};
 
 -- name: prunable
 SELECT coalesce(json_agg(id)::text, '[]') FROM (
@@ -1769,19 +1924,19 @@ DELETE FROM penstock.edge AS d USING {_edges_of} WHERE d.ctid = t.tid;
 
 -- What else belongs to jobs.
 -- name: prune_payloads
-WITH p AS MATERIALIZED (SELECT j.id, j.tags FROM {_ids} CROSS JOIN {_place}),
+WITH p AS MATERIALIZED (SELECT j.id, j.tags FROM {_ids} CROSS JOIN {_stored}),
 progress AS (DELETE FROM penstock.progress AS d USING {_progress_of} WHERE d.ctid = t.tid),
 checkpoint AS (DELETE FROM penstock.checkpoint AS d USING {_checkpoint_of} WHERE d.ctid = t.tid),
 line AS (DELETE FROM penstock.line AS d USING {_line_of} WHERE d.ctid = t.tid)
 DELETE FROM penstock.tag AS d USING {_tags_of} WHERE d.ctid = t.tid;
 
 -- name: prune_jobs
-WITH t AS MATERIALIZED (SELECT j.part, j.tid FROM {_ids} CROSS JOIN {_place})
+WITH t AS MATERIALIZED (SELECT j.part, j.tid FROM {_ids} CROSS JOIN {_stored})
 DELETE FROM penstock.job AS j USING t WHERE j.ctid = t.tid AND j.tableoid = t.part
 RETURNING j.queue, j.stage;
 
--- The last entry that was counted, the first that was not, and the newest.
--- name: digested
+-- The last entry that was rolled up, the first that was not, and the newest.
+-- name: rolled_up
 SELECT
     m.value,
     (SELECT min(id) FROM penstock.log WHERE id > m.value AND id <= $1),
@@ -1803,7 +1958,7 @@ SELECT
     sum(CASE WHEN duration > 0 AND event <> 'snoozed' THEN duration ELSE 0 END)::bigint
 FROM (
     SELECT at, queue, event, duration FROM penstock.log AS l
-    WHERE id BETWEEN $1 AND $2 AND taken_over IS NULL AND {_kept_job}
+    WHERE id BETWEEN $1 AND $2 AND taken_over IS NULL AND {_existing_job}
 ) AS l
 GROUP BY bucket, event, minute, queue;
 
@@ -1821,7 +1976,7 @@ FROM json_array_elements($1::json) AS v
 ON CONFLICT (minute, queue, event, bucket)
 DO UPDATE SET n = h.n + excluded.n, micros = h.micros + excluded.micros;
 
--- What happens in a queue without counters of its own is added to those of all such queues.
+-- Events of queues without counters of their own are added to those of all such queues.
 -- name: add_counters
 INSERT INTO penstock.counter AS c (queue, event, bucket, n, micros)
 SELECT
@@ -1832,7 +1987,7 @@ LEFT JOIN penstock.series AS s ON s.queue = (v ->> 1) COLLATE "C" GROUP BY 1, 2,
 ON CONFLICT (queue, event, bucket)
 DO UPDATE SET n = c.n + excluded.n, micros = c.micros + excluded.micros;
 
--- name: note_digested
+-- name: set_rolled_up
 UPDATE penstock.meta SET value = $2 WHERE name = 'digested' AND value = $1 RETURNING value;
 
 -- name: drop_old_history
@@ -1841,7 +1996,7 @@ WITH t AS MATERIALIZED (
 )
 DELETE FROM penstock.history AS h USING t WHERE h.ctid = t.tid;
 
--- Steps are counted from 1970.
+-- Steps start at 1970.
 -- name: history
 SELECT
     minute - minute % $1::bigint AS step, queue, event, bucket, sum(n)::bigint,
@@ -1866,8 +2021,7 @@ SELECT 0, queue, event, bucket, n, micros FROM penstock.counter;
 SELECT s.queue FROM penstock.series AS s
 WHERE EXISTS (SELECT 1 FROM penstock.queue WHERE name = s.queue) ORDER BY s.queue;
 
--- How many there may be, 0 where nobody has said so. Nobody else changes it, or them, until the
--- transaction ends.
+-- How many there may be, 0 for the default; locked until the transaction ends.
 -- name: series_limit
 SELECT value FROM penstock.meta WHERE name = 'series' FOR UPDATE;
 
@@ -1878,7 +2032,7 @@ UPDATE penstock.meta SET value = $1 WHERE name = 'series';
 SELECT 1 FROM penstock.series AS s
 WHERE NOT EXISTS (SELECT 1 FROM penstock.queue WHERE name = s.queue) LIMIT 1;
 
--- Those with none are found behind those that have one, which are few.
+-- Queues without counters are found after those that have some, which are few.
 -- name: without_series
 SELECT q.name FROM penstock.queue AS q
 WHERE NOT EXISTS (SELECT 1 FROM penstock.series WHERE queue = q.name) AND q.name <> $2
@@ -1898,7 +2052,7 @@ WHERE NOT EXISTS (SELECT 1 FROM penstock.queue WHERE name = penstock.series.queu
 INSERT INTO penstock.series SELECT value FROM json_array_elements_text($1::json)
 ON CONFLICT DO NOTHING;
 
--- The time, when the next job falls due or a pause ends, and whether a rate may let one start.
+-- The time, when the next job falls due or a pause ends, and whether a rate may hold jobs.
 -- name: next_change
 SELECT
     penstock.now(),
@@ -1917,7 +2071,7 @@ JOIN penstock.rate AS r ON r.queue = q.name
 WHERE q.rate IS NOT NULL AND q.paused_until <= $1
 AND {_ready};
 
--- The parts of a search; the store joins those that are asked for.
+-- The beginnings of a search; the store appends the conditions.
 -- name: _tagged
 penstock.tag AS t
     CROSS JOIN LATERAL (SELECT * FROM penstock.job WHERE id = t.job_id OFFSET 0) AS j
@@ -1990,7 +2144,7 @@ UPDATE penstock.schedule SET
     version = $2, next_at = $3, last_at = coalesce($4, last_at), last_job = coalesce($5, last_job)
 WHERE name = $1;
 
--- The entry was written in this transaction.
+-- For entries that were written in this transaction.
 -- name: log_reason
 UPDATE penstock.log SET reason = $1 WHERE id = $2;
 
@@ -2004,38 +2158,39 @@ VALUES ($1, $2, $3, $4, $5) ON CONFLICT DO NOTHING RETURNING name;
 -- name: drop_token
 DELETE FROM penstock.token WHERE name = $1 RETURNING name;
 
--- name: greet
-INSERT INTO penstock.worker (name, host, pid, queues, tags, concurrency, started_at, seen_at)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
+-- name: heartbeat
+INSERT INTO penstock.worker (
+    name, host, pid, queues, tags, concurrency, started_at, seen_at, tasks, schema_version
+) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, {schema})
 ON CONFLICT (name) DO UPDATE SET
     host = excluded.host, pid = excluded.pid, queues = excluded.queues, tags = excluded.tags,
     concurrency = excluded.concurrency, started_at = excluded.started_at,
-    seen_at = excluded.seen_at
+    seen_at = excluded.seen_at, tasks = excluded.tasks, schema_version = excluded.schema_version
 RETURNING draining;
 
--- name: drain
+-- name: drain_worker
 UPDATE penstock.worker SET draining = 1 WHERE name = $1 RETURNING name;
 
--- name: dismiss
+-- name: deregister
 DELETE FROM penstock.worker WHERE name IN (SELECT json_array_elements_text($1::json))
 RETURNING name;
 
 -- name: workers
-SELECT name, host, pid, queues, tags, concurrency, started_at, seen_at, draining
+SELECT name, host, pid, queues, tags, concurrency, started_at, seen_at, draining, tasks
 FROM penstock.worker;
 
--- A lease was claimed at its start, or renewed a whole lease before its end.
+-- A worker was last seen when it claimed a lease, or renewed it a whole lease before its end.
 -- name: holdings
 SELECT
     worker, count(*), min(started_at), min(expires_at),
     max(greatest(started_at, expires_at - lease_time))
 FROM penstock.job_active WHERE stage = 3 GROUP BY worker;
 
--- What a mirror does, as it stands in the database.
+-- The installed trigger function of a mirror.
 -- name: mirror
 SELECT prosrc FROM pg_proc WHERE oid = to_regprocedure($1);
 
--- The bytes of all tables with their indexes, and the rows in them that are dead.
+-- The bytes of all tables with their indexes, and the dead rows in them.
 -- name: size
 SELECT sum(pg_total_relation_size(relid))::bigint, sum(n_dead_tup)::bigint
 FROM pg_stat_user_tables WHERE schemaname = (

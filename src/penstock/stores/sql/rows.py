@@ -1,4 +1,4 @@
-"""Between the values of the core and the rows of the tables."""
+"""Conversion between the values of the core and rows of the tables."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -8,27 +8,18 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from penstock.core.job import (
-    DEFAULT_LEASE,
-    Ages,
-    Edge,
-    Job,
-    JobId,
-    LogEntry,
-    LogId,
-    NewJob,
-    OnFailure,
-    Queue,
-    Scope,
-)
+from penstock.core.dependencies import Edge
+from penstock.core.job import DEFAULT_LEASE, Job, JobId, LogEntry, LogId, NewJob, OnFailure, Scope
 from penstock.core.lifecycle import Event, State, Waiting
+from penstock.core.queue import Ages, Queue
 from penstock.core.retry import DEFAULT_RETRY, RetryPolicy
+from penstock.core.tasks import FIRST_VERSION
 from penstock.core.times import from_micros, span_from_micros, span_to_micros, to_micros
 
-# How long a queue is paused that nobody gave an end.
+# Until when a queue is paused without an end.
 _FOREVER = 2**63 - 1
 
-# A job's state and what it waits for are one small number in the file.
+# A job's state and what it waits for are one small number in the database.
 READY, SCHEDULED, BLOCKED, RUNNING = range(4)
 STAGES: list[tuple[State, Waiting | None]] = [
     (State.PENDING, Waiting.READY),
@@ -41,6 +32,10 @@ STAGES: list[tuple[State, Waiting | None]] = [
     (State.SUPERSEDED, None),
 ]
 STAGE_OF = {state: stage for stage, (state, _) in enumerate(STAGES) if stage >= RUNNING}
+STAGE_OF_WAITING = {waiting: stage for stage, (_, waiting) in enumerate(STAGES) if waiting}
+
+EdgeRow = tuple[int, int, OnFailure, bool]
+"""The fields of an edge: the needed job, the job that waits, its rule, whether it is resolved."""
 
 _DEFAULT_LEASE = span_to_micros(DEFAULT_LEASE)
 
@@ -57,7 +52,7 @@ encode = msgspec.json.Encoder().encode
 
 
 def encoded(value: object) -> str:
-    """A parameter for `json_each`."""
+    """Return a list as JSON text, for `json_each` and its like."""
     return encode(value).decode()
 
 
@@ -71,18 +66,18 @@ def _decode_retry(text: str) -> RetryPolicy:
     return _retry.decode(text)
 
 
-# Where `options` has what few jobs ask for.
-RARE = slice(7, 19)
+# Where `options` has what few jobs use.
+RARE = slice(7, 20)
 MERGED, TAGS, TENANT = 6, 11, 14
-NONE_OF_THEM = (None,) * 12
+NONE_OF_THEM = (None,) * 13
 
 
 def options(
     job: NewJob, stage: int, run_at: int, needs: int, *, merged: bool = False
 ) -> tuple[Any, ...]:
-    """All but the arguments of a new job: the parameters of the query `add_jobs` from `stage` on.
+    """Return all of a new job but its payload: the parameters of `add_jobs` from `stage` on.
 
-    `merged` says whether its queue has no line of its own. Jobs with the same options are written
+    `merged` says whether its queue shares the merged index. Jobs with the same options are written
     together, so that this has to be cheap to compare.
     """
     return (
@@ -104,14 +99,15 @@ def options(
         job.parent,
         job.throttle,
         job.trace,
+        None if job.task_version == FIRST_VERSION else job.task_version,
         needs or None,
     )
 
 
-def new_job(  # noqa: PLR0917 - all that the file decides about it
+def new_job(  # noqa: PLR0917 - all that the database decides about it
     job: NewJob, job_id: int, version: int, stage: int, run_at: int, needs: int, at: datetime
 ) -> Job:
-    """The job that `add_jobs` makes of a new one."""
+    """Return the job that `add_jobs` makes of a new one."""
     return Job(
         id=JobId(job_id),
         version=LogId(version),
@@ -137,18 +133,19 @@ def new_job(  # noqa: PLR0917 - all that the file decides about it
         needs=needs,
         throttle=job.throttle,
         trace=job.trace,
+        task_version=job.task_version,
     )
 
 
 def due(job: NewJob, now: int) -> int:
-    """When a new job may run."""
+    """Return when a new job may run."""
     if job.delay is not None:
         return now + span_to_micros(job.delay)
     return now if job.run_at is None else to_micros(job.run_at)
 
 
 def job(row: Sequence[Any]) -> Job:
-    """The job in a row of the queries `jobs` and `find`."""
+    """Return the job in a row of the queries `jobs` and `find`."""
     (
         job_id, stage, version, attempt, token, run_at, started_at, expires_at, worker, queue,
         task, priority, enqueued_at, lease_time, payload, rest,
@@ -176,10 +173,10 @@ def job(row: Sequence[Any]) -> Job:
 
 
 def _completed(job: Job, rest: str | list[Any]) -> Job:
-    """The job with what most do not have."""
+    """Return the job with the fields that most do not have."""
     (
         finished_at, cancel_requested, needs, timeout, key, dedupe, scope, tags, retry, correlation,
-        tenant, parent, throttle, trace, error, result,
+        tenant, parent, throttle, trace, error, result, task_version,
     ) = _rest.decode(rest) if isinstance(rest, str) else rest  # fmt: skip
     return replace(
         job,
@@ -199,11 +196,12 @@ def _completed(job: Job, rest: str | list[Any]) -> Job:
         trace=trace,
         error=error,
         result_json=result,
+        task_version=FIRST_VERSION if task_version is None else task_version,
     )
 
 
 def log_entry(row: Sequence[Any]) -> LogEntry:
-    """The entry in a row of the query `log`."""
+    """Return the entry in a row of the query `log`."""
     entry_id, job_id, at, event, state, actor, token, duration, reason, error, detail = row
     return LogEntry(
         id=entry_id,
@@ -221,15 +219,20 @@ def log_entry(row: Sequence[Any]) -> LogEntry:
 
 
 def edge(row: Sequence[Any]) -> Edge:
-    """The edge in a row of the query `edges`."""
+    """Return the edge in a row of the query `edges`."""
     needed, job_id, on_failure, resolved = row
     return Edge(
         needed=needed, job_id=job_id, on_failure=OnFailure(on_failure), resolved=bool(resolved)
     )
 
 
+def edge_row(edge: Edge) -> EdgeRow:
+    """Return a row for the query `add_edges`."""
+    return edge.needed, edge.job_id, edge.on_failure, edge.resolved
+
+
 def queue(row: Sequence[Any], now: int) -> Queue:
-    """The queue in a row of the query `queues`, as it is now."""
+    """Return the queue in a row of the query `queues`, as it is now."""
     name, paused_until, max_pending, concurrency, rate, rate_window, promote_after = row
     return Queue(
         name=name,
@@ -243,7 +246,7 @@ def queue(row: Sequence[Any], now: int) -> Queue:
 
 
 def ages_from(column: int | str) -> int | tuple[int, ...]:
-    """When waiting raises a priority: micros, or a list of them as JSON."""
+    """Return when waiting raises a priority: microseconds, or a list of them as JSON."""
     found: int | tuple[int, ...] = _micros_or_several.decode(str(column))
     return found
 
@@ -262,7 +265,7 @@ def _age_column(ages: Ages) -> str:
 
 
 def queue_columns(queue: Queue) -> tuple[Any, ...]:
-    """The parameters of the query `configure`."""
+    """Return the parameters of the query `configure`."""
     rate, window = (None, None) if queue.rate is None else queue.rate
     paused_until = _FOREVER if queue.paused_until is None else to_micros(queue.paused_until)
     return (

@@ -1,4 +1,4 @@
-"""Schedules in the file: what the verbs about them do inside a transaction."""
+"""Schedules, and the jobs that they add when they fire."""
 
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -9,10 +9,10 @@ from msgspec.structs import replace
 from penstock.core.job import Job, NewJob
 from penstock.core.schedule import Due, Firing, Missed, Rhythm, Schedule
 from penstock.core.times import from_micros, span_from_micros, span_to_micros, to_micros
-from penstock.stores.sql import seals
-from penstock.stores.sql.adding import Adding, explain, is_new
+from penstock.stores.sql import migration_lock
+from penstock.stores.sql.additions import Additions, is_new, log_reasons
+from penstock.stores.sql.database import Reader, Transaction
 from penstock.stores.sql.rows import encoded
-from penstock.stores.sql.transaction import Reading, Transaction
 
 _DEFAULTS = {
     field.name: field.default
@@ -22,25 +22,21 @@ _DEFAULTS = {
 _job = msgspec.json.Decoder(NewJob)
 
 
-def find(reading: Reading, names: Collection[str] | None) -> list[Schedule]:
-    """The schedules with these names, or all."""
+def find(reader: Reader, names: Collection[str] | None) -> list[Schedule]:
+    """See `Store.schedules`."""
     if names is None:
-        found = reading.execute("schedules")
+        found = reader.execute("schedules")
     else:
-        found = reading.execute("schedules_named", (encoded(sorted(names)),))
+        found = reader.execute("schedules_named", (encoded(sorted(names)),))
     return [_schedule(row) for row in found]
 
 
-def due(
-    reading: Reading,
-    known: tuple[Collection[str], Collection[str]],
-    limit: int,
-) -> Due:
-    """What is due among the known ones, and when the next is."""
-    now = reading.now()
-    tasks, declared = (encoded(sorted(names)) for names in known)
-    found = reading.execute("due_schedules", (now, tasks, declared, limit)).fetchall()
-    following = reading.execute("next_schedule", (now, tasks, declared)).fetchone()
+def due(reader: Reader, tasks: Collection[str], declared: Collection[str], limit: int) -> Due:
+    """See `Store.due`."""
+    now = reader.clock()
+    known = encoded(sorted(tasks)), encoded(sorted(declared))
+    found = reader.execute("due_schedules", (now, *known, limit)).fetchall()
+    following = reader.execute("next_schedule", (now, *known)).fetchone()
     return Due(
         now=from_micros(now),
         schedules=[_schedule(row) for row in found],
@@ -49,8 +45,8 @@ def due(
 
 
 def put(tx: Transaction, calls: Sequence[Schedule]) -> list[Schedule | Exception | None]:
-    """Write each schedule unless another write came first."""
-    seals.check_lasting(tx)
+    """See `Store.put_schedule`."""
+    migration_lock.check_lasting(tx)
     return [_put_one(tx, schedule) for schedule in calls]
 
 
@@ -60,12 +56,12 @@ def _put_one(tx: Transaction, schedule: Schedule) -> Schedule | None:
         return None
     schedule = replace(schedule, version=_next_version(tx))
     tx.execute("put_schedule", _columns(schedule))
-    tx.written = tx.ring = tx.ring_others = True
+    tx.written = tx.notify = tx.notify_others = True
     return schedule
 
 
 def drop(tx: Transaction, names: Sequence[str]) -> list[bool]:
-    """Remove each schedule, if it is there."""
+    """See `Store.drop_schedule`."""
     return [_drop_one(tx, name) for name in names]
 
 
@@ -78,34 +74,29 @@ def _drop_one(tx: Transaction, name: str) -> bool:
 def fire(
     tx: Transaction, calls: Sequence[tuple[Firing, str]]
 ) -> list[list[Job] | Exception | None]:
-    """Add the jobs of each firing that nobody else came first with."""
-    seals.check_open(tx)
-    now = tx.now()
-    adding = Adding(tx, now, sum(len(firing.jobs) for firing, _ in calls))
-    adding.look_up_queues({job.queue for firing, _ in calls for job in firing.jobs})
-    adding.look_up_keys(
-        job.key for firing, _ in calls for job in firing.jobs if job.key is not None
-    )
-    answers = [_fire_one(tx, adding, firing, actor, now) for firing, actor in calls]
-    adding.write()
+    """See `Store.fire`."""
+    migration_lock.check_open(tx)
+    additions = Additions(tx, [job for firing, _ in calls for job in firing.jobs])
+    answers = [_fire_one(tx, additions, firing, actor) for firing, actor in calls]
+    additions.write()
     for (firing, _), answer in zip(calls, answers, strict=True):
         if isinstance(answer, list):
             reason = firing.schedule.reason
-            explain(tx, {job.version: reason(job.run_at) for job in answer if is_new(job)})
+            log_reasons(tx, {job.version: reason(job.run_at) for job in answer if is_new(job)})
     return answers
 
 
 def _fire_one(
-    tx: Transaction, adding: Adding, firing: Firing, actor: str, now: int
+    tx: Transaction, additions: Additions, firing: Firing, actor: str
 ) -> list[Job] | Exception | None:
     schedule = firing.schedule
     row = tx.execute("schedule_version", (schedule.name,)).fetchone()
     if row is None:
         return None
     version, next_at, paused = row
-    if version != schedule.version or paused or next_at is None or next_at > now:
+    if version != schedule.version or paused or next_at is None or next_at > tx.now:
         return None
-    jobs = adding.call(firing.jobs, actor)
+    jobs = additions.call(firing.jobs, actor)
     if isinstance(jobs, Exception):
         return jobs
     newest = next((job for job in reversed(jobs) if not job.duplicate), None)

@@ -4,87 +4,107 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from penstock.core.errors import StoreError
-from penstock.core.tables import Cursor, Dialect, Tables
-from penstock.stores.sql import seals
-from penstock.stores.sql.transaction import Reading, Transaction
+from penstock.core.tables import Cursor, Dialect, Statements, Tables
+from penstock.stores.sql import migration_lock
+from penstock.stores.sql.database import Reader, Transaction, Verb
 
+A = TypeVar("A")
+C = TypeVar("C")
 T = TypeVar("T")
 
 
-class Spoken:
-    """Runs the statements of an application."""
+class ApplicationReader:
+    """Runs statements of an application; see `Statements`."""
 
-    def __init__(self, reading: Reading) -> None:
-        self._reading = reading
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
 
     @property
     def dialect(self) -> Dialect:
         """See `Statements.dialect`."""
-        return self._reading.dialect
+        return self._reader.dialect
 
     def execute(self, sql: str, parameters: Sequence[Any] = ()) -> Cursor:
         """See `Statements.execute`."""
-        return self._reading.speak(sql, parameters)
+        return self._reader.execute_sql(sql, parameters)
 
 
-class Joined(Spoken):
-    """A transaction of ours that an application writes in."""
+class ApplicationTransaction(ApplicationReader):
+    """A transaction of the store that an application writes in; see `Within`."""
 
     def __init__(self, tx: Transaction) -> None:
         super().__init__(tx)
-        self.tx = tx
-        # What no statement after it can mend, whether the application has passed it on or not.
+        self._tx = tx
+        # An error that no later statement can mend, even if the application swallowed it.
         self.broken: Exception | None = None
 
     def execute(self, sql: str, parameters: Sequence[Any] = ()) -> Cursor:
         """See `Statements.execute`."""
-        return self.guarded(lambda: self.tx.speak(sql, parameters))
+        return self._guarded(lambda: self._tx.execute_sql(sql, parameters))
 
     def executemany(self, sql: str, parameters: Sequence[Sequence[Any]]) -> None:
         """See `Within.executemany`."""
-        self.guarded(lambda: self.tx.speak_each(sql, parameters))
+        self._guarded(lambda: self._tx.executemany_sql(sql, parameters))
 
-    def guarded(self, do: Callable[[], T]) -> T:
-        """Do it, and remember if it has broken the transaction."""
+    def run(self, verb: Verb[C, A], call: C) -> A:
+        """Run a verb of the store as a part of this transaction."""
+        return self._guarded(lambda: answered(verb(self._tx, [call])))
+
+    def _guarded(self, work: Callable[[], T]) -> T:
+        """Do the work, and remember an error that breaks the transaction."""
         try:
-            return do()
+            return work()
         except Exception as error:
-            if self.tx.is_broken_by(error):
+            if self._tx.is_broken_by(error):
                 self.broken = error
             raise
 
 
-Work = Callable[[Joined], Any]
+Work = Callable[[ApplicationTransaction], Any]
 
 
 def transact(tx: Transaction, works: Sequence[Work]) -> list[Any]:
-    """Do each of these; what one raises is its answer, and undoes what it has written."""
-    seals.check_open(tx)
+    """See `TableStore.transact`; what one of these raises is its answer and undoes its writes."""
+    migration_lock.check_open(tx)
     tx.written = True
-    return [tx.shelter(lambda work=work: _whole(tx, work)) for work in works]  # type: ignore[misc] # bound at once
+    return [tx.protect(lambda work=work: _transact_one(tx, work)) for work in works]  # type: ignore[misc] # bound at once
 
 
-def _whole(tx: Transaction, work: Work) -> Any:
-    joined = Joined(tx)
-    answer = work(joined)
-    if joined.broken is not None:
-        raise joined.broken
+def _transact_one(tx: Transaction, work: Work) -> Any:
+    transaction = ApplicationTransaction(tx)
+    answer = work(transaction)
+    if transaction.broken is not None:
+        raise transaction.broken
     return answer
 
 
+def read(reader: Reader, work: Callable[[Statements], T]) -> T:
+    """See `TableStore.read`."""
+    with reader.snapshot():
+        return work(ApplicationReader(reader))
+
+
 def prepare(tx: Transaction, calls: Sequence[tuple[str, Tables]]) -> list[None]:
-    """Bring the tables of applications up to date."""
+    """See `TableStore.prepare_tables`."""
     for name, tables in calls:
-        _prepare(tx, f"tables:{name}", getattr(tables, tx.dialect))
+        _prepare_one(tx, f"tables:{name}", getattr(tables, tx.dialect))
     return [None] * len(calls)
 
 
-def is_prepared(reading: Reading, name: str, tables: Tables) -> bool:
-    """Whether nothing is left to do; it spares every start a transaction that writes."""
-    return _step(reading, f"tables:{name}") == len(getattr(tables, reading.dialect))
+def is_prepared(reader: Reader, name: str, tables: Tables) -> bool:
+    """Return whether the tables are up to date; saves every start a write transaction."""
+    return _step(reader, f"tables:{name}") == len(getattr(tables, reader.dialect))
 
 
-def _prepare(tx: Transaction, name: str, steps: Sequence[str]) -> None:
+def answered(answers: Sequence[A | Exception]) -> A:
+    """Return or raise the answer to the only call of a verb."""
+    (answer,) = answers
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
+
+
+def _prepare_one(tx: Transaction, name: str, steps: Sequence[str]) -> None:
     found = _step(tx, name)
     if found > len(steps):
         raise StoreError(
@@ -97,6 +117,6 @@ def _prepare(tx: Transaction, name: str, steps: Sequence[str]) -> None:
     tx.written = True
 
 
-def _step(reading: Reading, name: str) -> int:
-    row = reading.execute("meta", (name,)).fetchone()
+def _step(reader: Reader, name: str) -> int:
+    row = reader.execute("meta", (name,)).fetchone()
     return 0 if row is None else int(row[0])

@@ -1,4 +1,4 @@
-"""Access tokens in the file: what the verbs about them do."""
+"""Access tokens."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,22 +6,22 @@ from typing import Any
 import msgspec
 
 from penstock.core.times import from_micros, to_micros
-from penstock.core.token import Access, Token
-from penstock.stores.sql import seals
+from penstock.core.tokens import Access, Token
+from penstock.stores.sql import migration_lock
+from penstock.stores.sql.database import Reader, Transaction
 from penstock.stores.sql.rows import encoded
-from penstock.stores.sql.transaction import Reading, Transaction
 
 _scopes = msgspec.json.Decoder(frozenset[Access])
 
 
-def find(reading: Reading) -> list[Token]:
-    """Every token, by name."""
-    return [_token(row) for row in reading.execute("tokens")]
+def find(reader: Reader) -> list[Token]:
+    """See `Store.tokens`."""
+    return [_token(row) for row in reader.execute("tokens")]
 
 
 def add(tx: Transaction, calls: Sequence[Token]) -> list[bool]:
-    """Write each token unless its name is taken."""
-    seals.check_lasting(tx)
+    """See `Store.add_token`."""
+    migration_lock.check_lasting(tx)
     return [_add_one(tx, token) for token in calls]
 
 
@@ -37,15 +37,15 @@ def _add_one(tx: Transaction, token: Token) -> bool:
 
 
 def drop(tx: Transaction, names: Sequence[str]) -> list[bool]:
-    """Remove each token, if it is there."""
+    """See `Store.drop_token`."""
     return [_changed(tx, "drop_token", (name,)) for name in names]
 
 
 def _changed(tx: Transaction, query: str, parameters: Sequence[Any]) -> bool:
-    """Whether the query changed a row; then every process hears of it."""
+    """Run a query; if it changed a row, notify every process and return True."""
     if not tx.execute(query, parameters).fetchall():
         return False
-    tx.written = tx.ring = tx.ring_others = True
+    tx.written = tx.notify = tx.notify_others = True
     return True
 
 

@@ -1,45 +1,68 @@
-"""Keeps a forked child away from a file that its parent had open.
+"""Forks: prevent a forked child from opening a file that its parent had open.
 
-SQLite remembers, per process and file, which locks it holds. A child inherits that memory but
-not the locks: a connection that it opens would believe to be protected while the parent, closing
-its last one, removes the write-ahead log. No error would show it.
+SQLite records, per process and file, which locks it holds. A child inherits the record but not the
+locks: SQLite would treat a connection of the child as locked, and the parent would remove the
+write-ahead log under it when it closes its last connection, without an error.
+
+A store closes its file before a fork, so this is about connections that it cannot close: in the
+middle of a transaction, and those of the program itself.
 """
 
 import os
-from collections import Counter
 from pathlib import Path
 
 from penstock.core.errors import StoreError
-
-File = tuple[int, int, int]
-"""The process that opened a file, and the file's device and number."""
-
-_open: Counter[File] = Counter()
+from penstock.forks import File
+from penstock.runtime import Runtime
 
 
-def refuse_inherited(path: Path) -> None:
-    """Raise if this process was forked while its parent had the file open."""
-    if path.exists():
-        own, *file = _identify(path)
-        if any(_open[opened] and opened[0] != own and [*opened[1:]] == file for opened in _open):
+def refuse_inherited(path: Path, runtime: Runtime) -> None:
+    """Raise `StoreError` if this process was forked while its parent had the file open."""
+    if runtime.files.exists(path):
+        own, *file = _identify(path, runtime)
+        counts = runtime.forks.open_files
+        if any(n and opener != own and of == file for (opener, *of), n in counts.items()):
             raise StoreError(
-                f"{path} was open when this process was forked; start processes before it is "
-                "opened, or start them by 'spawn'"
+                f"{path} was in use when this process was forked, by a transaction or by a "
+                "connection of the program itself; end or close it before, or start processes "
+                "with the method 'spawn'"
             )
 
 
-def note_opened(path: Path) -> File:
-    """Remember that this process has the file open."""
-    file = _identify(path)
-    _open[file] += 1
+def note_opened(path: Path, runtime: Runtime) -> File:
+    """Record that this process has the file open."""
+    file = _identify(path, runtime)
+    runtime.forks.open_files[file] += 1
     return file
 
 
-def note_closed(file: File) -> None:
-    """Forget one opening of the file."""
-    _open[file] -= 1
+def note_closed(file: File, runtime: Runtime) -> None:
+    """Record that this process has closed the file once."""
+    runtime.forks.open_files[file] -= 1
 
 
-def _identify(path: Path) -> File:
-    found = path.stat()
-    return os.getpid(), found.st_dev, found.st_ino
+def note_inherited(file: File, runtime: Runtime) -> None:
+    """Record, in a child, that the process that opened the file has not closed it."""
+    runtime.forks.open_files[file] += 1
+
+
+def is_open_here(file: File) -> bool:
+    """Return whether any descriptor of this process is the file's."""
+    try:
+        descriptors = [int(name) for name in os.listdir("/dev/fd")]  # noqa: PTH208 - names only
+    except OSError:  # it is not there on every system
+        descriptors = list(range(1024))
+    return any(_identity(descriptor) == file[1:] for descriptor in descriptors)
+
+
+def _identity(descriptor: int) -> tuple[int, int] | None:
+    try:
+        found = os.fstat(descriptor)
+    except OSError:  # not open, or not any more
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _identify(path: Path, runtime: Runtime) -> File:
+    found = runtime.files.stat(path)
+    return runtime.process_id(), found.st_dev, found.st_ino

@@ -1,22 +1,22 @@
-"""Triggers that let rows of applications follow their jobs."""
+"""Mirrors: triggers that keep rows of applications in step with their jobs."""
 
 from collections.abc import Iterator, Sequence
 
-from penstock.core.mirror import WATCHED, Mirror, quoted
-from penstock.stores.sql.transaction import Transaction
+from penstock.core.tables import WATCHED, Mirror, quoted
+from penstock.stores.sql.database import Transaction
 
 
 def install(tx: Transaction, mirrors: Sequence[Mirror]) -> list[None]:
-    """Make the triggers of these; those that are there as they should be stay."""
+    """See `TableStore.add_mirror`; triggers that are up to date stay."""
     for mirror in mirrors:
         wanted = dict(_triggers(mirror))
         found = dict(tx.execute("triggers", (f"{_prefix(mirror)}_",)).fetchall())
         for name in found.keys() - wanted.keys():
-            tx.speak(f"DROP TRIGGER {name}", ())
+            tx.execute_sql(f"DROP TRIGGER {name}", ())
         for name, text in wanted.items():
             if found.get(name) != text:
-                tx.speak(f"DROP TRIGGER IF EXISTS {name}", ())
-                tx.speak(text, ())
+                tx.execute_sql(f"DROP TRIGGER IF EXISTS {name}", ())
+                tx.execute_sql(text, ())
                 tx.written = True
     return [None] * len(mirrors)
 

@@ -1,5 +1,5 @@
 -- Every query of the SQLite store, in the order of the Store protocol.
--- Partial indexes are used only where their condition stands literally in the query.
+-- SQLite uses a partial index only if the query repeats the index's condition literally.
 
 -- name: last_ids
 SELECT
@@ -13,6 +13,10 @@ SELECT value FROM penstock_meta WHERE name = ?;
 INSERT INTO penstock_meta (name, value) VALUES (?, ?)
 ON CONFLICT DO UPDATE SET value = excluded.value;
 
+-- There and back, in one transaction: a change to the same value would write nothing.
+-- name: overwrite_log
+UPDATE penstock_meta SET value = value + ? WHERE name = 'last_job';
+
 -- name: queue
 SELECT name, paused_until, max_pending, concurrency, rate, rate_window, promote_after
 FROM penstock_queue WHERE name = ?;
@@ -24,25 +28,31 @@ SELECT max_pending, merged FROM penstock_queue WHERE name = ?;
 SELECT q.name, q.max_pending, q.merged
 FROM json_each(?) AS n CROSS JOIN penstock_queue AS q ON q.name = n.value;
 
--- The first queues have lines of their own.
+-- The first queues of a store have indexes of their own.
 -- name: add_queue
 INSERT INTO penstock_queue (name, merged)
 SELECT ?, value >= (SELECT value FROM penstock_meta WHERE name = 'own_lines')
 FROM penstock_meta WHERE name = 'queues';
 
--- Gives queues a line of their own; their jobs follow by portions.
+-- Gives queues an index of their own; their jobs follow in portions.
 -- name: unmerge
 UPDATE penstock_queue SET merged = 2
 WHERE merged = 1 AND name IN (SELECT value FROM json_each(?));
 
--- name: leaving
+-- The same, while fewer than so many have one.
+-- name: unmerge_for_tenants
+UPDATE penstock_queue SET merged = 2
+WHERE merged = 1 AND name IN (SELECT value FROM json_each(?1))
+AND (SELECT count(*) FROM (SELECT 1 FROM penstock_queue WHERE merged <> 1 LIMIT ?2)) < ?2;
+
+-- name: unmerging
 SELECT name FROM penstock_queue AS q WHERE merged = 2
 ORDER BY
     name IN (SELECT value FROM json_each(?1)) DESC,
     EXISTS (SELECT 1 FROM penstock_job AS j WHERE j.queue = q.name AND j.merged AND j.stage < 4) DESC
 LIMIT 1;
 
--- name: keep_queue
+-- name: lock_queue
 SELECT ?1;
 
 -- name: unmerge_jobs
@@ -52,18 +62,18 @@ WHERE id IN (
 )
 RETURNING id;
 
--- name: unmerged
+-- name: finish_unmerge
 UPDATE penstock_queue SET merged = 0 WHERE name = ? AND merged = 2;
 
--- How many queues there are, and how many there may be; NULL without a limit of its own.
--- name: names
+-- How many queues there are, and how many there may be; NULL for the default.
+-- name: queue_usage
 SELECT value, (SELECT concurrency FROM penstock_limit WHERE kind = 'queues' AND name = '')
 FROM penstock_meta WHERE name = 'queues';
 
--- name: note_configured
+-- name: count_configuration
 UPDATE penstock_meta SET value = value + 1 WHERE name = 'configured';
 
--- Queues among these that have no jobs and that nobody has configured.
+-- Removes those of these queues that have neither jobs nor settings.
 -- name: remove_unused
 DELETE FROM penstock_queue
 WHERE name IN (SELECT value FROM json_each(?1))
@@ -77,9 +87,11 @@ SELECT ifnull(sum(n), 0) FROM penstock_total WHERE queue = ? AND stage < 3;
 SELECT ifnull(sum(n), 0) FROM penstock_total WHERE queue = ? AND stage < 4;
 
 -- name: dedupe_holders
-SELECT id, stage, scope FROM penstock_job WHERE dedupe = ?1 AND dedupe IS NOT NULL AND stage < 3
+SELECT j.dedupe, j.id, j.stage, j.scope FROM json_each(?1) AS k
+CROSS JOIN penstock_job AS j ON j.dedupe = k.value AND j.dedupe IS NOT NULL AND j.stage < 3
 UNION ALL
-SELECT id, stage, scope FROM penstock_job WHERE dedupe = ?1 AND dedupe IS NOT NULL AND stage = 3;
+SELECT j.dedupe, j.id, j.stage, j.scope FROM json_each(?1) AS k
+CROSS JOIN penstock_job AS j ON j.dedupe = k.value AND j.dedupe IS NOT NULL AND j.stage = 3;
 
 -- name: held_keys
 SELECT json_group_array(k.value) FROM json_each(?) AS k
@@ -87,14 +99,38 @@ WHERE EXISTS (
     SELECT 1 FROM penstock_job WHERE key = k.value AND key IS NOT NULL AND stage < 4
 );
 
+-- Adds one plain job, in its own transaction; see `penstock_plain` in `routines.sql`. The second is
+-- for jobs with any of the options that few have. Both name the view of the schema, and so fail
+-- without it, but read it only while there is no job.
+-- name: add_plain
+INSERT INTO penstock_plain (id, version, at, queue, task, priority, lease_time, body, actor)
+VALUES (
+    max(ifnull((SELECT max(id) FROM penstock_job), (SELECT 0 FROM penstock_schema_{schema})), (SELECT value FROM penstock_meta WHERE name = 'last_job')) + 1,
+    max(ifnull((SELECT max(id) FROM penstock_log), 0), (SELECT value FROM penstock_meta WHERE name = 'last_log')) + 1,
+    ?, ?, ?, ?, ?, ?, ?
+)
+RETURNING id, version;
+
+-- name: add_plain_with_options
+INSERT INTO penstock_plain (
+    id, version, at, queue, task, priority, lease_time, body, actor, timeout, retry, correlation,
+    parent, trace, task_version
+)
+VALUES (
+    max(ifnull((SELECT max(id) FROM penstock_job), (SELECT 0 FROM penstock_schema_{schema})), (SELECT value FROM penstock_meta WHERE name = 'last_job')) + 1,
+    max(ifnull((SELECT max(id) FROM penstock_log), 0), (SELECT value FROM penstock_meta WHERE name = 'last_log')) + 1,
+    ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?
+)
+RETURNING id, version;
+
 -- name: add_job
 INSERT INTO penstock_job (
     id, version, enqueued_at,
     stage, run_at, queue, task, priority, lease_time, merged, timeout, key, dedupe, scope, tags, retry,
-    correlation, tenant, parent, throttle, trace, needs
-) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ifnull(?, 0));
+    correlation, tenant, parent, throttle, trace, task_version, needs
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ifnull(?, 0));
 
--- The same without what is rarely asked for: binding a NULL costs as much as ten numbers.
+-- The same without rarely used columns: binding a NULL costs as much as ten numbers.
 -- name: add_plain_job
 INSERT INTO penstock_job (
     id, version, enqueued_at, stage, run_at, queue, task, priority, lease_time, merged
@@ -103,21 +139,21 @@ INSERT INTO penstock_job (
 -- name: add_payload
 INSERT INTO penstock_payload (job_id, body) VALUES (?, ?);
 
--- Jobs that differ only in their arguments are written together: one step for a whole batch,
--- twice as fast as binding every row. For a single job it would be half as fast.
+-- Jobs that differ only in their payloads are written together: one step for a whole batch, twice
+-- as fast as binding every row. For a single job it would be half as fast.
 -- name: add_payloads
 INSERT INTO penstock_payload (job_id, body) SELECT ?2 + p.key, p.value FROM json_each(?1) AS p;
 
--- Walks the arguments that were just written, because reading their JSON again costs more.
+-- Scans the payloads that were just written, because parsing their JSON again costs more.
 -- name: add_jobs
 INSERT INTO penstock_job (
     id, version, enqueued_at,
     stage, run_at, queue, task, priority, lease_time, merged, timeout, key, dedupe, scope, tags, retry,
-    correlation, tenant, parent, throttle, trace, needs
+    correlation, tenant, parent, throttle, trace, task_version, needs
 )
 SELECT
     p.job_id, ?3 + p.job_id, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18,
-    ?19, ?20, ?21, ?22, ifnull(?23, 0)
+    ?19, ?20, ?21, ?22, ?23, ifnull(?24, 0)
 FROM penstock_payload AS p WHERE p.job_id BETWEEN ?1 AND ?2;
 
 -- name: add_plain_jobs
@@ -138,7 +174,7 @@ INSERT OR IGNORE INTO penstock_ready_tag (tag, queue, priority, tenant, run_at, 
 SELECT t.value, ?4, ?5, ifnull(?6, ''), ?7, p.job_id, ?8
 FROM json_each(?3) AS t CROSS JOIN penstock_payload AS p WHERE p.job_id BETWEEN ?1 AND ?2;
 
--- Of new jobs nothing but the id is read: the rest is known, and columns far back cost most.
+-- Reads nothing but the ids of new jobs: the rest is known, and the last columns cost most.
 -- name: log_added
 INSERT INTO penstock_log (id, job_id, at, event, state, actor)
 SELECT ?1 + job_id - ?2, job_id, ?4, 'enqueued', 'pending', ?5
@@ -158,12 +194,20 @@ WHERE id IN (
 )
 RETURNING queue;
 
--- What a claim has to know first: whether limits may have a say in every queue, any ready job is
--- merged or has a throttle, and jobs have to follow their queue; then the queues with lines of their
--- own that have ready jobs, each with whether limits, tenants or ages have a say there.
--- name: outlook
+-- What a claim has to know first: whether limits may matter in every queue, or jobs are set aside that
+-- it may take (the names of its holders, NULL if it takes all tasks); whether any ready job
+-- is merged or has a throttle, and whether jobs have to leave the merged index; then the queues with
+-- an index of their own that have ready jobs, each with whether limits, tenants or ages matter.
+-- name: claimable
 SELECT
-    EXISTS (SELECT 1 FROM penstock_job WHERE stage = 0 AND held IS NOT NULL)
+    EXISTS (SELECT 1 FROM penstock_job WHERE stage = 0 AND held IS NOT NULL) AND (
+        ?2 IS NULL
+        OR EXISTS (SELECT 1 FROM penstock_job WHERE stage = 0 AND held < 'unknown:' AND held IS NOT NULL)
+        OR EXISTS (
+            SELECT 1 FROM json_each(?2) AS k CROSS JOIN penstock_job AS j
+            ON j.stage = 0 AND j.held = k.value AND j.held IS NOT NULL
+        )
+    )
     OR EXISTS (SELECT 1 FROM penstock_limit WHERE kind = 'task'),
     EXISTS (SELECT 1 FROM penstock_job WHERE stage = 0 AND merged AND held IS NULL)
     OR EXISTS (SELECT 1 FROM penstock_job WHERE stage = 0 AND held IS NOT NULL),
@@ -188,10 +232,17 @@ SELECT
         WHERE q.merged <> 1 AND t.n > 0 AND q.paused_until <= ?1
     );
 
--- The same of queues that a worker names, with whether they are merged.
--- name: outlook_named
+-- The same for queues that a worker names, with whether they are merged.
+-- name: claimable_named
 SELECT
-    EXISTS (SELECT 1 FROM penstock_job WHERE stage = 0 AND held IS NOT NULL)
+    EXISTS (SELECT 1 FROM penstock_job WHERE stage = 0 AND held IS NOT NULL) AND (
+        ?3 IS NULL
+        OR EXISTS (SELECT 1 FROM penstock_job WHERE stage = 0 AND held < 'unknown:' AND held IS NOT NULL)
+        OR EXISTS (
+            SELECT 1 FROM json_each(?3) AS k CROSS JOIN penstock_job AS j
+            ON j.stage = 0 AND j.held = k.value AND j.held IS NOT NULL
+        )
+    )
     OR EXISTS (SELECT 1 FROM penstock_limit WHERE kind = 'task'),
     0,
     0,
@@ -222,7 +273,7 @@ SELECT json_group_array(json_array(-priority, run_at, id)) FROM (
     ORDER BY priority DESC, run_at, id LIMIT ? OFFSET ?
 );
 
--- Only for queues that have no ready jobs of tenants: the tenant is the same for all.
+-- Only for queues without ready jobs of tenants: the tenant is the same for all.
 -- name: pick_tagged
 SELECT json_group_array(json_array(-priority, run_at, job_id)) FROM (
     SELECT priority, run_at, job_id FROM penstock_ready_tag
@@ -230,8 +281,8 @@ SELECT json_group_array(json_array(-priority, run_at, job_id)) FROM (
     ORDER BY priority DESC, tenant, run_at, job_id LIMIT ? OFFSET ?
 );
 
--- The ready jobs of all merged queues, but of some that are not wanted. Of a queue that was merged
--- until a moment ago, jobs may still be there.
+-- The ready jobs of all merged queues, except some. Jobs of a queue that left the merged index a
+-- moment ago may still be in it.
 -- name: pick_merged
 SELECT json_group_array(json_array(-priority, run_at, id)) FROM (
     SELECT priority, run_at, id FROM penstock_job
@@ -250,29 +301,8 @@ SELECT json_group_array(json_array(-priority, run_at, job_id)) FROM (
     ORDER BY priority DESC, run_at, job_id LIMIT ?2 OFFSET ?3
 );
 
--- The same of one priority, from a place on, with what limits may ask for.
--- name: pick_merged_level
-SELECT json_group_array(json_array(run_at, id, task, throttle, queue)) FROM (
-    SELECT run_at, id, task, throttle, queue FROM penstock_job
-    WHERE stage = 0 AND merged AND held IS NULL AND priority = ?2
-    AND (run_at, id) > (?3, ?4)
-    AND (SELECT q.merged FROM penstock_queue AS q WHERE q.name = queue) = 1
-    AND queue NOT IN (SELECT value FROM json_each(?1))
-    ORDER BY run_at, id LIMIT ?5
-);
-
--- name: pick_merged_level_tagged
-SELECT json_group_array(json_array(run_at, job_id, task, throttle, queue)) FROM (
-    SELECT t.run_at, t.job_id, j.task, j.throttle, j.queue FROM penstock_ready_tag AS t
-    CROSS JOIN penstock_job AS j ON j.id = t.job_id
-    WHERE t.merged AND t.tag = ?6 AND t.priority = ?2 AND (t.run_at, t.job_id) > (?3, ?4)
-    AND (SELECT q.merged FROM penstock_queue AS q WHERE q.name = t.queue) = 1
-    AND t.queue NOT IN (SELECT value FROM json_each(?1))
-    ORDER BY t.run_at, t.job_id LIMIT ?5
-);
-
--- The queries of a claim where limits, tenants or ages have a say: first what there is to know of its
--- queues, with the turns that were, and the priorities of ready jobs without and with a tenant.
+-- The queries of a claim where limits, tenants or ages matter: first the facts about its queues, with
+-- past turns, and the priorities of ready jobs without and with a tenant.
 -- name: open_queues
 SELECT
     q.name, q.concurrency, q.rate, q.rate_window, q.promote_after, r.starts,
@@ -309,22 +339,48 @@ WHERE stage = 3 AND task IN (SELECT value FROM json_each(?)) GROUP BY task;
 SELECT count(*) FROM penstock_job
 WHERE throttle = ? AND throttle IS NOT NULL AND stage = 3;
 
--- What is held stands apart from what is ready, and each limit that holds any has something
--- running: a claim meets as many of them as there are running jobs, at most.
--- name: holders
+-- Held jobs are indexed apart from ready ones, and each limit that holds any has a running job: a
+-- claim meets at most as many limits as there are running jobs.
+-- Jobs of tasks that claims did not know are the last of them, under the names in the second query.
+-- name: holding_limits
 WITH RECURSIVE holder (held) AS (
-    SELECT min(held) FROM penstock_job WHERE stage = 0 AND held IS NOT NULL
+    SELECT min(held) FROM penstock_job
+    WHERE stage = 0 AND held IS NOT NULL AND held < 'unknown:'
+    UNION ALL
+    SELECT (
+        SELECT min(j.held) FROM penstock_job AS j
+        WHERE j.stage = 0 AND j.held IS NOT NULL AND j.held > holder.held AND j.held < 'unknown:'
+    )
+    FROM holder WHERE holder.held IS NOT NULL
+)
+SELECT held FROM holder WHERE held IS NOT NULL;
+
+-- name: holding_tasks
+WITH RECURSIVE holder (held) AS (
+    SELECT min(held) FROM penstock_job
+    WHERE stage = 0 AND held IS NOT NULL AND held >= 'unknown:'
     UNION ALL
     SELECT (
         SELECT min(j.held) FROM penstock_job AS j
         WHERE j.stage = 0 AND j.held IS NOT NULL AND j.held > holder.held
     )
     FROM holder WHERE holder.held IS NOT NULL
+    LIMIT ?1
 )
 SELECT held FROM holder WHERE held IS NOT NULL;
 
--- Row values would say it in a line, but are not sought by an index on an expression.
--- name: held_places
+-- The queue is '' for all merged ones together.
+-- name: set_aside
+SELECT held, CASE WHEN merged THEN '' ELSE queue END AS place, count(*), min(run_at)
+FROM penstock_job WHERE stage = 0 AND held IS NOT NULL AND held >= 'unknown:'
+GROUP BY held, place;
+
+-- name: holding_tasks_among
+SELECT value FROM json_each(?)
+WHERE EXISTS (SELECT 1 FROM penstock_job WHERE stage = 0 AND held = value AND held IS NOT NULL);
+
+-- Row values would be shorter, but do not use an index on an expression.
+-- name: held_groups
 WITH RECURSIVE place (id) AS (
     SELECT * FROM (
         SELECT id FROM penstock_job WHERE stage = 0 AND held = ?1 AND held IS NOT NULL
@@ -359,7 +415,7 @@ WITH RECURSIVE place (id) AS (
 SELECT ifnull(p.tenant, ''), CASE WHEN p.merged THEN '' ELSE p.queue END, p.priority
 FROM place CROSS JOIN penstock_job AS p ON p.id = place.id;
 
--- name: release
+-- name: release_held
 UPDATE penstock_job SET held = NULL
 WHERE id IN (
     SELECT id FROM penstock_job
@@ -373,8 +429,8 @@ WHERE id IN (
     ORDER BY run_at, id LIMIT ?5
 );
 
--- Whether any limit on running jobs is in force. A settle asks, for the sake of other processes.
--- name: limited
+-- Whether any limit on running jobs is in force. A settle asks, to notify other processes.
+-- name: any_limit
 SELECT
     EXISTS (SELECT 1 FROM penstock_job WHERE stage = 0 AND held IS NOT NULL)
     OR EXISTS (
@@ -383,7 +439,7 @@ SELECT
     OR EXISTS (SELECT 1 FROM penstock_limit WHERE kind = 'task')
     OR EXISTS (SELECT 1 FROM penstock_queue WHERE concurrency IS NOT NULL);
 
--- name: queue_is_wanted
+-- name: any_queue_has_room
 SELECT EXISTS (
     SELECT 1 FROM json_each(?1) AS n
     CROSS JOIN penstock_queue AS q ON q.name = n.value
@@ -393,13 +449,13 @@ SELECT EXISTS (
     )
 );
 
--- Claims by tag do not mark what they find held: where there are tags, any limit may hold.
--- name: holding
+-- Claims by tag do not mark held jobs: where there are tags, any limit may hold jobs.
+-- name: holding_limits_among
 SELECT value FROM json_each(?)
 WHERE EXISTS (SELECT 1 FROM penstock_job WHERE stage = 0 AND held = value AND held IS NOT NULL)
 OR EXISTS (SELECT 1 FROM penstock_ready_tag);
 
--- name: hold
+-- name: hold_jobs
 UPDATE penstock_job SET held = ?1
 WHERE stage = 0 AND id IN (SELECT value FROM json_each(?2));
 
@@ -410,7 +466,7 @@ SELECT p.value FROM json_each('[0,1,2,3,4,5,6,7,8,9,10]') AS p WHERE EXISTS (
     WHERE priority = p.value AND stage = 0 AND merged AND held IS NULL
 );
 
--- Each with the first of its jobs: in a round, there is one for each.
+-- Each tenant with its first job: a round has one for each.
 -- name: tenants
 WITH RECURSIVE turn (tenant) AS (
     SELECT min(tenant) FROM penstock_job
@@ -425,7 +481,7 @@ WITH RECURSIVE turn (tenant) AS (
     FROM turn WHERE turn.tenant IS NOT NULL
     LIMIT ?4
 )
-SELECT t.tenant, j.run_at, j.id, j.task, j.throttle
+SELECT t.tenant, j.run_at, j.id, j.task, j.throttle, ifnull(j.task_version, 1)
 FROM turn AS t CROSS JOIN penstock_job AS j ON j.id = (
     SELECT id FROM penstock_job
     WHERE queue = ?1 AND priority = ?2 AND tenant = t.tenant
@@ -449,16 +505,39 @@ WITH RECURSIVE turn (tenant) AS (
 SELECT tenant FROM turn WHERE tenant IS NOT NULL;
 
 -- name: pick_level
-SELECT json_group_array(json_array(run_at, id, task, throttle)) FROM (
-    SELECT run_at, id, task, throttle FROM penstock_job
+SELECT json_group_array(json_array(run_at, id, task, throttle, ifnull(task_version, 1))) FROM (
+    SELECT run_at, id, task, throttle, task_version FROM penstock_job
     WHERE queue = ?1 AND priority = ?2 AND stage = 0 AND tenant IS NULL AND held IS NULL
     AND (run_at, id) > (?3, ?4)
     ORDER BY run_at, id LIMIT ?5
 );
 
+-- The ready jobs of all merged queues, except some, with one priority, from a position on.
+-- name: pick_merged_level
+SELECT json_group_array(json_array(run_at, id, task, throttle, ifnull(task_version, 1), queue)) FROM (
+    SELECT run_at, id, task, throttle, task_version, queue FROM penstock_job
+    WHERE stage = 0 AND merged AND held IS NULL AND priority = ?2
+    AND (run_at, id) > (?3, ?4)
+    AND (SELECT q.merged FROM penstock_queue AS q WHERE q.name = queue) = 1
+    AND queue NOT IN (SELECT value FROM json_each(?1))
+    ORDER BY run_at, id LIMIT ?5
+);
+
+-- name: pick_merged_level_tagged
+SELECT json_group_array(json_array(run_at, job_id, task, throttle, version, queue)) FROM (
+    SELECT
+        t.run_at, t.job_id, j.task, j.throttle, ifnull(j.task_version, 1) AS version, j.queue
+    FROM penstock_ready_tag AS t
+    CROSS JOIN penstock_job AS j ON j.id = t.job_id
+    WHERE t.merged AND t.tag = ?6 AND t.priority = ?2 AND (t.run_at, t.job_id) > (?3, ?4)
+    AND (SELECT q.merged FROM penstock_queue AS q WHERE q.name = t.queue) = 1
+    AND t.queue NOT IN (SELECT value FROM json_each(?1))
+    ORDER BY t.run_at, t.job_id LIMIT ?5
+);
+
 -- name: pick_share
-SELECT json_group_array(json_array(run_at, id, task, throttle)) FROM (
-    SELECT run_at, id, task, throttle FROM penstock_job
+SELECT json_group_array(json_array(run_at, id, task, throttle, ifnull(task_version, 1))) FROM (
+    SELECT run_at, id, task, throttle, task_version FROM penstock_job
     WHERE queue = ?1 AND priority = ?2 AND tenant = ?6
     AND stage = 0 AND tenant IS NOT NULL AND held IS NULL
     AND (run_at, id) > (?3, ?4)
@@ -466,23 +545,38 @@ SELECT json_group_array(json_array(run_at, id, task, throttle)) FROM (
 );
 
 -- name: pick_level_tagged
-SELECT json_group_array(json_array(run_at, job_id, task, throttle)) FROM (
-    SELECT t.run_at, t.job_id, j.task, j.throttle FROM penstock_ready_tag AS t
+SELECT json_group_array(json_array(run_at, job_id, task, throttle, version)) FROM (
+    SELECT t.run_at, t.job_id, j.task, j.throttle, ifnull(j.task_version, 1) AS version FROM penstock_ready_tag AS t
     CROSS JOIN penstock_job AS j ON j.id = t.job_id
     WHERE t.queue = ?1 AND t.tag = ?6 AND t.priority = ?2 AND t.tenant = ?7
     AND (t.run_at, t.job_id) > (?3, ?4)
     ORDER BY t.run_at, t.job_id LIMIT ?5
 );
 
--- name: note_turn
+-- The jobs that are set aside under a name, of one tenant, queue (or '' for the merged ones, except
+-- some) and priority, from a position on.
+-- name: pick_aside
+SELECT json_group_array(json_array(run_at, id, task, throttle, ifnull(task_version, 1), queue)) FROM (
+    SELECT run_at, id, task, throttle, task_version, queue FROM penstock_job
+    WHERE stage = 0 AND held = ?6 AND held IS NOT NULL
+    AND ifnull(tenant, '') = ?7 AND CASE WHEN merged THEN '' ELSE queue END = ?1
+    AND priority = ?2 AND (run_at > ?3 OR run_at = ?3 AND id > ?4)
+    AND (
+        ?1 <> '' OR (SELECT q.merged FROM penstock_queue AS q WHERE q.name = queue) = 1
+        AND queue NOT IN (SELECT value FROM json_each(?8))
+    )
+    ORDER BY run_at, id LIMIT ?5
+);
+
+-- name: set_turn
 INSERT INTO penstock_turn (queue, level, tenant) VALUES (?, ?, ?)
 ON CONFLICT DO UPDATE SET tenant = excluded.tenant;
 
--- name: note_starts
+-- name: set_starts
 INSERT INTO penstock_rate (queue, starts) VALUES (?, ?)
 ON CONFLICT DO UPDATE SET starts = excluded.starts;
 
--- The claim logs first, because the jobs' versions still are those before it.
+-- The claim logs first, while the jobs still have their previous versions.
 -- name: log_claimed
 INSERT INTO penstock_log (id, job_id, previous, at, event, state, actor, token, duration)
 SELECT
@@ -498,22 +592,23 @@ UPDATE penstock_job SET
     attempt = attempt + 1,
     started_at = ?2,
     expires_at = ?2 + lease_time,
-    worker = ?3
+    worker = ?3,
+    held = NULL
 FROM json_each(?4) AS p WHERE penstock_job.id = p.value;
 
 -- One row with all jobs as JSON is read in one step, and costs half of fetching them one by one.
--- What most jobs do not have stands together, and is NULL for those that have none of it.
+-- Columns that most jobs do not use are grouped, NULL for jobs without any of them.
 -- name: jobs
 SELECT json_group_array(json_array(
     j.id, j.stage, j.version, j.attempt, j.token, j.run_at, j.started_at, j.expires_at,
     j.worker, j.queue, j.task, j.priority, j.enqueued_at, j.lease_time, l.body,
     CASE WHEN coalesce(
         j.timeout, j.key, j.dedupe, j.tags, j.retry, j.correlation, j.tenant, j.parent,
-        j.throttle, j.trace, j.finished_at, j.error, j.result
+        j.throttle, j.trace, j.finished_at, j.error, j.result, j.task_version
     ) IS NOT NULL OR j.needs OR j.cancel_requested THEN json_array(
         j.finished_at, j.cancel_requested, j.needs, j.timeout, j.key, j.dedupe, j.scope,
         j.tags, j.retry, j.correlation, j.tenant, j.parent, j.throttle, j.trace, j.error,
-        j.result
+        j.result, j.task_version
     ) END
 ))
 FROM json_each(?) AS p
@@ -533,9 +628,9 @@ SELECT json_group_array(json_array(
 ))
 FROM json_each(?) AS p LEFT JOIN penstock_job AS j ON j.id = p.value;
 
--- Moves that differ only in their jobs are written together: one step for a whole batch, where
--- the writing thread would otherwise let go of the interpreter for every row.
--- The log comes first, because the jobs still are what they were.
+-- Moves that differ only in their jobs are written together: one step for a whole batch, where the
+-- writing thread would otherwise release the interpreter for every row.
+-- The log comes first, while the jobs still have their previous versions.
 -- name: log_moved
 INSERT INTO penstock_log (
     id, job_id, previous, at, event, state, actor, token, duration, reason, error
@@ -547,7 +642,7 @@ SELECT
     ?7, ?8
 FROM json_each(?2) AS p CROSS JOIN penstock_job AS j ON j.id = p.value;
 
--- The same for jobs that each bring a detail along: pairs of both.
+-- The same for jobs with details: pairs of a job and its detail.
 -- name: log_detailed
 INSERT INTO penstock_log (
     id, job_id, previous, at, event, state, actor, token, duration, reason, error, detail
@@ -575,7 +670,7 @@ UPDATE penstock_job SET
 FROM json_each(?2) AS p WHERE penstock_job.id = p.value;
 
 -- The same for jobs that may be finished.
--- name: bring_back
+-- name: reset
 UPDATE penstock_job SET
     stage = ?3,
     version = ?1 + p.key,
@@ -588,11 +683,11 @@ UPDATE penstock_job SET
     worker = CASE WHEN ?3 < 3 THEN NULL ELSE worker END,
     expires_at = NULL,
     cancel_requested = 0,
-    -- Its queue may have got a line of its own since the job was finished, or have been merged.
+    -- Its queue may have left the merged index since the job was finished, or have been merged.
     merged = ifnull((SELECT q.merged = 1 FROM penstock_queue AS q WHERE q.name = penstock_job.queue), 0)
 FROM json_each(?2) AS p WHERE penstock_job.id = p.value;
 
--- name: note
+-- name: update_lease
 UPDATE penstock_job SET
     version = ?1 + p.key,
     cancel_requested = ?3,
@@ -603,40 +698,58 @@ FROM json_each(?2) AS p WHERE penstock_job.id = p.value;
 UPDATE penstock_job SET version = ?1 + p.key, priority = ?3
 FROM json_each(?2) AS p WHERE penstock_job.id = p.value;
 
--- Of a key, the index has the visible job first, then the blocked ones by age, then the running
--- one: what is asked for stands at an end, and is found however many are blocked.
+-- The index of a key has the visible job first, then the blocked ones by age, then the running one:
+-- each answer is at an end, and found however many are blocked.
 -- A job that was reset may be older than the visible one of its key.
--- name: visible_behind
-SELECT j.id, j.queue, j.stage FROM json_each(?) AS k
-CROSS JOIN penstock_job AS j ON j.id = (
-    SELECT id FROM penstock_job
-    WHERE key = k.value AND key IS NOT NULL AND stage < 4 ORDER BY stage, id LIMIT 1
-)
-WHERE j.stage < 2 AND j.id > (
-    SELECT id FROM penstock_job
-    WHERE key = k.value AND key IS NOT NULL AND stage >= 2 AND stage < 4
-    ORDER BY stage, id LIMIT 1
-);
-
--- name: block
-UPDATE penstock_job SET stage = 2 WHERE id IN (SELECT value FROM json_each(?));
-
--- name: unblock
-UPDATE penstock_job SET stage = (run_at > ?1)
-WHERE id IN (
-    SELECT (
+-- The facts for `key_line.rearranged`: of each key the visible job, the oldest blocked one and the
+-- one that runs, however many are blocked behind them. `stage = 2` would scan all that are blocked.
+-- name: key_lines
+SELECT k.value, j.id, j.stage, j.needs, j.run_at
+FROM json_each(?) AS k CROSS JOIN penstock_job AS j ON j.id IN (
+    (
         SELECT id FROM penstock_job
         WHERE key = k.value AND key IS NOT NULL AND stage < 4 ORDER BY stage, id LIMIT 1
+    ),
+    (
+        SELECT id FROM penstock_job
+        WHERE key = k.value AND key IS NOT NULL AND stage >= 2 AND stage < 4
+        ORDER BY stage, id LIMIT 1
+    ),
+    (
+        SELECT id FROM penstock_job
+        WHERE key = k.value AND key IS NOT NULL AND stage >= 3 AND stage < 4 LIMIT 1
     )
-    FROM json_each(?2) AS k
-    WHERE 3 <> (
-        SELECT stage FROM penstock_job
-        WHERE key = k.value AND key IS NOT NULL AND stage < 4 ORDER BY stage DESC LIMIT 1
-    )
-)
-AND stage = 2
-AND needs = 0
-RETURNING id, queue, stage;
+);
+
+-- Those of these jobs that are blocked.
+-- name: blocked_jobs
+SELECT j.id, j.key, j.needs, j.run_at FROM json_each(?) AS p
+CROSS JOIN penstock_job AS j ON j.id = p.value WHERE j.stage = 2;
+
+-- Moves jobs from one stage to another, unless they have left the first. Without the plus, SQLite would
+-- compare the parameter with the conditions of partial indexes, and so prepare the statement again
+-- whenever a value is bound, which takes ten times as long as running it.
+-- name: restage
+UPDATE penstock_job SET stage = ?3
+WHERE id IN (SELECT value FROM json_each(?1)) AND +stage = ?2
+RETURNING id, queue;
+
+-- The first and the last of the rows that other programs inserted and that are no jobs yet.
+-- Every transaction begins with this one. Without the view of its schema, a program is refused.
+-- name: external_rows
+SELECT
+    (SELECT min(id) FROM penstock_newcomer), (SELECT max(id) FROM penstock_newcomer),
+    oldest_program
+FROM penstock_schema_{schema};
+
+-- Makes jobs of them, in the order of their ids. The trigger decides in SQL, because the rows come
+-- from programs that do not run this package.
+-- name: import_external_rows
+DELETE FROM penstock_newcomer WHERE id <= ?;
+
+-- Awaited jobs that other programs ended with SQL alone.
+-- name: external_changes
+DELETE FROM penstock_arrival RETURNING job_id, state, actor;
 
 -- name: tail_of_key
 SELECT (
@@ -652,37 +765,28 @@ SELECT id, stage FROM penstock_job WHERE id IN (SELECT value FROM json_each(?));
 INSERT OR IGNORE INTO penstock_edge (needed, job_id, on_failure, resolved)
 SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3 FROM json_each(?);
 
--- name: await
+-- name: mark_awaited
 UPDATE penstock_job SET awaited = 1
 WHERE awaited = 0 AND stage < 4 AND id IN (SELECT value FROM json_each(?));
 
--- name: waiting_for
+-- name: waiting_edges
 SELECT needed, job_id, on_failure FROM json_each(?) AS n
 CROSS JOIN penstock_edge AS e ON e.needed = n.value
 WHERE NOT e.resolved;
 
--- name: resolve
+-- name: resolve_ended
 UPDATE penstock_edge SET resolved = 1 WHERE needed IN (SELECT value FROM json_each(?));
 
--- name: need_less
+-- name: decrement_needs
 UPDATE penstock_job SET needs = needs - (p.value ->> 1)
 FROM json_each(?) AS p WHERE penstock_job.id = p.value ->> 0;
 
--- name: freed_keys
-SELECT DISTINCT key FROM penstock_job
-WHERE id IN (SELECT value FROM json_each(?)) AND needs = 0 AND stage = 2 AND key IS NOT NULL;
-
--- name: free
-UPDATE penstock_job SET stage = (run_at > ?1)
-WHERE id IN (SELECT value FROM json_each(?2)) AND needs = 0 AND stage = 2 AND key IS NULL
-RETURNING id, queue, stage;
-
--- A job takes another's place: it waits for what that one still waited for.
+-- A replacing job waits for what the replaced one still waited for.
 -- name: inherit_edges
 INSERT OR IGNORE INTO penstock_edge (needed, job_id, on_failure, resolved)
 SELECT needed, ?2, on_failure, 0 FROM penstock_edge WHERE job_id = ?1 AND NOT resolved;
 
--- Those that wait for the first wait for the second.
+-- Dependents of the first job depend on the second instead.
 -- name: hand_over_edges
 INSERT OR IGNORE INTO penstock_edge (needed, job_id, on_failure, resolved)
 SELECT ?2, job_id, on_failure, 0 FROM penstock_edge
@@ -699,8 +803,8 @@ UPDATE penstock_job SET needs = (
 WHERE id IN (SELECT value FROM json_each(?));
 
 -- A job and all that have to end before it begins: by edges, and by the order of their keys.
--- Before a blocked job of a key comes the blocked one before it, and what is visible or runs.
--- name: ahead
+-- A blocked job of a key is preceded by the blocked one before it, and by what is visible or runs.
+-- name: predecessors
 WITH RECURSIVE ahead (id) AS (
     SELECT ?
     UNION
@@ -754,11 +858,11 @@ SELECT t.queue, t.stage, t.n FROM json_each(?1) AS q
 CROSS JOIN penstock_total AS t ON t.queue = q.value
 WHERE t.n <> 0;
 
--- name: totals_together
+-- name: total_summary
 SELECT stage, sum(n) FROM penstock_total
 WHERE n <> 0 AND queue NOT IN (SELECT value FROM json_each(?1)) GROUP BY stage;
 
--- From one tag to the next, without a look at the jobs that have it.
+-- Skips from one tag to the next, without visiting its jobs.
 -- name: ready_tags
 WITH RECURSIVE ready (tag) AS (
     SELECT min(tag) FROM penstock_ready_tag WHERE queue = ?1
@@ -779,8 +883,8 @@ SELECT json_group_array(tag) FROM (
     ORDER BY value LIMIT ?2
 );
 
--- From one key to the next. Of its pending jobs, the oldest of each stage is at the beginning of
--- its part of the index.
+-- Skips from one key to the next. The oldest pending job of each stage is at the beginning of its
+-- part of the index.
 -- name: keys
 WITH RECURSIVE held (key) AS (
     SELECT min(key) FROM penstock_job WHERE key > ?1 AND key IS NOT NULL AND stage < 4
@@ -812,8 +916,8 @@ SELECT h.key, ifnull(
 )
 FROM held AS h WHERE h.key IS NOT NULL;
 
--- Each priority of a queue has its oldest job at the beginning of its part of the index, and so
--- has each tenant; what limits hold is asked for place by place.
+-- The oldest job of each priority of a queue is at the beginning of its part of the index, and so is
+-- that of each tenant; held jobs are looked up group by group.
 -- name: oldest_ready
 WITH RECURSIVE place (queue, priority) AS (
     SELECT q.value, (
@@ -883,7 +987,7 @@ ORDER BY run_at LIMIT 1;
 SELECT queue, min(run_at) FROM penstock_job
 WHERE stage = 0 AND held IS NOT NULL AND merged GROUP BY queue;
 
--- The plus sign keeps SQLite from walking all jobs by their ids.
+-- The plus sign keeps SQLite from scanning all jobs by id.
 -- name: backlog
 SELECT count(*), max(id) FROM (
     SELECT id FROM penstock_job
@@ -917,7 +1021,7 @@ FROM penstock_queue WHERE name > ?1 AND (?2 = '' OR instr(name, ?2)) ORDER BY na
 SELECT name, paused_until, max_pending, concurrency, rate, rate_window, promote_after
 FROM penstock_queue WHERE name IN (SELECT value FROM json_each(?)) ORDER BY name;
 
--- name: number_of_queues
+-- name: count_queues
 SELECT count(*), count(*) FILTER (WHERE paused_until > ?2) FROM penstock_queue
 WHERE name NOT IN (SELECT value FROM json_each(?1));
 
@@ -946,7 +1050,12 @@ SELECT kind, name, concurrency FROM penstock_limit ORDER BY kind, name;
 
 -- name: log
 SELECT id, job_id, at, event, state, actor, token, duration, reason, error, detail
-FROM penstock_log WHERE id > ? ORDER BY id LIMIT ?;
+FROM penstock_log WHERE id > ?1 AND id <= ?3 ORDER BY id LIMIT ?2;
+
+-- The newest entry: a transaction that has none yet commits with a higher one.
+-- name: complete_log
+SELECT max(ifnull((SELECT max(id) FROM penstock_log), 0), value)
+FROM penstock_meta WHERE name = 'last_log';
 
 -- name: log_of_job
 WITH RECURSIVE chain (id) AS (
@@ -959,7 +1068,7 @@ SELECT l.id, l.job_id, at, event, state, actor, token, duration, reason, error, 
 FROM chain CROSS JOIN penstock_log AS l ON l.id = chain.id
 WHERE l.id > ?2 ORDER BY l.id LIMIT ?3;
 
--- name: histories
+-- name: logs_of_jobs
 WITH RECURSIVE chain (id) AS (
     SELECT j.version FROM json_each(?) AS p CROSS JOIN penstock_job AS j ON j.id = p.value
     UNION ALL
@@ -978,7 +1087,7 @@ AND (j.stage >= 4 OR EXISTS (SELECT 1 FROM penstock_seal WHERE passage = 'left')
 -- name: source
 SELECT value FROM penstock_meta WHERE name = 'source';
 
--- name: taken_over
+-- name: restored_ids
 SELECT original, job_id FROM penstock_origin
 WHERE source = ?1 AND original IN (SELECT value FROM json_each(?2))
 UNION ALL
@@ -986,16 +1095,20 @@ SELECT id, id FROM penstock_job
 WHERE ?1 = (SELECT value FROM penstock_meta WHERE name = 'source')
 AND id IN (SELECT value FROM json_each(?2));
 
--- name: take_over
+-- name: add_restored_id
 INSERT INTO penstock_origin (source, original, job_id) VALUES (?, ?, ?);
+
+-- name: remember_last_ids
+UPDATE penstock_meta SET value = CASE name WHEN 'last_job' THEN ?1 ELSE ?2 END
+WHERE name IN ('last_job', 'last_log');
 
 -- name: restore_job
 INSERT INTO penstock_job (
     id, stage, version, attempt, token, run_at, started_at, finished_at, worker, queue, task,
     priority, enqueued_at, lease_time, merged, timeout, key, dedupe, scope, tags, retry, correlation,
-    tenant, parent, throttle, trace, needs, error, result
+    tenant, parent, throttle, trace, task_version, needs, error, result
 ) VALUES (
-    ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ifnull(?, 0), ?, ?
+    ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ifnull(?, 0), ?, ?
 );
 
 -- name: restore_log
@@ -1006,16 +1119,16 @@ INSERT INTO penstock_log (
 -- name: restore_line
 INSERT INTO penstock_line (job_id, id, at, level, text, attempt) VALUES (?, ?, ?, ?, ?, ?);
 
--- name: seal
+-- name: migration_lock
 SELECT passage, peer, place FROM penstock_seal;
 
--- name: drop_seal
+-- name: drop_migration_lock
 DELETE FROM penstock_seal;
 
--- name: put_seal
+-- name: put_migration_lock
 INSERT INTO penstock_seal (passage, peer, place) VALUES (?, ?, ?);
 
--- name: held
+-- name: running_tokens
 SELECT j.id, j.token FROM json_each(?) AS p
 CROSS JOIN penstock_job AS j ON j.id = p.value WHERE j.stage = 3;
 
@@ -1067,10 +1180,6 @@ SELECT json_group_array(id) FROM (
     SELECT id FROM penstock_job WHERE stage = ? AND stage >= 4 AND finished_at <= ? LIMIT ?
 );
 
--- name: remember_last_ids
-UPDATE penstock_meta SET value = CASE name WHEN 'last_job' THEN ?1 ELSE ?2 END
-WHERE name IN ('last_job', 'last_log');
-
 -- name: prune_log
 DELETE FROM penstock_log WHERE id IN (
     WITH RECURSIVE chain (id) AS (
@@ -1093,12 +1202,12 @@ DELETE FROM penstock_payload WHERE job_id IN (SELECT value FROM json_each(?));
 DELETE FROM penstock_job WHERE id IN (SELECT value FROM json_each(?))
 RETURNING queue, stage;
 
--- The last entry that was counted, the first that was not, and the newest.
--- name: digested
+-- The last entry that was rolled up, the first that was not, and the newest.
+-- name: rolled_up
 SELECT
     value,
-    (SELECT min(id) FROM penstock_log WHERE id > value),
-    (SELECT max(id) FROM penstock_log)
+    (SELECT min(id) FROM penstock_log WHERE id > value AND id <= ?1),
+    (SELECT max(id) FROM penstock_log WHERE id > value AND id <= ?1)
 FROM penstock_meta WHERE name = 'digested';
 
 -- One step for a portion of the log, about a microsecond an entry. Grouping by what differs most,
@@ -1148,7 +1257,7 @@ SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->
 FROM json_each(?) WHERE true
 ON CONFLICT DO UPDATE SET n = n + excluded.n, micros = micros + excluded.micros;
 
--- What happens in a queue without counters of its own is added to those of all such queues.
+-- Events of queues without counters of their own are added to those of all such queues.
 -- name: add_counters
 INSERT INTO penstock_counter (queue, event, bucket, n, micros)
 SELECT ifnull(s.queue, ''), value ->> 2, value ->> 3, sum(value ->> 4), sum(value ->> 5)
@@ -1156,7 +1265,7 @@ FROM json_each(?) LEFT JOIN penstock_series AS s ON s.queue = value ->> 1 WHERE 
 GROUP BY 1, 2, 3
 ON CONFLICT DO UPDATE SET n = n + excluded.n, micros = micros + excluded.micros;
 
--- name: note_digested
+-- name: set_rolled_up
 UPDATE penstock_meta SET value = ?2 WHERE name = 'digested' AND value = ?1 RETURNING value;
 
 -- name: drop_old_history
@@ -1164,7 +1273,7 @@ DELETE FROM penstock_history WHERE (minute, queue, event, bucket) IN (
     SELECT minute, queue, event, bucket FROM penstock_history WHERE minute < ? LIMIT ?
 );
 
--- Steps are counted from 1970.
+-- Steps start at 1970.
 -- name: history
 SELECT minute - minute % ?1 AS step, queue, event, bucket, sum(n), sum(micros)
 FROM penstock_history
@@ -1184,8 +1293,7 @@ SELECT 0, queue, event, bucket, n, micros FROM penstock_counter;
 SELECT s.queue FROM penstock_series AS s
 WHERE EXISTS (SELECT 1 FROM penstock_queue WHERE name = s.queue) ORDER BY s.queue;
 
--- How many there may be, 0 where nobody has said so. Nobody else changes it, or them, until the
--- transaction ends.
+-- How many there may be, 0 for the default; locked until the transaction ends.
 -- name: series_limit
 SELECT value FROM penstock_meta WHERE name = 'series';
 
@@ -1196,7 +1304,7 @@ UPDATE penstock_meta SET value = ? WHERE name = 'series';
 SELECT 1 FROM penstock_series AS s
 WHERE NOT EXISTS (SELECT 1 FROM penstock_queue WHERE name = s.queue) LIMIT 1;
 
--- Those with none are found behind those that have one, which are few.
+-- Queues without counters are found after those that have some, which are few.
 -- name: without_series
 SELECT q.name FROM penstock_queue AS q
 WHERE NOT EXISTS (SELECT 1 FROM penstock_series WHERE queue = q.name) AND q.name <> ?2
@@ -1215,8 +1323,9 @@ WHERE NOT EXISTS (SELECT 1 FROM penstock_queue WHERE name = penstock_series.queu
 -- name: add_series
 INSERT INTO penstock_series SELECT value FROM json_each(?);
 
--- name: next_due
-SELECT min(at) FROM (
+-- When the next job falls due or a pause ends, and whether a rate may let one start.
+-- name: next_change
+SELECT min(at), EXISTS (SELECT 1 FROM penstock_queue WHERE rate IS NOT NULL) FROM (
     SELECT min(run_at) AS at FROM penstock_job WHERE stage = 1 AND run_at > ?1
     UNION ALL
     SELECT min(paused_until) FROM penstock_queue
@@ -1229,18 +1338,18 @@ JOIN penstock_rate AS r ON r.queue = q.name
 JOIN penstock_total AS t ON t.queue = q.name AND t.stage = 0
 WHERE q.rate IS NOT NULL AND t.n > 0 AND q.paused_until <= ?;
 
--- The parts of a search; the store joins those that are asked for.
+-- The beginnings of a search; the store appends the conditions.
 -- name: find
 SELECT
     j.id, j.stage, j.version, j.attempt, j.token, j.run_at, j.started_at, j.expires_at,
     j.worker, j.queue, j.task, j.priority, j.enqueued_at, j.lease_time, l.body,
     CASE WHEN coalesce(
         j.timeout, j.key, j.dedupe, j.tags, j.retry, j.correlation, j.tenant, j.parent,
-        j.throttle, j.trace, j.finished_at, j.error, j.result
+        j.throttle, j.trace, j.finished_at, j.error, j.result, j.task_version
     ) IS NOT NULL OR j.needs OR j.cancel_requested THEN json_array(
         j.finished_at, j.cancel_requested, j.needs, j.timeout, j.key, j.dedupe, j.scope,
         j.tags, j.retry, j.correlation, j.tenant, j.parent, j.throttle, j.trace, j.error,
-        j.result
+        j.result, j.task_version
     ) END
 FROM penstock_job AS j
 CROSS JOIN penstock_payload AS l ON l.job_id = j.id
@@ -1252,11 +1361,11 @@ SELECT
     j.worker, j.queue, j.task, j.priority, j.enqueued_at, j.lease_time, l.body,
     CASE WHEN coalesce(
         j.timeout, j.key, j.dedupe, j.tags, j.retry, j.correlation, j.tenant, j.parent,
-        j.throttle, j.trace, j.finished_at, j.error, j.result
+        j.throttle, j.trace, j.finished_at, j.error, j.result, j.task_version
     ) IS NOT NULL OR j.needs OR j.cancel_requested THEN json_array(
         j.finished_at, j.cancel_requested, j.needs, j.timeout, j.key, j.dedupe, j.scope,
         j.tags, j.retry, j.correlation, j.tenant, j.parent, j.throttle, j.trace, j.error,
-        j.result
+        j.result, j.task_version
     ) END
 FROM penstock_tag AS t
 CROSS JOIN penstock_job AS j ON j.id = t.job_id
@@ -1278,6 +1387,7 @@ SELECT j.stage, count(*) FROM penstock_job AS j WHERE
 SELECT j.stage, count(*) FROM penstock_tag AS t
 CROSS JOIN penstock_job AS j ON j.id = t.job_id
 WHERE t.tag = ? AND
+
 -- name: schedules
 SELECT
     name, version, next_at, last_at, last_job, paused, declared, job, cron, every, timezone,
@@ -1327,7 +1437,7 @@ UPDATE penstock_schedule SET
     version = ?2, next_at = ?3, last_at = ifnull(?4, last_at), last_job = ifnull(?5, last_job)
 WHERE name = ?1;
 
--- The entry was written in this transaction.
+-- For entries that were written in this transaction.
 -- name: log_reason
 UPDATE penstock_log SET reason = ? WHERE id = ?;
 
@@ -1341,35 +1451,36 @@ ON CONFLICT DO NOTHING RETURNING name;
 -- name: drop_token
 DELETE FROM penstock_token WHERE name = ? RETURNING name;
 
--- name: greet
+-- name: heartbeat
 INSERT INTO penstock_worker (
-    name, host, pid, queues, tags, concurrency, started_at, seen_at
-) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+    name, host, pid, queues, tags, concurrency, started_at, seen_at, tasks, schema_version
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, {schema})
 ON CONFLICT (name) DO UPDATE SET
     host = excluded.host, pid = excluded.pid, queues = excluded.queues, tags = excluded.tags,
     concurrency = excluded.concurrency, started_at = excluded.started_at,
-    seen_at = excluded.seen_at
+    seen_at = excluded.seen_at, tasks = excluded.tasks, schema_version = excluded.schema_version
 RETURNING draining;
 
--- name: drain
+-- name: drain_worker
 UPDATE penstock_worker SET draining = 1 WHERE name = ? RETURNING name;
 
--- name: dismiss
-DELETE FROM penstock_worker WHERE name IN (SELECT value FROM json_each(?)) RETURNING name;
+-- name: deregister
+DELETE FROM penstock_worker WHERE name IN (SELECT value FROM json_each(?))
+RETURNING name;
 
 -- name: workers
-SELECT name, host, pid, queues, tags, concurrency, started_at, seen_at, draining
+SELECT name, host, pid, queues, tags, concurrency, started_at, seen_at, draining, tasks
 FROM penstock_worker;
 
--- A lease was claimed at its start, or renewed a whole lease before its end.
+-- A worker was last seen when it claimed a lease, or renewed it a whole lease before its end.
 -- name: holdings
 SELECT
     worker, count(*), min(started_at), min(expires_at),
     max(max(started_at, expires_at - lease_time))
 FROM penstock_job WHERE stage = 3 GROUP BY worker;
 
--- The greetings, and what else anyone may wait for: jobs by their log, and settings.
--- name: marks
+-- Heartbeats, and what else anyone may wait for: jobs by their log, and settings.
+-- name: change_marks
 SELECT
     (SELECT json_group_array(json_array(name, seen_at)) FROM penstock_worker),
     json_array(
@@ -1383,18 +1494,6 @@ SELECT
 -- name: triggers
 SELECT name, sql FROM sqlite_schema WHERE type = 'trigger' AND substr(name, 1, length(?1)) = ?1;
 
--- The first and the last of the rows that other programs have added, and that have no job yet.
--- name: newcomers
-SELECT (SELECT min(id) FROM penstock_newcomer), (SELECT max(id) FROM penstock_newcomer);
-
--- Makes their jobs: triggers of applications follow, in the order of the ids.
--- name: adopt
-DELETE FROM penstock_newcomer WHERE id <= ?;
-
--- What programs ended with SQL alone, and others wait for.
--- name: arrived
-DELETE FROM penstock_arrival RETURNING job_id, state, actor;
-
--- The bytes of all pages; dead rows are a matter of the other database.
+-- The bytes of all pages; dead rows exist in PostgreSQL only.
 -- name: size
 SELECT page_count * page_size, NULL FROM pragma_page_count(), pragma_page_size();

@@ -1,0 +1,1 @@
+"""Writes what the documentation takes from the code and from stored results."""

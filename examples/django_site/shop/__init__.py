@@ -1,0 +1,1 @@
+"""Orders, and a task that confirms them."""

@@ -1,0 +1,1 @@
+"""The disk: files of a notebook, written safely, scanned and watched."""

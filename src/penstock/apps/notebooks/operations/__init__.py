@@ -1,0 +1,1 @@
+"""The operations: how changes are queued, run and kept in order."""

@@ -1,0 +1,1 @@
+"""The repository: git for a notebook, and its protection against what a folder contains."""

@@ -1,1 +1,0 @@
-"""What the server and the applications share about HTTP: routes, bodies, problems."""

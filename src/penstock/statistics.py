@@ -1,0 +1,13 @@
+"""What `Penstock.statistics` returns."""
+
+from penstock.core.statistics import (
+    Counters,
+    Interval,
+    Spread,
+)
+
+__all__ = [
+    "Counters",
+    "Interval",
+    "Spread",
+]

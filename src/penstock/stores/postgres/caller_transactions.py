@@ -1,0 +1,148 @@
+"""Transactions of callers, in which jobs are added and finished.
+
+Each is one call of a SQL function. What has to exist before, and would stay locked for others until
+the caller commits, is created on connections of the store.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from penstock.core.errors import ConfigurationError, JobNotFound, LeaseLost, QueueFull
+from penstock.core.job import Job, LogId, NewJob
+from penstock.core.lifecycle import Done, advance
+from penstock.core.migration_lock import MigrationLock, MigrationPhase, check_open
+from penstock.core.store import Clock
+from penstock.core.times import from_micros, span_to_micros, to_micros
+from penstock.core.transition import fields_after_move
+from penstock.stores.postgres.arrays import Texts, storable
+from penstock.stores.postgres.caller_connections import Fetch, joined
+from penstock.stores.postgres.connection import DAY, Address
+from penstock.stores.sql import rows
+from penstock.stores.sql.database import Reader
+from penstock.stores.sql.rows import encoded
+
+_OPTIONS = (
+    "stage", "run_at", "queue", "task", "priority", "lease_time", "merged", "timeout", "key",
+    "dedupe", "scope", "tags", "retry", "correlation", "tenant", "parent", "throttle", "trace",
+    "task_version", "needs",
+)  # fmt: skip
+_REFUSALS = {
+    "autocommit": "the connection is in autocommit mode: begin a transaction first",
+    "elsewhere": "the connection is to another database than the store",
+}
+
+
+class CallerTransactions:
+    """The access of one store to transactions of its callers."""
+
+    def __init__(self, where: Address, sql: Mapping[str, str], clock: Clock | None) -> None:
+        self._where = where
+        self._sql = sql
+        self._clock = clock
+        self._source: int | None = None
+        self._last_day = 0
+
+    def is_prepared(self, queues: Collection[str], now: int) -> bool:
+        """Return whether everything exists that jobs of these queues need."""
+        return not queues and self._has_days(now // DAY)  # queues may be removed
+
+    def prepare(self, reader: Reader, queues: Collection[str], now: int) -> None:
+        """Create what jobs of these queues need."""
+        if not self._has_days(now // DAY):  # most calls find them there, and save four round trips
+            (self._source,) = reader.execute("source").fetchone()
+            day = reader.clock() // DAY
+            for one in (day, day + 1):
+                reader.execute("add_partitions", (one,))
+            self._last_day = day + 1
+        reader.execute("add_queues", (Texts(sorted(queues)),))
+
+    def _has_days(self, day: int) -> bool:
+        return self._source is not None and day < self._last_day
+
+    async def add(self, connection: Any, jobs: Sequence[NewJob], actor: str) -> list[Job]:
+        """See `TableStore.add_within`."""
+        fetch = joined(connection)
+        given = {"actor": storable(actor), "jobs": [_given(job) for job in jobs]}
+        answer = await self._call(fetch, "add_within", given)
+        if "missing" in answer:
+            raise JobNotFound(f"there is no job {answer['missing']} to wait for")
+        if "full" in answer:
+            raise QueueFull(answer["full"], answer["limit"])
+        at = from_micros(answer["now"])
+        stored = answer["jobs"]
+        held = await self._jobs(fetch, [one[0] for one in stored if len(one) == 1])
+        return [
+            replace(held[job_id], duplicate=True)
+            if not stored_as
+            else _new(new, job_id, stored_as, at)
+            for new, (job_id, *stored_as) in zip(jobs, stored, strict=True)
+        ]
+
+    async def finish(self, connection: Any, job: Job, outcome: Done, actor: str) -> Job:
+        """See `TableStore.finish`."""
+        given = {
+            "job": job.id,
+            "token": job.token,
+            "worker": job.worker,
+            "result": outcome.result,
+            "detail": outcome.detail,
+            "actor": storable(actor),
+        }
+        answer = await self._call(joined(connection), "finish_within", given)
+        if "lost" in answer:
+            raise LeaseLost(job.id, job.token)
+        at = from_micros(answer["now"])
+        fields = fields_after_move(advance(job, outcome), None, at=at, waiting=None)
+        return replace(job, version=LogId(answer["version"]), **fields)
+
+    async def _call(self, fetch: Fetch, name: str, given: dict[str, Any]) -> dict[str, Any]:
+        transaction, is_there = await fetch(self._sql["caller_transaction"], "")
+        if not is_there:
+            raise ConfigurationError(
+                f"the database of the connection has no schema {self._where.schema} of a store"
+            )
+        given["transaction"] = transaction
+        given["source"] = str(self._source)
+        given["now"] = None if self._clock is None else self._clock()
+        given["ring"] = self._where.schema if self._where.notify else None
+        (text,) = await fetch(self._sql[name], encoded(given))
+        answer: dict[str, Any] = msgspec.json.decode(text)
+        if "refused" in answer:
+            raise ConfigurationError(_REFUSALS[answer["refused"]])
+        if "sealed" in answer:
+            passage, peer, place = answer["sealed"]
+            check_open(MigrationLock(phase=MigrationPhase(passage), peer=peer, place=place))
+        return answer
+
+    async def _jobs(self, fetch: Fetch, ids: Sequence[int]) -> dict[int, Job]:
+        if not ids:
+            return {}
+        (text,) = await fetch(self._sql["jobs_within"], encoded(ids))
+        return {job.id: job for job in map(rows.job, rows.jobs.decode(text))}
+
+
+def _new(new: NewJob, job_id: int, stored_as: Sequence[int], at: datetime) -> Job:
+    version, stage, run_at = stored_as
+    return rows.new_job(new, job_id, version, stage, run_at, 0, at)
+
+
+def _given(job: NewJob) -> dict[str, Any]:
+    """Return a new job as the function `add_within` takes it."""
+    fields = dict(zip(_OPTIONS, rows.options(job, 0, 0, 0), strict=True))
+    fields["run_at"] = (
+        None if job.run_at is None or job.delay is not None else to_micros(job.run_at)
+    )
+    fields["delay"] = 0 if job.delay is None else span_to_micros(job.delay)
+    fields["body"] = job.payload
+    fields["after"] = job.after
+    fields["follows"] = job.follows
+    fields["on_failure"] = job.on_failure
+    return {
+        name: storable(value) if isinstance(value, str) else value
+        for name, value in fields.items()
+        if value is not None
+    }

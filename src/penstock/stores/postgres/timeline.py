@@ -1,0 +1,51 @@
+"""The timeline of a PostgreSQL server: notices that a standby was promoted, or a backup restored.
+
+Whatever the former primary had committed and not sent is lost then, and so are the ids that it
+assigned. PostgreSQL begins a new timeline at that moment, and the store remembers its last one.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+
+import psycopg
+
+from penstock.stores.postgres.transaction import Connection, PostgresTransaction
+from penstock.stores.sql.recovery import raise_floor
+
+_log = logging.getLogger(__name__)
+
+# The name of a WAL file begins with its timeline, from the moment of a promotion on. What
+# pg_control_checkpoint() says follows with the next checkpoint only.
+_CURRENT = "SELECT ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint"
+
+
+def current(connection: Connection) -> int | None:
+    """Return the timeline of a primary; None where the server does not tell."""
+    try:
+        ((timeline,),) = connection.execute(_CURRENT).fetchall()
+    except (psycopg.NotSupportedError, psycopg.ProgrammingError) as error:
+        _log.debug("the server does not tell its timeline: %s", error)
+        return None
+    return int(timeline)
+
+
+def is_known(connection: Connection, sql: Mapping[str, str], timeline: int) -> bool:
+    """Return whether the store was last written on this timeline; note the first one."""
+    row = connection.execute(sql["meta"], ("timeline",)).fetchone()
+    if row is None:
+        connection.execute(sql["set_meta"], ("timeline", timeline))
+    return row is None or row[0] == timeline
+
+
+def follow(tx: PostgresTransaction, timelines: Sequence[int]) -> list[None]:
+    """Note the timeline and raise the floor of ids, if no other process was faster."""
+    for timeline in timelines:
+        ((known,),) = tx.execute("meta", ("timeline",)).fetchall()
+        if known == timeline:
+            continue
+        reason = f"PostgreSQL went from timeline {known} to {timeline}"
+        (cut,) = raise_floor(tx, [("penstock", reason, 0, False)])
+        _log.warning("%s; ids continue above %d", reason, cut.floor)
+        tx.execute("set_meta", ("timeline", timeline))
+        tx.written = True
+    return [None] * len(timelines)

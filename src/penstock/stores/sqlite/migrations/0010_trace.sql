@@ -1,2 +1,0 @@
--- The W3C traceparent of who enqueued the job, for tracing.
-ALTER TABLE penstock_job ADD COLUMN trace TEXT;

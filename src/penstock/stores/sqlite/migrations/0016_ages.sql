@@ -1,2 +1,0 @@
--- What waiting adds to a priority: `promote_after` is micros, or from now on a JSON list of them.
--- A column of SQLite takes both; the number of this script keeps those away who know the first alone.

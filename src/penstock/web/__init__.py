@@ -1,0 +1,1 @@
+"""HTTP for the server and the applications: routes, bodies, problems, jobs as JSON."""

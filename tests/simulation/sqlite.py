@@ -1,0 +1,192 @@
+"""SQLite on a simulated disk: apsw, which has a SQLite of its own, behind the store's connections.
+
+`SimulatedConnection` does what the store needs of `sqlite3.Connection`. Every process has a VFS of
+its own, which passes reads, writes and syncs through the simulated disk.
+"""
+
+import contextlib
+import errno
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import apsw
+
+from penstock.testing.simulation.world import Process
+from tests.simulation.disk import Disk, Killed
+
+# So many instructions of SQLite's machine are more than any statement takes.
+_LONGEST, _PORTION = 20_000_000, 1_000_000
+
+
+class SimulatedVFS(apsw.VFS):
+    """The files of one process."""
+
+    def __init__(self, disk: Disk, process: Process, name: str) -> None:
+        self.disk = disk
+        self.process = process
+        self.name = name
+        super().__init__(name, "unix")
+
+    def xOpen(self, name: Any, flags: list[int]) -> apsw.VFSFile:  # noqa: N802 - apsw's name
+        self.check("open")
+        return SimulatedFile(self, name, flags)
+
+    def xDelete(self, filename: str, syncdir: bool) -> None:  # noqa: N802 - apsw's name
+        self.check("unlink")
+        self.disk.forget(filename)
+        super().xDelete(filename, syncdir)
+
+    def check(self, call: str, *, grows: bool = False) -> None:
+        try:
+            self.disk.check(self.process, call, grows=grows)
+        except Killed as error:
+            raise _failure(apsw.IOError, "the process is dead", sqlite3.SQLITE_IOERR) from error
+        except OSError as error:
+            if error.errno == errno.ENOSPC:
+                full = _failure(apsw.FullError, "the disk is full", sqlite3.SQLITE_FULL)
+                raise full from error
+            code = sqlite3.SQLITE_IOERR_FSYNC if call == "sync" else sqlite3.SQLITE_IOERR_WRITE
+            raise _failure(apsw.IOError, "disk I/O error", code) from error
+
+
+def _failure(kind: type[apsw.Error], text: str, code: int) -> Any:
+    error: Any = kind(text)
+    error.result, error.extendedresult = code & 0xFF, code
+    return error
+
+
+class SimulatedFile(apsw.VFSFile):
+    """One open file of one process."""
+
+    def __init__(self, vfs: SimulatedVFS, name: Any, flags: list[int]) -> None:
+        self._vfs = vfs
+        self._path = name.filename() if isinstance(name, apsw.URIFilename) else str(name)
+        super().__init__("unix", name, flags)
+
+    def xWrite(self, data: bytes, offset: int) -> None:  # noqa: N802 - apsw's name
+        size = self.xFileSize()
+        self._vfs.check("write", grows=offset + len(data) > size)
+        old = self._read(offset, len(data), size)
+        self._vfs.disk.write(self._path, offset, bytes(data), size, old)
+        super().xWrite(data, offset)
+
+    def xTruncate(self, newsize: int) -> None:  # noqa: N802 - apsw's name
+        self._vfs.check("truncate")
+        size = self.xFileSize()
+        self._vfs.disk.truncate(self._path, newsize, size, self._read(newsize, size, size))
+        super().xTruncate(newsize)
+
+    def xSync(self, flags: int) -> None:  # noqa: N802 - apsw's name
+        self._vfs.check("sync")
+        self._vfs.disk.sync(self._path)
+
+    def _read(self, offset: int, length: int, size: int) -> bytes:
+        length = min(length, size - offset)
+        return super().xRead(length, offset) if length > 0 else b""
+
+
+class SimulatedConnection:
+    """What the store uses of `sqlite3.Connection`."""
+
+    def __init__(self, path: Path, vfs: SimulatedVFS) -> None:
+        with _translated():
+            self._connection = apsw.Connection(str(path), vfs=vfs.name, statementcachesize=256)
+        self._left = _LONGEST
+        self._connection.set_progress_handler(self._is_endless, _PORTION)
+
+    def _is_endless(self) -> bool:
+        """End a statement of a broken variant that follows a circle for ever."""
+        self._left -= _PORTION
+        return self._left < 0
+
+    @property
+    def in_transaction(self) -> bool:
+        return self._connection.in_transaction
+
+    def execute(self, sql: str, parameters: Sequence[Any] = ()) -> "SimulatedCursor":
+        self._left = _LONGEST
+        return SimulatedCursor(self._connection).execute(sql, parameters)
+
+    def executemany(self, sql: str, parameters: Iterable[Sequence[Any]]) -> "SimulatedCursor":
+        cursor = SimulatedCursor(self._connection)
+        for each in parameters:
+            cursor.execute(sql, each)
+        return cursor
+
+    def close(self) -> None:
+        with _translated():
+            self._connection.close()
+
+
+class SimulatedCursor:
+    """What the store uses of `sqlite3.Cursor`."""
+
+    def __init__(self, connection: apsw.Connection) -> None:
+        self._connection = connection
+        self._cursor = connection.cursor()
+        self.rowcount = -1
+
+    def execute(self, sql: str, parameters: Sequence[Any] = ()) -> "SimulatedCursor":
+        with _translated():
+            before = self._connection.total_changes()
+            self._cursor.execute(sql, tuple(parameters))
+            changed = self._connection.total_changes() != before
+            self.rowcount = self._connection.changes() if changed else 0
+        return self
+
+    def fetchone(self) -> Any:
+        with _translated():
+            return self._cursor.fetchone()
+
+    def fetchall(self) -> list[Any]:
+        with _translated():
+            return self._cursor.fetchall()
+
+    def __iter__(self) -> Iterator[Any]:
+        while (row := self.fetchone()) is not None:
+            yield row
+
+
+@contextlib.contextmanager
+def _translated() -> Iterator[None]:
+    """Raise what `sqlite3` raises in place of an error of apsw."""
+    try:
+        yield
+    except apsw.Error as error:
+        kind = (
+            sqlite3.IntegrityError
+            if isinstance(error, apsw.ConstraintError)
+            else sqlite3.DatabaseError
+            if isinstance(error, (apsw.CorruptError, apsw.NotADBError))
+            else sqlite3.OperationalError
+        )
+        translation = kind(str(error))
+        code = getattr(error, "extendedresult", 0) or getattr(error, "result", 0)
+        translation.sqlite_errorcode = code
+        raise translation from error
+
+
+class Driver:
+    """Opens connections for one process, and closes them when it dies."""
+
+    _number = 0
+
+    def __init__(self, disk: Disk, process: Process) -> None:
+        Driver._number += 1
+        self._vfs = SimulatedVFS(disk, process, f"penstock-{Driver._number}")
+        self._connections: list[SimulatedConnection] = []
+        process.at_end.append(self._end)
+
+    def connect(self, path: Path, **_: Any) -> SimulatedConnection:
+        connection = SimulatedConnection(path, self._vfs)
+        self._connections.append(connection)
+        return connection
+
+    def _end(self) -> None:
+        for connection in self._connections:
+            with contextlib.suppress(sqlite3.Error, apsw.Error):
+                connection.close()
+        self._connections.clear()
+        self._vfs.unregister()
