@@ -5,6 +5,7 @@ from msgspec.structs import replace
 
 from penstock.core.lifecycle import Done
 from penstock.core.store import Store
+from penstock.core.tasks import AnnouncedTask
 from penstock.core.workers import WorkerInfo
 from penstock.runtime import Runtime
 from penstock.stores import open_store
@@ -201,3 +202,39 @@ async def test_next_worker_of_a_name_is_not_asked_to_drain(
     await store.deregister(["w"])
     assert await store.heartbeat([worker(clock)]) == []
     assert [one.draining for one in await store.workers()] == [False]
+
+
+# The tasks of workers
+
+
+async def test_tasks_of_workers_that_have_left_are_remembered_for_a_while(
+    store: Store, clock: ManualClock
+) -> None:
+    def tasks(*names: str) -> tuple[AnnouncedTask, ...]:
+        return tuple(AnnouncedTask(name=name, newest=3) for name in names)
+
+    async def beat(name: str, *names: str) -> None:
+        await store.heartbeat([replace(worker(clock, name), tasks=tasks(*names) or None)])
+
+    began = clock.now
+    await beat("w1", "a", "b")
+    await beat("w2")
+    clock.advance(HOUR)
+    await beat("w3", "b", "c")
+    assert await store.departed_tasks() == []
+    await store.deregister(["w3", "w1", "w2", "nobody"])
+    found = [(one.task, one.seen_at - began) for one in await store.departed_tasks()]
+    assert found == [
+        (*tasks("a"), 0 * HOUR),
+        (*tasks("b"), HOUR),
+        (*tasks("c"), HOUR),
+    ]
+    clock.advance(31 * 24 * HOUR)
+    await beat("w4", *(f"{n:04}" for n in range(1_000)))
+    await beat("w5", "z")
+    await store.deregister(["w4"])
+    clock.advance(HOUR)
+    await beat("w5", "z")
+    await store.deregister(["w5"])
+    names = [one.task.name for one in await store.departed_tasks()]
+    assert (len(names), names[0], names[-1]) == (1_000, "0000", "z")

@@ -38,7 +38,7 @@ from penstock.core.tasks import SetAside
 from penstock.core.tokens import Token
 from penstock.core.transition import Change
 from penstock.core.verification import Verification
-from penstock.core.workers import WorkerInfo
+from penstock.core.workers import DepartedTask, WorkerInfo
 
 T = TypeVar("T")
 
@@ -364,6 +364,10 @@ class WorkerStore(Protocol):
 
         It learns of this with its next heartbeat. Returns whether it is registered.
         """
+        ...
+
+    async def departed_tasks(self) -> list[DepartedTask]:
+        """Return the tasks of workers that were deregistered, by name, as long as remembered."""
         ...
 
     async def workers(self) -> list[WorkerInfo]:

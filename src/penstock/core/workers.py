@@ -46,6 +46,31 @@ class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
         return overdue and now - self.seen_at > SILENT_AFTER
 
 
+REMEMBERED_FOR = timedelta(days=30)
+MOST_REMEMBERED = 1_000
+"""How long, and how many, tasks of workers are remembered that have left."""
+
+
+class DepartedTask(msgspec.Struct, frozen=True, kw_only=True):
+    """A task as the last worker that had it, and has left since, announced it."""
+
+    host: str
+    seen_at: datetime
+    task: AnnouncedTask
+
+
+def remembered(before: Iterable[DepartedTask], worker: WorkerInfo) -> list[DepartedTask]:
+    """Return the tasks to remember after a worker has left, by name."""
+    host = worker.host or worker.name
+    known = {one.task.name: one for one in before}
+    for task in worker.tasks or ():
+        if task.name not in known or known[task.name].seen_at <= worker.seen_at:
+            known[task.name] = DepartedTask(host=host, seen_at=worker.seen_at, task=task)
+    newest = sorted(known.values(), key=lambda one: one.seen_at, reverse=True)[:MOST_REMEMBERED]
+    kept = [one for one in newest if one.seen_at >= newest[0].seen_at - REMEMBERED_FOR]
+    return sorted(kept, key=lambda one: one.task.name)
+
+
 def announced_task(name: str, workers: Iterable[WorkerInfo], now: datetime) -> AnnouncedTask | None:
     """Return what live workers announce of a task; of several, the newest version."""
     found = [
@@ -81,6 +106,7 @@ class UnknownTask(msgspec.Struct, frozen=True, kw_only=True):
 def unknown_task(
     task: TaskVersion,
     workers: Iterable[WorkerInfo],
+    departed: Iterable[DepartedTask],
     now: datetime,
 ) -> UnknownTask | None:
     """Return what is known of a task that no live worker takes; None if one may take it.
@@ -89,7 +115,11 @@ def unknown_task(
     also if there is no worker at all: then nothing is wrong with the task.
     """
     other_versions = anybody = False
-    sightings: list[tuple[datetime, str]] = []
+    sightings = [
+        (one.seen_at, one.host)
+        for one in departed
+        if one.task.name == task.task and one.task.accepts(task.version)
+    ]
     for worker in workers:
         is_live = not worker.is_silent(now)
         anybody = anybody or is_live
@@ -128,6 +158,7 @@ class WaitingTask(msgspec.Struct, frozen=True, kw_only=True):
 def waiting_tasks(
     set_aside: Iterable[SetAside],
     workers: Sequence[WorkerInfo],
+    departed: Sequence[DepartedTask],
     now: datetime,
 ) -> list[WaitingTask]:
     """Return the tasks that claims have met and no live worker knows, by name and version."""
@@ -143,7 +174,7 @@ def waiting_tasks(
             text=str(unknown),
         )
         for task, found in sorted(jobs.items())
-        if (unknown := unknown_task(task, workers, now)) is not None
+        if (unknown := unknown_task(task, workers, departed, now)) is not None
     ]
 
 

@@ -62,7 +62,7 @@ async def _unknown_task(connection: Connection, job: Job, now: datetime) -> Unkn
         return None
     task = TaskVersion(job.task, job.task_version)
     store = connection.store
-    return unknown_task(task, await store.workers(), now)
+    return unknown_task(task, await store.workers(), await store.departed_tasks(), now)
 
 
 async def _holder_of_key(connection: Connection, job: Job) -> Job | None:

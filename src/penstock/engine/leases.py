@@ -257,7 +257,7 @@ class Workers:
         aside = await store.set_aside()
         if not aside:
             return []
-        return waiting_tasks(aside, await store.workers(), now)
+        return waiting_tasks(aside, await store.workers(), await store.departed_tasks(), now)
 
     async def announced(self, task: str) -> AnnouncedTask | None:
         """Return what live workers announce of a task, as of some seconds ago; None if nobody does.

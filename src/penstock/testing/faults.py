@@ -16,7 +16,7 @@ from penstock.testing.stores import Proxy
 
 READS = frozenset(
     {
-        "backlog", "checkpoint", "count", "due", "edges", "expired", "find",
+        "backlog", "checkpoint", "count", "departed_tasks", "due", "edges", "expired", "find",
         "find_ids", "get", "held", "keys", "limits", "lines", "log", "migration_lock",
         "newest_log", "oldest_ready", "origin", "progress", "queues", "ready_tags", "records",
         "reported", "restored_ids", "schedules", "set_aside", "tally", "tokens", "wait", "workers",

@@ -24,7 +24,7 @@ SMALL = {
     "seal",
     "token",
 }
-SMALL |= {"newcomer", "series", "total", "worker"}
+SMALL |= {"departed_task", "newcomer", "series", "total", "worker"}
 # Queries that walk, and why they may.
 WALKS = {
     "any_ready": "one entry of each line",

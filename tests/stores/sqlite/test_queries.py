@@ -25,6 +25,7 @@ SMALL = {
     "penstock_counter",
     "penstock_series",
     "penstock_worker",
+    "penstock_departed_task",
     "penstock_seal",
     f"penstock_schema_{SCRIPTS.version}",
 }

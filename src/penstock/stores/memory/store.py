@@ -45,7 +45,7 @@ from penstock.core.tasks import SetAside
 from penstock.core.tokens import Token
 from penstock.core.transition import Change, is_outdated
 from penstock.core.verification import Verification
-from penstock.core.workers import WorkerInfo
+from penstock.core.workers import DepartedTask, WorkerInfo
 from penstock.stores.memory import queries, verification
 from penstock.stores.memory.batch import WriteBatch
 from penstock.stores.memory.claims import select
@@ -505,6 +505,10 @@ class MemoryStore(Executor):
     @verb
     def deregister(self, names: Sequence[str]) -> None:
         self._commit(WriteBatch(deregistered=list(names)), wake=False)
+
+    @verb
+    def departed_tasks(self) -> list[DepartedTask]:
+        return self._content.workers.departed()
 
     @verb
     def workers(self) -> list[WorkerInfo]:

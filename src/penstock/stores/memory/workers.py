@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime
 
 from penstock.core.job import Job
-from penstock.core.workers import Holding, WorkerInfo, roster
+from penstock.core.workers import DepartedTask, Holding, WorkerInfo, remembered, roster
 from penstock.stores.memory.batch import WriteBatch
 
 
@@ -13,13 +13,15 @@ class StoredWorkers:
 
     def __init__(self) -> None:
         self._registered: dict[str, WorkerInfo] = {}
+        self._departed: list[DepartedTask] = []
 
     def apply(self, batch: WriteBatch) -> None:
         """Apply the heartbeats and deregistrations of a batch."""
         for worker in batch.workers:
             self._registered[worker.name] = worker
         for name in batch.deregistered:
-            self._registered.pop(name, None)
+            if (gone := self._registered.pop(name, None)) is not None:
+                self._departed = remembered(self._departed, gone)
 
     def get(self, name: str) -> WorkerInfo | None:
         """Return a registered worker as of its last heartbeat."""
@@ -29,6 +31,10 @@ class StoredWorkers:
         """Return whether a worker was asked to drain."""
         worker = self._registered.get(name)
         return worker is not None and worker.draining
+
+    def departed(self) -> list[DepartedTask]:
+        """Return the tasks of workers that were deregistered, by name."""
+        return list(self._departed)
 
     def all(self) -> list[WorkerInfo]:
         """Return the registered workers as of their last heartbeats."""

@@ -2173,7 +2173,25 @@ UPDATE penstock.worker SET draining = 1 WHERE name = $1 RETURNING name;
 
 -- name: deregister
 DELETE FROM penstock.worker WHERE name IN (SELECT json_array_elements_text($1::json))
-RETURNING name;
+RETURNING coalesce(host, name), seen_at, tasks;
+
+-- name: remember_tasks
+INSERT INTO penstock.departed_task (name, host, seen_at, task)
+SELECT DISTINCT ON (value ->> 'name') value ->> 'name', $1, $2::bigint, value::text
+FROM json_array_elements($3::json)
+ON CONFLICT (name) DO UPDATE SET
+    host = excluded.host, seen_at = excluded.seen_at, task = excluded.task
+WHERE excluded.seen_at >= departed_task.seen_at;
+
+-- Forgets those that left before a time, and the oldest of those that are too many.
+-- name: forget_tasks
+DELETE FROM penstock.departed_task
+WHERE seen_at < $1 OR name IN (
+    SELECT name FROM penstock.departed_task ORDER BY seen_at DESC, name OFFSET $2
+);
+
+-- name: departed_tasks
+SELECT host, seen_at, task FROM penstock.departed_task ORDER BY name;
 
 -- name: workers
 SELECT name, host, pid, queues, tags, concurrency, started_at, seen_at, draining, tasks

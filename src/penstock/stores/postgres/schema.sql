@@ -391,6 +391,14 @@ CREATE TABLE penstock.worker (
     tasks text
 );
 
+-- The tasks of workers that have left, each as its last worker announced it, as JSON.
+CREATE TABLE penstock.departed_task (
+    name text COLLATE "C" PRIMARY KEY,
+    host text,
+    seen_at bigint NOT NULL,
+    task text NOT NULL
+);
+
 -- Statistics: sums of the log per minute (since 1970), and of all time. The queue '' is all queues
 -- together in the first, and all queues without counters of their own in the second. Bucket 0 is
 -- for entries without a duration.

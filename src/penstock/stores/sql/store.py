@@ -24,7 +24,7 @@ from penstock.core.tasks import SetAside
 from penstock.core.tokens import Token
 from penstock.core.transition import Change
 from penstock.core.verification import Verification
-from penstock.core.workers import WorkerInfo
+from penstock.core.workers import DepartedTask, WorkerInfo
 from penstock.stores.sql import (
     additions,
     claims,
@@ -372,6 +372,10 @@ class SqlStore:
     async def deregister(self, names: Sequence[str]) -> None:
         """See `Store.deregister`."""
         await self._write(registry.deregister, names)
+
+    async def departed_tasks(self) -> list[DepartedTask]:
+        """See `Store.departed_tasks`."""
+        return await self._read(registry.departed_tasks)
 
     async def workers(self) -> list[WorkerInfo]:
         """See `Store.workers`."""

@@ -6,13 +6,21 @@ from typing import Any
 import msgspec
 
 from penstock.core.tasks import AnnouncedTask
-from penstock.core.times import from_micros, to_micros
-from penstock.core.workers import Holding, WorkerInfo, roster
+from penstock.core.times import from_micros, span_to_micros, to_micros
+from penstock.core.workers import (
+    MOST_REMEMBERED,
+    REMEMBERED_FOR,
+    DepartedTask,
+    Holding,
+    WorkerInfo,
+    roster,
+)
 from penstock.stores.sql.database import Reader, Transaction
 from penstock.stores.sql.rows import encoded
 
 _names = msgspec.json.Decoder(tuple[str, ...])
 _tasks = msgspec.json.Decoder(tuple[AnnouncedTask, ...])
+_task = msgspec.json.Decoder(AnnouncedTask)
 
 
 def find(reader: Reader) -> list[WorkerInfo]:
@@ -51,8 +59,22 @@ def deregister(tx: Transaction, calls: Sequence[Sequence[str]]) -> list[None]:
     """See `Store.deregister`; wakes nobody."""
     for names in calls:
         gone = tx.execute("deregister", (encoded(list(names)),)).fetchall()
-        tx.written = tx.written or bool(gone)
+        for host, seen_at, tasks in gone:
+            if tasks is not None:
+                tx.execute("remember_tasks", (host, seen_at, tasks))
+        if gone:
+            oldest = tx.now - span_to_micros(REMEMBERED_FOR)
+            tx.execute("forget_tasks", (oldest, MOST_REMEMBERED))
+            tx.written = True
     return [None] * len(calls)
+
+
+def departed_tasks(reader: Reader) -> list[DepartedTask]:
+    """See `Store.departed_tasks`."""
+    return [
+        DepartedTask(host=host, seen_at=from_micros(seen_at), task=_task.decode(task))
+        for host, seen_at, task in reader.execute("departed_tasks").fetchall()
+    ]
 
 
 def _columns(worker: WorkerInfo, now: int) -> tuple[Any, ...]:

@@ -1466,7 +1466,24 @@ UPDATE penstock_worker SET draining = 1 WHERE name = ? RETURNING name;
 
 -- name: deregister
 DELETE FROM penstock_worker WHERE name IN (SELECT value FROM json_each(?))
-RETURNING name;
+RETURNING coalesce(host, name), seen_at, tasks;
+
+-- name: remember_tasks
+INSERT INTO penstock_departed_task (name, host, seen_at, task)
+SELECT value ->> 'name', ?1, ?2, value FROM json_each(?3) WHERE true
+ON CONFLICT (name) DO UPDATE SET
+    host = excluded.host, seen_at = excluded.seen_at, task = excluded.task
+WHERE excluded.seen_at >= penstock_departed_task.seen_at;
+
+-- Forgets those that left before a time, and the oldest of those that are too many.
+-- name: forget_tasks
+DELETE FROM penstock_departed_task
+WHERE seen_at < ?1 OR name IN (
+    SELECT name FROM penstock_departed_task ORDER BY seen_at DESC, name LIMIT -1 OFFSET ?2
+);
+
+-- name: departed_tasks
+SELECT host, seen_at, task FROM penstock_departed_task ORDER BY name;
 
 -- name: workers
 SELECT name, host, pid, queues, tags, concurrency, started_at, seen_at, draining, tasks

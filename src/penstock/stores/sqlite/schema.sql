@@ -325,6 +325,14 @@ CREATE TABLE penstock_worker (
     tasks TEXT
 ) WITHOUT ROWID;
 
+-- The tasks of workers that have left, each as its last worker announced it, as JSON.
+CREATE TABLE penstock_departed_task (
+    name TEXT PRIMARY KEY,
+    host TEXT,
+    seen_at INTEGER NOT NULL,
+    task TEXT NOT NULL
+) WITHOUT ROWID;
+
 -- Statistics: sums of the log per minute (since 1970), and of all time. The queue '' is all queues
 -- together in the first, and all queues without counters of their own in the second. Bucket 0 is
 -- for entries without a duration.
