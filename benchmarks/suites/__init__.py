@@ -20,6 +20,7 @@ NAMES: Mapping[str, str] = {
     "imports": "benchmarks.suites.imports",
     "indexing": "benchmarks.suites.indexing",
     "ingest": "benchmarks.suites.ingest",
+    "lists": "benchmarks.suites.lists",
     "names": "benchmarks.suites.names",
     "notebooks": "benchmarks.suites.notebooks",
     "peers": "benchmarks.suites.peers",

@@ -17,7 +17,7 @@ CONTENDERS = (
     ),
     Contender(
         "penstock-journal-process",
-        "penstock, journal, durability=process: a crash of the machine loses jobs",
+        "penstock, journal, durability=process (not durable)",
         "benchmarks.contenders.penstock:UnsyncedJournal",
         "penstock",
         scenarios=("one-by-one", "bulk-1000", "drain"),

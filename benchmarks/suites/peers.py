@@ -32,7 +32,7 @@ def _on_redis(name: str, title: str, target: str) -> tuple[Contender, Contender]
         ),
         Contender(
             f"{name}-snapshots",
-            f"{title}; Redis, snapshots: a crash loses a minute or more",
+            f"{title}; Redis, snapshots (not durable)",
             f"{module}:Snapshot{target}",
             package,
             scenarios=("one-by-one", "drain"),

@@ -22,7 +22,7 @@ CONTENDERS = (
     ),
     Contender(
         "penstock-async",
-        "penstock, synchronous_commit off: a crash of the server loses jobs",
+        "penstock, synchronous_commit off (not durable)",
         f"{_HERE}.penstock:UnsyncedQueue",
         "penstock",
         scenarios=("one-by-one", "bulk-1000", "drain"),
