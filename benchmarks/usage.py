@@ -82,7 +82,7 @@ def _wal_bytes(place: Path) -> float | None:
     import psycopg  # only where there is a server
 
     with psycopg.connect(url, autocommit=True) as connection:
-        found = connection.execute("SELECT pg_current_wal_lsn() - '0/0'::pg_lsn").fetchone()
+        found = connection.execute("SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn").fetchone()
     return None if found is None else float(found[0])
 
 
