@@ -1,6 +1,7 @@
 """The command line: `python -m benchmarks [SUITE] [options]`."""
 
 import argparse
+import os
 import shlex
 import sys
 import tempfile
@@ -13,6 +14,7 @@ from typing import Protocol, TypeVar
 from rich.console import Console
 
 from benchmarks import machine, report, runner, suites
+from benchmarks.contenders.http import BEFORE, earlier_folder
 from benchmarks.results import Circumstances
 from benchmarks.scenarios import Load
 
@@ -53,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = _make_parser()
     options = parser.parse_args(argv)
     suite = suites.load_suite(options.suite)
-    load = _make_load(options)
+    load = _make_load(options, suite.load)
     folder: Path = options.folder
     if (kind := machine.filesystem(folder)) in machine.IN_MEMORY:
         parser.error(f"{folder} is in memory ({kind}), where durable costs nothing; use --folder")
@@ -78,13 +80,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _command(arguments: Sequence[str]) -> str:
-    """Return the command of a run, without what does not change its figures."""
+    """Return the command of a run, without what does not change its figures.
+
+    A tree that is measured beside this one is named by its commit, as a folder next to this one.
+    """
     left = list(arguments)
     for option in ("--json", "--folder"):
         if option in left:
             place = left.index(option)
             del left[place : place + 2]
-    return shlex.join(["./dev", "bench", *left])
+    command = shlex.join(["./dev", "bench", *left])
+    return f"{BEFORE}={earlier_folder()} {command}" if BEFORE in os.environ else command
 
 
 def _make_parser() -> argparse.ArgumentParser:
@@ -116,8 +122,8 @@ def _positive(text: str) -> int:
     return value
 
 
-def _make_load(options: argparse.Namespace) -> Load:
-    load = QUICK if options.quick else Load()
+def _make_load(options: argparse.Namespace, usual: Load) -> Load:
+    load = QUICK if options.quick else usual
     wanted = {
         "jobs": options.jobs,
         "rounds": options.rounds,

@@ -1,6 +1,7 @@
 """The tables, and the file that keeps the same as JSON."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -138,7 +139,7 @@ def _bars(suite: Suite, results: Results) -> Table:
     return table
 
 
-SCHEMA = 1
+SCHEMA = 2
 """Raised when the meaning of a field changes."""
 
 
@@ -172,6 +173,8 @@ def _run(
         "load": asdict(load),
         "ours": suite.ours,
         "titles": {c.name: c.title for c in suite.contenders if c.name in results.runs},
+        "columns": _described(suite.columns),
+        "details": _described(suite.details),
         "figures": {
             name: {
                 figure: {"median": results.get(name, figure), "runs": runs}
@@ -183,6 +186,7 @@ def _run(
             {
                 "title": bar.title,
                 "figure": bar.figure,
+                "format": bar.format,
                 "floor": bar.floor(results),
                 "aim": bar.aim(results),
                 "measured": results.get(suite.ours, bar.figure),
@@ -193,3 +197,8 @@ def _run(
         "left_out": results.left_out,
         "failures": results.failures,
     }
+
+
+def _described(columns: Sequence[Column]) -> list[dict[str, str]]:
+    """Return how the figures are to be shown."""
+    return [{"title": c.title, "figure": c.figure, "format": c.format} for c in columns]

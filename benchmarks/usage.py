@@ -11,6 +11,9 @@ import psutil
 DATABASE = "postgres.url"
 """The file in the place of a run that holds the address of its database, if that is on a server."""
 
+REDIS = "redis.url"
+"""The same for its Redis server."""
+
 _KILOBYTE = 1024
 
 
@@ -25,12 +28,16 @@ class Usage(NamedTuple):
 def of(place: Path | None = None, process: int | None = None) -> Usage:
     """Return what a process has used; without its id, this one and its children that have ended.
 
-    The bytes are those that reached the disk, or in a `place` with a database on a server those of
-    its write-ahead log. Where the system does not count them they are None.
+    The bytes are those that reached the disk; in a `place` with servers, also those of the
+    write-ahead log of PostgreSQL and of the append-only file of Redis. Where nobody counts them
+    they are None.
     """
     cpu, memory = _own() if process is None else _other(process)
-    wal = None if place is None else _wal_bytes(place)
-    return Usage(cpu, memory, wal if wal is not None else _written(process or os.getpid()))
+    counted = [_written(process or os.getpid())]
+    if place is not None:
+        counted += [_wal_bytes(place), _append_only_bytes(place)]
+    written = [count for count in counted if count is not None]
+    return Usage(cpu, memory, sum(written) if written else None)
 
 
 def _own() -> tuple[float, float]:
@@ -59,10 +66,10 @@ def _written(process: int) -> float | None:
     return float(dict(line.split(": ") for line in lines)["write_bytes"])
 
 
-def _url_of(place: Path) -> str | None:
+def _url_of(place: Path, server: str = DATABASE) -> str | None:
     """Return the address of the database of a run; None if it has none."""
     try:
-        return (place / DATABASE).read_text()
+        return (place / server).read_text()
     except FileNotFoundError:
         return None
 
@@ -75,8 +82,20 @@ def _wal_bytes(place: Path) -> float | None:
     import psycopg  # only where there is a server
 
     with psycopg.connect(url, autocommit=True) as connection:
-        found = connection.execute("SELECT pg_current_wal_lsn() - '0/0'::pg_lsn").fetchone()
+        found = connection.execute("SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn").fetchone()
     return None if found is None else float(found[0])
+
+
+def _append_only_bytes(place: Path) -> float | None:
+    """Return how long the append-only file of the Redis server of a run is, if it writes one."""
+    url = _url_of(place, REDIS)
+    if url is None:
+        return None
+    from redis import Redis  # only where there is a server
+
+    with Redis.from_url(url, decode_responses=True) as client:
+        size = client.info("persistence").get("aof_current_size")
+    return None if size is None else float(size)
 
 
 def database_size(place: Path) -> float:

@@ -56,6 +56,7 @@ def test_only_text_and_pictures_are_allowed(name: str, content: bytes, *, allowe
 # Where tests lie
 
 ACROSS = {
+    "benchmarks": "what runs of the benchmarks keep",
     "browser": "the dashboard in a real browser",
     "contract": "what every store fulfils",
     "crash": "the promises, under kill -9",

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from shutil import which
 from typing import Protocol, cast, runtime_checkable
 
 Payload = dict[str, str]
@@ -88,10 +89,14 @@ class Contender:
     """Empty for all."""
     missing: str = "it is not installed"
     """Why it may be left out."""
+    program: str | None = None
+    """A program that it needs on the PATH."""
 
     @property
     def is_there(self) -> bool:
-        """Whether its library is installed."""
+        """Whether its library and its program are installed."""
+        if self.program is not None and which(self.program) is None:
+            return False
         if self.package is None:
             return True
         try:

@@ -10,10 +10,22 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from benchmarks import machine
+
 BEFORE = "BENCH_BEFORE"
 """Names the folder of another tree, whose server is then measured beside ours."""
 
 _PATIENCE = 30.0
+
+
+def earlier_commit() -> str:
+    """The commit of that other tree."""
+    return machine.commit(Path(os.environ[BEFORE]))
+
+
+def earlier_folder() -> str:
+    """Where that other tree can be checked out again, seen from this one."""
+    return f"../penstock-{earlier_commit()}"
 
 
 class Site:

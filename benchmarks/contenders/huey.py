@@ -3,7 +3,8 @@
 # ruff: noqa: D102 - the protocols in __init__.py say what the methods do
 
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from huey import SqliteHuey
@@ -50,6 +51,18 @@ class HueyQueue:
 
     def serve(self, handle: Handle) -> None:
         self._handle = handle
+        self._work(self._enough.wait)
+
+    def share(self, handle: Handle, is_over: Callable[[], bool]) -> None:
+        self._handle = handle
+
+        def wait() -> None:
+            while not is_over():
+                time.sleep(POLL_SECONDS)
+
+        self._work(wait)
+
+    def _work(self, wait: Callable[[], object]) -> None:
         consumer = self._huey.create_consumer(
             workers=WORKERS,
             periodic=False,
@@ -58,7 +71,7 @@ class HueyQueue:
             backoff=1,
         )
         consumer.start()
-        self._enough.wait()
+        wait()
         consumer.stop()
 
     def close(self) -> None:

@@ -3,7 +3,7 @@
 # ruff: noqa: D102 - the protocols in __init__.py say what the methods do
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -45,16 +45,25 @@ class LitequeueQueue:
         self.serve(handle)
 
     def serve(self, handle: Handle) -> None:
-        wanted = True
-        while wanted:
-            message = self._queue.pop()
-            if message is None:
-                time.sleep(POLL_SECONDS)
-                continue
-            wanted = handle(self._decode(message.data))
-            # Later releases want to know which claim is done.
-            claim = {"claim_id": message.claim_id} if hasattr(message, "claim_id") else {}
-            self._queue.done(message.message_id, **claim)
+        wanted: bool | None = True
+        while wanted is not False:
+            wanted = self._run_one(handle)
+
+    def share(self, handle: Handle, is_over: Callable[[], bool]) -> None:
+        while not is_over():
+            self._run_one(handle)
+
+    def _run_one(self, handle: Handle) -> bool | None:
+        """Run a job and return what its handler did, or wait a moment if there is none."""
+        message = self._queue.pop()
+        if message is None:
+            time.sleep(POLL_SECONDS)
+            return None
+        wanted = handle(self._decode(message.data))
+        # Later releases want to know which claim is done.
+        claim = {"claim_id": message.claim_id} if hasattr(message, "claim_id") else {}
+        self._queue.done(message.message_id, **claim)
+        return wanted
 
     def close(self) -> None:
         self._queue.close()

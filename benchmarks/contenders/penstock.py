@@ -1,4 +1,4 @@
-"""penstock with its defaults: every commit on disk, audit log on."""
+"""penstock with its defaults: every commit on disk, audit log on, workers on uvloop."""
 
 # ruff: noqa: D102 - the protocols in __init__.py say what the methods do
 
@@ -11,6 +11,7 @@ from typing import cast
 
 from benchmarks.contenders import Contender, Handle, Payload
 from penstock import Penstock, Worker, run_sync
+from penstock.cli.event_loop import run
 
 LOOK_SECONDS = 0.01
 
@@ -71,7 +72,7 @@ class PenstockQueue:
 
     def drain(self, handle: Handle) -> None:
         self._handle = handle
-        asyncio.run(self.work_until_empty())
+        run(self.work_until_empty())
 
     async def work_until_empty(self) -> None:
         """Work off what is ready."""
@@ -79,7 +80,7 @@ class PenstockQueue:
 
     def serve(self, handle: Handle) -> None:
         self._handle = handle
-        asyncio.run(self.work_until_enough())
+        run(self.work_until_enough())
 
     async def work_until_enough(self) -> None:
         """Work until the handler has seen enough, then stop without waiting for empty."""
@@ -90,7 +91,7 @@ class PenstockQueue:
 
     def share(self, handle: Handle, is_over: Callable[[], bool]) -> None:
         self._handle = handle
-        asyncio.run(self._work_until(is_over))
+        run(self._work_until(is_over))
 
     async def _work_until(self, is_over: Callable[[], bool]) -> None:
         worker = Worker(self.app, concurrency=self.slots)
@@ -119,3 +120,10 @@ class PenstockJournal(PenstockQueue):
 
     def url(self, name: str) -> str:
         return f"journal:///{self.folder.resolve() / name}"
+
+
+class UnsyncedJournal(PenstockQueue):
+    """Commits without waiting for the disk: a crash of the machine loses acknowledged jobs."""
+
+    def url(self, name: str) -> str:
+        return f"journal:///{self.folder.resolve() / name}?durability=process"

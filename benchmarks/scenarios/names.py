@@ -3,7 +3,6 @@
 Each run has a store of its own, and the kinds take turns: a slow minute hits all alike.
 """
 
-import asyncio
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -16,6 +15,7 @@ from benchmarks.contenders.penstock import PenstockQueue
 from benchmarks.contenders.postgres.penstock import PostgresQueue
 from benchmarks.scenarios import Figures, Load, Scenario, timed
 from penstock import NewJob, Worker, run_sync
+from penstock.cli.event_loop import run
 
 # Jobs of the queue that a worker names, beside all the others.
 _SINGLE = "single"
@@ -95,7 +95,7 @@ def _rate(queue: PenstockQueue, jobs: int, name: str | None = None) -> float:
     queues = None if name is None else [name]
     worker = Worker(queue.app, queues=queues, concurrency=queue.slots)
     with timed() as watch:
-        asyncio.run(worker.run(until_empty=True))
+        run(worker.run(until_empty=True))
     if queue.ran != jobs:
         raise AssertionError(f"{queue.ran} jobs ran, not {jobs}")
     queue.close()

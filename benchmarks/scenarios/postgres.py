@@ -17,6 +17,7 @@ from benchmarks.scenarios.lines import fill
 from benchmarks.scenarios.throughput import drain_rate
 from benchmarks.tally import Tally
 from penstock import run_sync
+from penstock.cli.event_loop import run
 
 _OURS = ("penstock",)
 _LAST = 3
@@ -105,6 +106,19 @@ def _produce(contender: Contender, folder: Path, kind: str, own: int, each: int)
     return each
 
 
+def wal(contender: Contender, folder: Path, load: Load) -> Figures:
+    """Bytes of the write-ahead log that a job takes: added in thousands, claimed and settled."""
+    queue = open_ours(contender, folder)
+    fill(queue, _WARM_UP)
+    with timed(folder) as adding:
+        fill(queue, load.jobs)
+    total = load.jobs + _WARM_UP
+    with timed(folder) as running:
+        drain_rate(queue, total)
+    enqueue, work = (adding.written or 0) / load.jobs, (running.written or 0) / total
+    return {"enqueue": enqueue, "run": work, "job": enqueue + work}
+
+
 def held(contender: Contender, folder: Path, load: Load) -> Figures:
     """Drains before, while and after a foreign transaction is open, so that no row is cleaned up.
 
@@ -129,7 +143,7 @@ def held(contender: Contender, folder: Path, load: Load) -> Figures:
 def bloat(contender: Contender, folder: Path, load: Load) -> Figures:
     """What a million jobs leave behind, added and worked off in portions by one worker."""
     queue = open_ours(contender, folder)
-    seconds = asyncio.run(_churn(queue, load.backlog))
+    seconds = run(_churn(queue, load.backlog))
     queue.close()
     with psycopg.connect(postgres.url_of(folder), autocommit=True) as connection:
         connection.execute("SELECT pg_stat_force_next_flush()")
@@ -174,6 +188,7 @@ def _drain_some(contender: Contender, folder: Path, load: Load) -> float:
 
 SCENARIOS = (
     Scenario("keys", keys, _OURS),
+    Scenario("wal", wal, _OURS),
     Scenario("producers", producers, _OURS, interleaves=False),
     Scenario("held", held, _OURS, interleaves=False),
     Scenario("bloat", bloat, _OURS, interleaves=False),

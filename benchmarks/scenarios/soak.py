@@ -4,7 +4,6 @@ Jobs are added and worked off in portions, and removed when they are done. A fig
 each portion; those of the last tenth are compared with those of the first. penstock only.
 """
 
-import asyncio
 import faulthandler
 import time
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ from benchmarks.contenders.penstock import PenstockQueue
 from benchmarks.processes import PATIENCE_SECONDS
 from benchmarks.scenarios import Figures, Load, Scenario
 from penstock import Retention
+from penstock.cli.event_loop import run
 
 LARGEST = 10_000
 PORTIONS = 40
@@ -41,7 +41,7 @@ def soak(_: Contender, folder: Path, load: Load, *, on_server: bool) -> Figures:
     seen: list[dict[str, float]] = []
     held: list[dict[str, float]] = []
     with ExitStack() as stack:
-        asyncio.run(_portion(queue, portion))  # caches and pages of the first jobs
+        run(_portion(queue, portion))  # caches and pages of the first jobs
         seen += _portions(queue, portion, portions // 4)
         stack.enter_context(queue.held_open())
         until = time.monotonic() + 60 * load.soak_minutes
@@ -78,7 +78,7 @@ def _portions(
     done = 0
     while done < count or time.monotonic() < until:
         faulthandler.dump_traceback_later(PATIENCE_SECONDS, exit=True)  # for each anew
-        yield asyncio.run(_portion(queue, portion))
+        yield run(_portion(queue, portion))
         done += 1
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from benchmarks.contenders import Contender
 from benchmarks.places import Ground, folders
 from benchmarks.results import Results
-from benchmarks.scenarios import Scenario
+from benchmarks.scenarios import Load, Scenario
 
 NAMES: Mapping[str, str] = {
     "django": "benchmarks.suites.django",
@@ -17,14 +17,20 @@ NAMES: Mapping[str, str] = {
     "embedded": "benchmarks.suites.embedded",
     "entries": "benchmarks.suites.entries",
     "http": "benchmarks.suites.http",
+    "imports": "benchmarks.suites.imports",
     "indexing": "benchmarks.suites.indexing",
     "ingest": "benchmarks.suites.ingest",
+    "lists": "benchmarks.suites.lists",
     "names": "benchmarks.suites.names",
     "notebooks": "benchmarks.suites.notebooks",
+    "peers": "benchmarks.suites.peers",
     "postgres": "benchmarks.suites.postgres",
+    "sizes": "benchmarks.suites.sizes",
     "soak": "benchmarks.suites.soak",
 }
 """The module of each suite; it defines SUITE."""
+
+USUAL = Load()
 
 Limit = Callable[[Results], float | None]
 """Where a bar lies: fixed, or relative to what others reached in the same run."""
@@ -94,6 +100,8 @@ class Suite:
     ground: Ground = folders
     about: Callable[[Path], Mapping[str, str]] = lambda _: {}
     """What else to know of the places that runs have."""
+    load: Load = USUAL
+    """How much to measure, unless the command line says otherwise."""
 
 
 def load_suite(name: str) -> Suite:

@@ -3,7 +3,7 @@
 import os
 
 from benchmarks.contenders import Contender
-from benchmarks.contenders.http import BEFORE
+from benchmarks.contenders.http import BEFORE, earlier_commit
 from benchmarks.scenarios import http
 from benchmarks.suites import Bar, Column, Suite, at, best_of, none
 
@@ -23,7 +23,13 @@ SUITE = Suite(
             "fastapi",
         ),
         *(
-            [Contender("before", "another tree", "benchmarks.contenders.http:EarlierServer")]
+            [
+                Contender(
+                    "before",
+                    f"penstock serve at {earlier_commit()}",
+                    "benchmarks.contenders.http:EarlierServer",
+                )
+            ]
             if BEFORE in os.environ
             else []
         ),

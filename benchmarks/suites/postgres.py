@@ -5,12 +5,11 @@ from benchmarks.contenders import Contender
 from benchmarks.scenarios import backlog, concurrency, lines, pickup, relation, throughput
 from benchmarks.scenarios import postgres as only_postgres
 from benchmarks.scenarios.sharing import DRAIN_TWO
-from benchmarks.suites import Bar, Column, Suite, at, best_of, none
+from benchmarks.suites import Bar, Column, Suite, at, best_of
 from benchmarks.suites import relation as inserts
 
 _HERE = "benchmarks.contenders.postgres"
 _RATIO = "{:.2f}x"
-_PEERS = ("pgqueuer", "procrastinate", "chancy", "saq")
 
 CONTENDERS = (
     Contender("penstock", "penstock", f"{_HERE}.penstock:PostgresQueue", "penstock"),
@@ -20,6 +19,13 @@ CONTENDERS = (
         f"{_HERE}.penstock:WideQueue",
         "penstock",
         scenarios=("drain", "drain-2"),
+    ),
+    Contender(
+        "penstock-async",
+        "penstock, synchronous_commit off (not durable)",
+        f"{_HERE}.penstock:UnsyncedQueue",
+        "penstock",
+        scenarios=("one-by-one", "bulk-1000", "drain"),
     ),
     Contender(
         "no-notify",
@@ -81,6 +87,8 @@ DETAILS = (
             ("large store p99", "p99"),
         )
     ),
+    Column("write-ahead log of a job, enqueued in bulk, bytes", "wal.enqueue"),
+    Column("the same, claimed and settled, bytes", "wal.run"),
     Column("drain without keys, jobs/s", "keys.plain"),
     Column("drain beside blocked jobs, jobs/s", "keys.beside"),
     Column("beside against without", "keys.beside_ratio", _RATIO),
@@ -105,25 +113,54 @@ DETAILS = (
     *inserts.DETAILS,
 )
 
-_SHARES = dict.fromkeys(_PEERS, 1.0)
-
 BARS = (
     Bar("drain of one key", "lines.one", at(4_000), at(8_000)),
     *(
-        Bar(f"{title} (best peer)", figure, best_of(figure, _SHARES), none)
-        for title, figure in (
-            ("enqueue one by one", "one-by-one.rate"),
-            ("enqueue in bulk, own way", "bulk-own.rate"),
-            ("drain, one process", "drain.rate"),
-            ("drain, two processes", "drain-2.rate"),
+        Bar(
+            f"{title} ({floor}x, {aim}x PgQueuer)",
+            figure,
+            best_of(figure, {"pgqueuer": floor}),
+            best_of(figure, {"pgqueuer": aim}),
         )
+        for title, figure, floor, aim in (
+            ("enqueue one by one", "one-by-one.rate", 0.9, 1.1),
+            ("enqueue in bulk by 1,000", "bulk-1000.rate", 1.5, 2.5),
+            ("drain, one process", "drain.rate", 1.3, 1.8),
+            ("drain, two processes", "drain-2.rate", 1.3, 1.6),
+        )
+    ),
+    Bar(
+        "idle pickup p50 (1.0x, 0.8x PgQueuer)",
+        "pickup.p50",
+        best_of("pickup.p50", {"pgqueuer": 1.0}),
+        best_of("pickup.p50", {"pgqueuer": 0.8}),
+        "{:.2f} ms",
+        less_is_better=True,
+    ),
+    Bar(
+        "write-ahead log of a job, enqueued in bulk and worked off",
+        "wal.job",
+        at(1_600),
+        at(1_000),
+        "{:,.0f} B",
+        less_is_better=True,
+    ),
+    *(
+        Bar(
+            f"8 producers, {title}, against plain jobs",
+            f"producers.{figure}_ratio",
+            at(0.6),
+            at(0.8),
+            _RATIO,
+        )
+        for title, figure in (("keys", "key"), ("dedupe keys", "dedupe"))
     ),
     *(
         Bar(
             f"claim of 100, large store against 10,000: {kind}",
             f"claim-{kind}.ratio",
-            at(1.5),
             at(1.2),
+            at(1.1),
             _RATIO,
             less_is_better=True,
         )

@@ -29,8 +29,10 @@ def outputs() -> Mapping[Path, str]:
     sections = (
         (DOCS / "sizing.md", "sizes", results.sizes(runs)),
         (DOCS / "security.md", "routes by scope", scopes.routes_by_scope()),
-        (DOCS / "benchmarks.md", "charts", results.chart_section(runs)),
-        (DOCS / "benchmarks.md", "imports", results.imports(runs)),
+        *(
+            (DOCS / "benchmarks.md", f"runs of {suite}", results.section(suite, runs))
+            for suite in results.SUITES
+        ),
     )
     for page, name, text in sections:
         files[page] = with_section(files.get(page) or page.read_text("utf-8"), name, text)

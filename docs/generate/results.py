@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,24 @@ ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results.json"
 PEERS = ("penstock", "celery", "rq", "dramatiq", "huey", "procrastinate", "pgqueuer")
 """The columns of the comparison, by the names of the contenders."""
+
+SUITES = (
+    "embedded",
+    "postgres",
+    "peers",
+    "http",
+    "lists",
+    "names",
+    "django",
+    "django-postgres",
+    "indexing",
+    "entries",
+    "ingest",
+    "notebooks",
+    "imports",
+    "soak",
+)
+"""Those that docs/benchmarks.md has a section for."""
 
 DASH = "\N{EN DASH}"
 SPEED = "drain.rate"
@@ -27,6 +45,14 @@ CHARTS = {
     "publish-100.rate": "Events published over HTTP in batches of 100, per second",
 }
 """The figures that are drawn where a run has them for more than one contender."""
+
+USED = ("job_cpu", "job_bytes", "peak")
+VERDICTS = {
+    "aim": "aim reached",
+    "short": "short of the aim",
+    "missed": "floor missed",
+    "unknown": "not measured",
+}
 
 Run = Mapping[str, Any]
 
@@ -47,107 +73,193 @@ def speeds(runs: Mapping[str, Run]) -> list[str]:
     """Return the rates of the one run with most of the peers, dashes for the others."""
 
     def measured(run: Run) -> dict[str, float]:
-        found = {name: run["figures"].get(name, {}).get(SPEED) for name in PEERS}
+        found = {
+            name: run["figures"].get(name, {}).get(SPEED) for name in (*PEERS, "penstock-postgres")
+        }
         return {name: figure["median"] for name, figure in found.items() if figure}
 
+    def peers(rates: Mapping[str, float]) -> int:
+        return len(rates.keys() & set(PEERS))
+
     # A run of ours alone compares nothing.
-    best = max((measured(run) for run in runs.values()), key=len, default={})
-    if len(best) < 2 or "penstock" not in best:
+    best = max((measured(run) for run in runs.values()), key=peers, default={})
+    if peers(best) < 2 or "penstock" not in best:
         best = {}
-    return [f"{best[name]:,.0f}" if name in best else DASH for name in PEERS]
+    cells = {name: f"{rate:,.0f}" for name, rate in best.items()}
+    if "penstock-postgres" in cells:
+        cells["penstock"] += f"; PostgreSQL: {cells['penstock-postgres']}"
+    return [cells.get(name, DASH) for name in PEERS]
 
 
 def sizes(runs: Mapping[str, Run]) -> str:
     """Return the table of how much a job takes on disk."""
-    command = "python -m benchmarks.sizes"
-    run = runs[command]
+    found = [(command, run) for command, run in runs.items() if run["suite"] == "sizes"]
+    if not found:
+        return _nothing("sizes")
+    command, run = max(found, key=lambda one: str(one[1]["at"]))
     figures = {name: one["median"] for name, one in run["figures"]["penstock"].items()}
-    waiting, done = figures["sqlite.pending_job_bytes"], figures["sqlite.done_job_bytes"]
-    load = run["load"]
+    waiting, done = figures["sizes.waiting"], figures["sizes.done"]
     return f"""
-Measured with `{command}` on SQLite {run["versions"]["sqlite"]}: {load["jobs"]:,} jobs with
-arguments of {load["payload_bytes"]} bytes, log included.
+Measured with `{command}` on SQLite {run["versions"]["sqlite"]}: {run["load"]["jobs"]:,} jobs with
+arguments of 200 bytes, log included (Penstock {run["versions"]["penstock"]}).
 
 | on SQLite | bytes | a million jobs |
 |---|---:|---:|
-| an empty store | {figures["sqlite.empty_bytes"]:,.0f} | |
+| an empty store | {figures["sizes.empty"]:,.0f} | |
 | a waiting job | {waiting:,.0f} | {waiting:,.0f} MB |
 | a finished job | {done:,.0f} | {done:,.0f} MB |
 """
 
 
-def imports(runs: Mapping[str, Run]) -> str:
-    """Return the table of how long imports take."""
-    command = "python -m benchmarks.imports"
-    run = runs[command]
-    figures = run["figures"]["penstock"]
-    rows = "".join(
-        f"| `{code}` | {min(figures[f'{name}.milliseconds']['runs']):,.0f} ms | {times} |\n"
-        for name, code in IMPORTS.items()
-        for times in [_times(figures, name)]
-    )
-    return f"""
-Processor time, the least of {run["load"]["rounds"]} starts in turn ({_versions(run)},
-{run["machine"]["cores"]} cores, load {run["machine"]["load"]}):
-
-| | processor time | against an empty start |
-|---|---:|---:|
-{rows}
-```console
-$ {command}
-```
-"""
-
-
-IMPORTS = {
-    "empty": "python -c pass",
-    "penstock": "import penstock",
-    "cli": "import penstock.cli.main",
-}
-
-
-def _times(figures: Mapping[str, Any], name: str) -> str:
-    found = figures.get(f"{name}.multiple")
-    return f"{found['median']:.1f} times" if found else ""
-
-
 def charts(runs: Mapping[str, Run]) -> Iterator[tuple[str, str, str]]:
-    """Yield the charts: the name of a file, the drawing, and what stands around it."""
-    for number, (command, run) in enumerate(sorted(runs.items())):
-        for figure, title in CHARTS.items():
-            names = [name for name in run["figures"] if figure in run["figures"][name]]
-            if len(names) < 2:
-                continue
-            bars = [_bar(run, name, figure) for name in names]
-            where = (
-                f"{_versions(run)}, {run['machine']['cores']} cores, load {run['machine']['load']}"
-            )
-            name = f"{run['suite']}-{number}-{figure.replace('.', '-')}.svg"
-            yield name, draw_bars(title, where, bars), command
+    """Yield the charts: the name of a file, the drawing, and the command of its run."""
+    for suite in SUITES:
+        for number, (command, run) in enumerate(_of(suite, runs)):
+            for figure, title in CHARTS.items():
+                names = [name for name in run["figures"] if figure in run["figures"][name]]
+                if len(names) < 2:
+                    continue
+                bars = [_bar(run, name, figure) for name in names]
+                name = f"{suite}-{number}-{figure.replace('.', '-')}.svg"
+                yield name, draw_bars(title, _short(run), bars), command
 
 
 def _bar(run: Run, name: str, figure: str) -> Bar:
     value = run["figures"][name][figure]["median"]
     shown = f"{value:,.0f}" if value >= 100 else f"{value:,.1f}"
-    return Bar(run["titles"][name], value, shown, name == run["ours"])
+    return Bar(run["titles"][name], value, shown, run["titles"][name].startswith("penstock"))
 
 
-def _versions(run: Run) -> str:
-    return ", ".join(f"{name} {version}" for name, version in run["versions"].items())
+def section(suite: str, runs: Mapping[str, Run]) -> str:
+    """Return what the stored runs of a suite found: each with its command, tables and charts."""
+    found = _of(suite, runs)
+    if not found:
+        return _nothing(suite)
+    drawn = [(name, drawing, command) for name, drawing, command in charts(runs)]
+    return "\n".join(
+        part
+        for command, run in found
+        for part in (
+            _circumstances(command, run),
+            _compared(run),
+            _used(run),
+            _details(run),
+            _bars(run),
+            *(
+                f"![{re.findall(r'<title>(.*)</title>', drawing)[0]}](images/charts/{name})\n"
+                for name, drawing, by in drawn
+                if by == command
+            ),
+        )
+        if part
+    )
 
 
-def chart_section(runs: Mapping[str, Run]) -> str:
-    """Return the section with all charts, by the commands that made them."""
-    parts: list[str] = []
-    last = ""
-    for name, drawing, command in charts(runs):
-        if command != last:
-            at, load = runs[command]["at"][:10], runs[command]["load"]
-            parts.append(
-                f"\nMedians of {load['rounds']} rounds with {load['jobs']:,} jobs, {at}:\n\n"
-                f"```console\n$ {command}\n```\n"
-            )
-            last = command
-        title = re.findall(r"<title>(.*)</title>", drawing)[0]
-        parts.append(f"\n![{title}](images/charts/{name})\n")
-    return "".join(parts)
+def _of(suite: str, runs: Mapping[str, Run]) -> list[tuple[str, Run]]:
+    return sorted((command, run) for command, run in runs.items() if run["suite"] == suite)
+
+
+def _nothing(suite: str) -> str:
+    return f"\nNo run is stored; `./dev bench {suite}` measures it.\n"
+
+
+def _circumstances(command: str, run: Run) -> str:
+    """Say how a run was made, and how to make it again."""
+    first = ""
+    if earlier := re.match(r"BENCH_BEFORE=(\.\./penstock-([0-9a-f]+))", command):
+        first = f"$ git worktree add {earlier[1]} {earlier[2]}\n"
+    load, where = run["load"], run["machine"]
+    rounds = "One round" if load["rounds"] == 1 else f"Medians of {load['rounds']} rounds"
+    left_out = "".join(f" Left out: {one}." for one in run["left_out"])
+    return (
+        f"\n```console\n{first}$ {command}\n```\n\n"
+        f"{rounds}, {load['jobs']:,} jobs where a scenario does not say "
+        f"otherwise; {run['at'][:10]}, {_named(run['versions'])}; {where['processor']}, "
+        f"{where['cores']} cores, {where['memory']}, {where['file system']}, "
+        f"load {where['load']} when it began.{left_out}\n"
+    )
+
+
+def _short(run: Run) -> str:
+    chosen = {name: run["versions"][name] for name in ("penstock", "python")}
+    return f"{_named(chosen)}, {run['machine']['cores']} cores, load {run['machine']['load']}"
+
+
+def _named(versions: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} {version}" for name, version in versions.items())
+
+
+def _compared(run: Run) -> str:
+    """Return the table of all contenders."""
+    columns = [
+        column
+        for column in run["columns"]
+        if any(column["figure"] in figures for figures in run["figures"].values())
+    ]
+    if not columns:
+        return ""
+    rows = [
+        [title, *(_value(run, name, one["figure"], one["format"]) for one in columns)]
+        for name, title in run["titles"].items()
+    ]
+    return _table(["", *(column["title"] for column in columns)], rows)
+
+
+def _used(run: Run) -> str:
+    """Return the table of what a job takes: processor time, bytes written, memory."""
+    scenarios = dict.fromkeys(
+        figure.removesuffix(".job_cpu")
+        for figures in run["figures"].values()
+        for figure in figures
+        if figure.endswith(".job_cpu")
+    )
+    if not scenarios:
+        return ""
+    rows = [
+        [
+            title,
+            *(
+                " / ".join(_value(run, name, f"{scenario}.{one}", "{:,.0f}") for one in USED)
+                for scenario in scenarios
+            ),
+        ]
+        for name, title in run["titles"].items()
+    ]
+    return _table(["a job: processor µs / bytes written / peak MB", *scenarios], rows)
+
+
+def _details(run: Run) -> str:
+    """Return the table of what only we were measured in."""
+    rows = [
+        [one["title"], _value(run, run["ours"], one["figure"], one["format"])]
+        for one in run["details"]
+        if one["figure"] in run["figures"].get(run["ours"], {})
+    ]
+    return _table([run["titles"].get(run["ours"], ""), "median"], rows) if rows else ""
+
+
+def _bars(run: Run) -> str:
+    """Return the table of what is to be reached."""
+    rows = [
+        [
+            bar["title"],
+            *(
+                DASH if bar[one] is None else bar["format"].format(bar[one])
+                for one in ("measured", "floor", "aim")
+            ),
+            VERDICTS[bar["verdict"]],
+        ]
+        for bar in run["bars"]
+        if bar["measured"] is not None
+    ]
+    return _table(["to reach", "measured", "floor", "aim", ""], rows) if rows else ""
+
+
+def _value(run: Run, name: str, figure: str, form: str) -> str:
+    found = run["figures"].get(name, {}).get(figure)
+    return form.format(found["median"]) if found else DASH
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)

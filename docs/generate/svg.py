@@ -219,7 +219,8 @@ class Bar:
 
 def draw_bars(title: str, subtitle: str, bars: Sequence[Bar]) -> str:
     """Return a chart of horizontal bars, the longest as wide as there is room."""
-    left, width, step = 230, 700, 30
+    left = max(230, 30 + 6 * max(len(bar.title) for bar in bars))
+    width, step = left + 470, 30
     most = max(bar.value for bar in bars) or 1
     parts = [text(16, 26, title, "left"), text(16, 44, subtitle, "small left")]
     for n, bar in enumerate(bars):

@@ -1,13 +1,20 @@
 """What is generated is up to date; `python -m docs.generate` writes it anew."""
 
-import re
+import json
+from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
 
+from benchmarks.contenders import Contender
+from benchmarks.report import keep
+from benchmarks.results import Circumstances, Results
+from benchmarks.scenarios import Load
+from benchmarks.suites import NAMES, Bar, Column, Suite, at
 from docs.generate.__main__ import FOLDERS, outputs, with_section
 from docs.generate.diagrams import DIAGRAMS, LIFE
-from docs.generate.results import DASH, speeds
+from docs.generate.results import DASH, SUITES, charts, section, speeds
 from docs.generate.svg import Graph
 from penstock.core.lifecycle import allowed_moves
 from tests.docs.support import ROOT
@@ -22,7 +29,7 @@ def test_file_is_up_to_date(path: str) -> None:
 
 
 def test_no_generated_picture_is_left_behind() -> None:
-    assert {path for folder in FOLDERS for path in folder.iterdir()} <= EXPECTED.keys()
+    assert {path for folder in FOLDERS for path in folder.glob("*")} <= EXPECTED.keys()
 
 
 @pytest.mark.parametrize("name", DIAGRAMS)
@@ -67,6 +74,12 @@ def test_speed_comes_from_one_run_with_several_contenders() -> None:
     assert speeds({"a": alone, "b": pair})[:5] == ["10,000", DASH, DASH, DASH, "2,000"]
 
 
+def test_speed_is_given_for_both_databases() -> None:
+    rates = {"penstock": 10_000.0, "penstock-postgres": 8_000.0, "rq": 500.0}
+    run = {"figures": {name: {"drain.rate": {"median": rate}} for name, rate in rates.items()}}
+    assert speeds({"a": run})[:3] == ["10,000; PostgreSQL: 8,000", DASH, "500"]
+
+
 def test_section_is_replaced_between_its_marks() -> None:
     begin, end = "<!-- x: written by python -m docs.generate -->\n", "<!-- end of x -->"
     page = f"before\n{begin}old\n{end}\nafter\n"
@@ -75,8 +88,65 @@ def test_section_is_replaced_between_its_marks() -> None:
         with_section("nothing", "x", "new")
 
 
-def test_figures_of_charts_are_those_of_the_results() -> None:
-    charts = [path for path in EXPECTED if path.parent == FOLDERS[1]]
-    assert charts
-    for path in charts:
-        assert re.search(r"load \d", EXPECTED[path]), "a chart says where it was measured"
+def kept_runs(path: Path, command: str) -> dict[str, Any]:
+    """What a suite of two contenders leaves in a file of results."""
+    suite = Suite(
+        name="http",
+        ours="penstock",
+        contenders=(Contender("penstock", "penstock serve", ""), Contender("rq", "RQ", "")),
+        scenarios=(),
+        columns=(Column("publish /s", "publish.rate"),),
+        details=(Column("polls, MB", "polls.memory", "{:.1f}"),),
+        bars=(Bar("publish (2x)", "publish.rate", at(5_000), at(20_000)),),
+    )
+    results = Results(left_out=["Celery: redis-server is not installed"])
+    for rate in (9_000.0, 10_000.0, 11_000.0):
+        results.add("penstock", "publish", {"rate": rate, "job_cpu": 120.0})
+        results.add("rq", "publish", {"rate": rate / 10})
+    results.add("penstock", "polls", {"memory": 35.26})
+    machine = {"processor": "Z80", "cores": "2", "memory": "4 GB", "load": "0.1"}
+    versions = {"penstock": "0.2.0", "commit": "abc1234", "python": "3.12.1"}
+    circumstances = Circumstances(
+        command, "2026-11-18T10:00:00+00:00", {**machine, "file system": "ext4"}, versions
+    )
+    keep(path, suite, results, circumstances, Load())
+    found: dict[str, Any] = json.loads(path.read_text("utf-8"))["runs"]
+    return found
+
+
+def test_a_run_is_shown_with_its_circumstances_and_figures(tmp_path: Path) -> None:
+    shown = section("http", kept_runs(tmp_path / "results.json", "./dev bench http"))
+    for expected in (
+        "$ ./dev bench http\n",
+        "Medians of 3 rounds",
+        "penstock 0.2.0, commit abc1234, python 3.12.1; Z80, 2 cores, 4 GB, ext4, load 0.1",
+        "Left out: Celery: redis-server is not installed.",
+        "| penstock serve | 10,000 |\n| RQ | 1,000 |",
+        f"| penstock serve | 120 / {DASH} / {DASH} |",
+        "| polls, MB | 35.3 |",
+        "| publish (2x) | 10,000/s | 5,000/s | 20,000/s | short of the aim |",
+        "(images/charts/http-0-publish-rate.svg)",
+    ):
+        assert expected in shown
+
+
+def test_a_run_beside_an_earlier_tree_says_how_to_get_that_tree(tmp_path: Path) -> None:
+    command = "BENCH_BEFORE=../penstock-abc1234 ./dev bench http"
+    shown = section("http", kept_runs(tmp_path / "results.json", command))
+    assert f"$ git worktree add ../penstock-abc1234 abc1234\n$ {command}\n" in shown
+
+
+def test_a_suite_without_a_run_says_how_to_measure_it() -> None:
+    assert "`./dev bench soak`" in section("soak", {})
+
+
+def test_every_suite_has_a_place_in_the_documentation() -> None:
+    assert {*SUITES, "sizes"} == NAMES.keys()
+
+
+def test_chart_says_where_it_was_measured(tmp_path: Path) -> None:
+    runs = kept_runs(tmp_path / "results.json", "./dev bench http")
+    drawn = {name: drawing for name, drawing, _ in charts(runs)}
+    assert drawn.keys() == {"http-0-publish-rate.svg"}
+    assert "load 0.1" in drawn["http-0-publish-rate.svg"]
+    assert "penstock 0.2.0" in drawn["http-0-publish-rate.svg"]

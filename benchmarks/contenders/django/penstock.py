@@ -7,6 +7,7 @@ import signal
 
 from benchmarks.contenders.django import DjangoQueue
 from penstock import Worker, run_sync
+from penstock.cli.event_loop import run
 
 
 class PenstockQueue(DjangoQueue):
@@ -16,7 +17,7 @@ class PenstockQueue(DjangoQueue):
     apps = ("penstock.django",)
 
     def work(self, *, until_empty: bool) -> None:
-        asyncio.run(self._work(until_empty=until_empty))
+        run(self._work(until_empty=until_empty))
 
     async def _work(self, *, until_empty: bool) -> None:
         async with self.tasks.noop.get_backend().worker_app() as app:

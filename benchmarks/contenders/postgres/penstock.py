@@ -37,3 +37,10 @@ class SilentQueue(PostgresQueue):
 
     def url(self, name: str) -> str:
         return f"{super().url(name)}&notify=off"
+
+
+class UnsyncedQueue(PostgresQueue):
+    """Commits without waiting for the disk: a crash of the server loses acknowledged jobs."""
+
+    def url(self, name: str) -> str:
+        return f"{super().url(name)}&options=-c%20synchronous_commit%3Doff"

@@ -1,6 +1,5 @@
 """The commands `serve` and `config`: an HTTP server for a store, and its settings."""
 
-import asyncio
 import logging
 import socket
 import sys
@@ -11,6 +10,7 @@ from typing import Any, NamedTuple
 
 import click
 
+from penstock.cli import event_loop
 from penstock.cli.options import json_option
 from penstock.cli.output import Column, emit, show_table, shown
 from penstock.cli.processes import Child, Processes
@@ -190,16 +190,7 @@ def _serve(
         await serving.run(listening, parent.ready)
         watchdog.allow(LAST_BREATH)
 
-    with asyncio.Runner(loop_factory=_fast_loop()) as runner:
-        runner.run(run())
-
-
-def _fast_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    try:
-        import uvloop
-    except ImportError:  # not available on every system
-        return None
-    return uvloop.new_event_loop
+    event_loop.run(run())
 
 
 @click.command("config")

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import click
 
 from penstock.apps.kit.background import in_background
+from penstock.cli import event_loop
 from penstock.cli.connection import configured
 from penstock.cli.discovery import load_app
 from penstock.cli.options import json_option, parse_seconds
@@ -255,7 +256,7 @@ def _run(app: Penstock, options: _Options, parent: _Parent) -> None:
         retention=options.retention,
         log_jobs=options.log_jobs,
     )
-    asyncio.run(_work(app, worker, options, parent))
+    event_loop.run(_work(app, worker, options, parent))
 
 
 def _pulse(manager: ServiceManager, health_file: Path | None) -> Pulse | None:

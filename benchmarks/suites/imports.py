@@ -1,0 +1,34 @@
+"""How long it takes to import the package and the command, beside an empty start of Python."""
+
+from benchmarks.contenders import Contender
+from benchmarks.scenarios.imports import SCENARIOS, STARTS
+from benchmarks.suites import Bar, Column, Suite, at, none
+
+_MOST = {"penstock": 5, "cli": 9}
+
+SUITE = Suite(
+    name="imports",
+    ours="penstock",
+    contenders=(
+        Contender(
+            "penstock", "penstock", "benchmarks.contenders.penstock:PenstockQueue", "penstock"
+        ),
+    ),
+    scenarios=SCENARIOS,
+    columns=(),
+    details=tuple(
+        Column(f"{code}, processor time, ms", f"imports.{name}_ms", "{:.1f}")
+        for name, code in STARTS.items()
+    ),
+    bars=tuple(
+        Bar(
+            f"{STARTS[name]}, against an empty start",
+            f"imports.{name}_times",
+            at(most),
+            none,
+            "{:.1f} times",
+            less_is_better=True,
+        )
+        for name, most in _MOST.items()
+    ),
+)
