@@ -102,7 +102,9 @@ $ {command}
 IMPORTS = {
     "empty": "python -c pass",
     "penstock": "import penstock",
+    "enqueuer": "from penstock import Penstock",
     "cli": "import penstock.cli.main",
+    "command": "penstock jobs --help",
 }
 
 
