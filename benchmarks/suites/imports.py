@@ -4,7 +4,14 @@ from benchmarks.contenders import Contender
 from benchmarks.scenarios.imports import SCENARIOS, STARTS
 from benchmarks.suites import Bar, Column, Suite, at, none
 
-_MOST = {"penstock": 5, "cli": 9}
+_MOST = {"penstock": 5, "enqueuer": 7, "cli": 9, "command": 9}
+
+
+def _title(name: str) -> str:
+    """What a start does: code, or a command."""
+    _, *rest = STARTS[name]
+    return " ".join(rest)
+
 
 SUITE = Suite(
     name="imports",
@@ -17,12 +24,12 @@ SUITE = Suite(
     scenarios=SCENARIOS,
     columns=(),
     details=tuple(
-        Column(f"{code}, processor time, ms", f"imports.{name}_ms", "{:.1f}")
-        for name, code in STARTS.items()
+        Column(f"{_title(name)}, processor time, ms", f"imports.{name}_ms", "{:.1f}")
+        for name in STARTS
     ),
     bars=tuple(
         Bar(
-            f"{STARTS[name]}, against an empty start",
+            f"{_title(name)}, against an empty start",
             f"imports.{name}_times",
             at(most),
             none,

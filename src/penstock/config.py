@@ -1,10 +1,8 @@
 """Settings from the command line, the environment and a TOML file, in this order of precedence."""
 
 import os
-import tomllib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import timedelta
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Generic, Literal, TypeVar, get_args, get_origin
 
@@ -161,6 +159,8 @@ class Sources:
         names = sorted(name.removeprefix(PREFIX) for name in self._known if PREFIX in name)
         for variable in sorted(self._environment.keys() - self._known):
             if variable.startswith(PREFIX):
+                from difflib import get_close_matches
+
                 nearest = get_close_matches(variable.removeprefix(PREFIX), names, 1)
                 meant = f"; did you mean {PREFIX}{nearest[0]}?" if nearest else ""
                 yield f"{variable} is not a setting and is ignored{meant}"
@@ -260,6 +260,8 @@ def _read_file(environment: Mapping[str, str], file: Path | None) -> tuple[Path,
         Path(environment["PENSTOCK_CONFIG"]) if "PENSTOCK_CONFIG" in environment else None
     )
     path = named or Path(FILE)
+    import tomllib
+
     try:
         return path, tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

@@ -5,6 +5,7 @@ and locks that another thread held, break it. So before a fork, everything that 
 the calls under way and closes what it has open; afterwards, parent and child open their own.
 """
 
+import concurrent.futures.thread  # noqa: F401 - registers first, see below
 import itertools
 import logging
 import os
@@ -94,6 +95,8 @@ FORKS = Forks()
 """The forks of this process."""
 
 if hasattr(os, "register_at_fork"):
+    # The last one to register prepares first. `concurrent.futures.thread` then takes the lock of
+    # all executors, without which calls under way do not end: so it is imported above.
     os.register_at_fork(
         before=FORKS.prepare,
         after_in_parent=FORKS.continue_in_parent,

@@ -12,7 +12,6 @@ import os
 import queue
 import random
 import select
-import subprocess
 import sys
 import threading
 import time
@@ -26,6 +25,8 @@ from penstock.forks import FORKS, Forks
 
 if TYPE_CHECKING:
     import sqlite3
+    import subprocess
+    from asyncio import AbstractEventLoop
 
 if sys.platform != "win32":
     import fcntl
@@ -40,6 +41,18 @@ rests until it is woken."""
 def system_clock() -> int:
     """Return the wall clock of the machine, in microseconds since 1970."""
     return time.time_ns() // 1000
+
+
+def running_loop() -> "AbstractEventLoop | None":
+    """Return the event loop that runs in this thread, if any.
+
+    A program without one need not import asyncio, which takes as long as four starts of Python.
+    """
+    events: Any = sys.modules.get("asyncio.events")
+    if events is None:
+        return None
+    loop: AbstractEventLoop | None = events._get_running_loop()  # noqa: SLF001 - the public one raises: 2 µs a call
+    return loop
 
 
 _log = logging.getLogger(__name__)
@@ -271,6 +284,8 @@ class Runtime:
 
     def spawn(self, command: Sequence[str], **options: Any) -> "subprocess.Popen[bytes]":
         """Start a child process; the options are those of `subprocess.Popen`."""
+        import subprocess
+
         return subprocess.Popen(command, **options)  # noqa: S603 - callers pass fixed commands
 
     def wait_for_exit(self, process: "subprocess.Popen[bytes]") -> None:

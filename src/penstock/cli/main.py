@@ -1,52 +1,66 @@
 """The command `penstock`: its commands in groups, and exit codes for errors."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
 from typing import Any, NoReturn
 
 import click
 
-from penstock.cli import (
-    archive,
-    backup,
-    completion,
-    cron,
-    enqueue,
-    entries,
-    index,
-    ingest,
-    jobs,
-    legacy,
-    log,
-    migrate,
-    notebook,
-    queues,
-    schema,
-    serve,
-    stats,
-    token,
-    worker,
-    workers,
-)
 from penstock.cli.errors import Exit, is_json, report
-from penstock.cli.top import command as top
 
-GROUPS: dict[str, Sequence[click.Command]] = {
-    "Jobs": (*enqueue.COMMANDS, *jobs.COMMANDS, *log.COMMANDS),
-    "Queues": (*queues.COMMANDS, *stats.COMMANDS),
-    "Workers and schedules": (*worker.COMMANDS, *workers.COMMANDS, *cron.COMMANDS),
-    "Store": (*archive.COMMANDS, *backup.COMMANDS, *migrate.COMMANDS, *schema.COMMANDS),
-    "Server": (*serve.COMMANDS, *token.COMMANDS),
-    "Applications": (
-        *index.COMMANDS,
-        *ingest.COMMANDS,
-        *legacy.COMMANDS,
-        *entries.COMMANDS,
-        *notebook.COMMANDS,
-    ),
-    "Tools": (*top.COMMANDS, *completion.COMMANDS),
+GROUPS: Mapping[str, Mapping[str, Sequence[str]]] = {
+    "Jobs": {
+        "enqueue": ("enqueue",),
+        "jobs": ("jobs", "explain", "cancel", "retry", "delete", "prioritise"),
+        "log": ("log",),
+    },
+    "Queues": {
+        "queues": ("status", "pause", "resume", "limit", "drain", "remove", "limit-queues"),
+        "stats": ("stats",),
+    },
+    "Workers and schedules": {"worker": ("worker",), "workers": ("workers",), "cron": ("cron",)},
+    "Store": {
+        "archive": ("prune", "export", "import"),
+        "backup": ("backup", "restore", "verify"),
+        "migrate": ("migrate",),
+        "schema": ("migrate-schema",),
+    },
+    "Server": {"serve": ("serve", "config"), "token": ("token",)},
+    "Applications": {
+        "index": ("index", "search"),
+        "ingest": ("ingest", "queue"),
+        "legacy": ("migrate-legacy",),
+        "entries": ("entries",),
+        "notebook": ("notebook",),
+    },
+    "Tools": {"top.command": ("top",), "completion": ("completion",)},
 }
-"""All commands, by the headings of the help."""
+"""The names of all commands, by the headings of the help and the modules that define them."""
+
+
+class Commands(Mapping[str, click.Command]):
+    """All commands by their names. The module of a command is imported when it is looked up."""
+
+    def __init__(self) -> None:
+        self._modules = {
+            name: module
+            for modules in GROUPS.values()
+            for module, names in modules.items()
+            for name in names
+        }
+
+    def __getitem__(self, name: str) -> click.Command:
+        defined: Sequence[click.Command] = import_module(
+            f"penstock.cli.{self._modules[name]}"
+        ).COMMANDS
+        return next(command for command in defined if command.name == name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._modules)
+
+    def __len__(self) -> int:
+        return len(self._modules)
 
 
 class Cli(click.Group):
@@ -67,15 +81,15 @@ class Cli(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's signature
         """List the commands under their headings, all with the same indentation."""
-        names = [command.name or "" for commands in GROUPS.values() for command in commands]
-        longest = max(map(len, names))
+        longest = max(map(len, self.commands))
         room = formatter.width - longest - 6
-        for heading, commands in GROUPS.items():
+        for heading, modules in GROUPS.items():
             with formatter.section(heading):
                 formatter.write_dl(
                     [
-                        (f"{command.name:<{longest}}", command.get_short_help_str(room))
-                        for command in commands
+                        (f"{name:<{longest}}", self.commands[name].get_short_help_str(room))
+                        for names in modules.values()
+                        for name in names
                     ]
                 )
 
@@ -88,6 +102,7 @@ class Cli(click.Group):
 @click.group(
     "penstock",
     cls=Cli,
+    commands=Commands(),
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -101,11 +116,6 @@ def cli(context: click.Context) -> None:
     """
     if context.invoked_subcommand is None:
         click.echo(context.get_help())
-
-
-for _commands in GROUPS.values():
-    for _command in _commands:
-        cli.add_command(_command)
 
 
 def main() -> NoReturn:

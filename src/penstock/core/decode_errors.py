@@ -8,7 +8,6 @@ text". What is allowed is derived from the type, so that the sentence is complet
 import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 from msgspec import inspect
@@ -102,6 +101,8 @@ def _unknown(name: str, type_: inspect.Type | None) -> str:
     ]
     if not known:
         return "is not a known field"
+    from difflib import get_close_matches
+
     near = get_close_matches(name[:_SHOWN], known, 1)
     meant = f"did you mean {near[0]}? " if near else ""
     return f"is not a known field; {meant}{'K' if meant else 'k'}nown are {', '.join(known)}"

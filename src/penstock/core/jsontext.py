@@ -5,11 +5,9 @@ nested lists are easily stored, and crash a reader a day later. They are rejecte
 is stored, by the same rule.
 """
 
-import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import fields, is_dataclass
 from itertools import accumulate
 from typing import Any
 
@@ -118,6 +116,8 @@ class _Odd:
 
 def _explained(text: str, field: str, error: Exception) -> Unreadable:
     """Return the error that names which part of a text is wrong."""
+    import json
+
     try:
         found = json.loads(text, parse_int=_integer, parse_float=_float, parse_constant=_constant)
         path, odd = next(_odd(found, field), (field, None))
@@ -185,6 +185,8 @@ def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
 def _names_of_fields(value: Any) -> Iterable[str]:
     if isinstance(value, msgspec.Struct):
         return value.__struct_fields__
+    from dataclasses import fields, is_dataclass
+
     if is_dataclass(value) and not isinstance(value, type):
         return [one.name for one in fields(value)]
     return vars(value) if is_model(type(value)) else ()

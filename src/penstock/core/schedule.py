@@ -6,10 +6,9 @@ zone (see `_cron_after`).
 """
 
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from enum import StrEnum
 from functools import lru_cache
-from zoneinfo import ZoneInfo
 
 import msgspec
 from msgspec.structs import replace
@@ -75,6 +74,8 @@ class Rhythm(msgspec.Struct, frozen=True, kw_only=True):
         """
         if self.every is not None:
             return anchor + ((instant - anchor) // self.every + 1) * self.every
+        from zoneinfo import ZoneInfo
+
         return _cron_after(_expression(self.cron or ""), ZoneInfo(self.timezone), instant)
 
 
@@ -233,7 +234,7 @@ def _checked_cron(cron: object, what: str) -> str:
             "day of week; for less than a minute, use every"
         )
     try:
-        if _cron_after(expression, ZoneInfo("UTC"), datetime(2000, 1, 1, tzinfo=UTC)) is None:
+        if _cron_after(expression, UTC, datetime(2000, 1, 1, tzinfo=UTC)) is None:
             raise ConfigurationError(f"{what}: cron {cron!r:.80} never matches a date")
     except (CronSimError, ValueError, AssertionError) as error:
         raise ConfigurationError(
@@ -244,6 +245,8 @@ def _checked_cron(cron: object, what: str) -> str:
 
 
 def _checked_zone(timezone: object, what: str) -> str:
+    from zoneinfo import ZoneInfo
+
     try:
         return ZoneInfo(timezone).key  # type: ignore[arg-type] # the next line is for the others
     except (LookupError, ValueError, TypeError, AttributeError, OSError) as error:
@@ -289,7 +292,7 @@ def _expression(cron: str) -> str:
     return _MACROS.get(cron.lower(), cron)
 
 
-def _cron_after(expression: str, zone: ZoneInfo, after: datetime) -> datetime | None:
+def _cron_after(expression: str, zone: tzinfo, after: datetime) -> datetime | None:
     """Return the first run of a cron expression after an instant.
 
     Clock changes are handled as in Debian's cron. An expression whose minute or hour starts with
@@ -303,7 +306,7 @@ def _cron_after(expression: str, zone: ZoneInfo, after: datetime) -> datetime | 
     return following(expression, zone, after.astimezone(UTC))
 
 
-def _next_time_of_day(expression: str, zone: ZoneInfo, after: datetime) -> datetime | None:
+def _next_time_of_day(expression: str, zone: tzinfo, after: datetime) -> datetime | None:
     for local in _matches(expression, after.astimezone(zone)):
         # A skipped time has one interpretation before the change and one after it.
         before = local.replace(tzinfo=zone, fold=1).astimezone(UTC)
@@ -315,7 +318,7 @@ def _next_time_of_day(expression: str, zone: ZoneInfo, after: datetime) -> datet
     return None
 
 
-def _next_by_the_wall(expression: str, zone: ZoneInfo, after: datetime) -> datetime | None:
+def _next_by_the_wall(expression: str, zone: tzinfo, after: datetime) -> datetime | None:
     """Go from one clock change to the next: between them, the clock runs evenly."""
     offset = _offset(zone, after)
     local = after + offset
@@ -340,7 +343,7 @@ def _matches(expression: str, local: datetime) -> Iterator[datetime]:
     return CronSim(expression, local.replace(tzinfo=None, fold=0))
 
 
-def _change(zone: ZoneInfo, after: datetime, until: datetime) -> datetime | None:
+def _change(zone: tzinfo, after: datetime, until: datetime) -> datetime | None:
     """Return when the clock of a zone changes first in a period, to the second."""
     before = _offset(zone, after)
     while after < until:
@@ -351,7 +354,7 @@ def _change(zone: ZoneInfo, after: datetime, until: datetime) -> datetime | None
     return None
 
 
-def _bisect(zone: ZoneInfo, after: datetime, until: datetime) -> datetime:
+def _bisect(zone: tzinfo, after: datetime, until: datetime) -> datetime:
     before = _offset(zone, after)
     while until - after > _SECOND:
         middle = after + (until - after) // _SECOND // 2 * _SECOND
@@ -362,7 +365,7 @@ def _bisect(zone: ZoneInfo, after: datetime, until: datetime) -> datetime:
     return until
 
 
-def _offset(zone: ZoneInfo, instant: datetime) -> timedelta:
+def _offset(zone: tzinfo, instant: datetime) -> timedelta:
     return instant.astimezone(zone).utcoffset() or timedelta(0)
 
 

@@ -2,7 +2,6 @@
 
 from datetime import datetime
 from enum import StrEnum
-from hashlib import sha256
 
 import msgspec
 
@@ -36,4 +35,6 @@ def digest_of(secret: str) -> str:
     One round of SHA-256 is enough: slow hashes protect secrets that can be guessed, and 256 random
     bits cannot.
     """
+    from hashlib import sha256
+
     return sha256(secret.encode(errors="surrogatepass")).hexdigest()

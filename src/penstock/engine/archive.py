@@ -19,15 +19,6 @@ from penstock.core.restoration import Record, apply_restore, as_new_job
 from penstock.core.store import Store
 from penstock.core.times import from_micros
 from penstock.core.verification import Verification
-from penstock.engine.archive_file import (
-    End,
-    ExportFile,
-    Inventory,
-    JobLine,
-    QueueLine,
-    in_thread,
-    new_header,
-)
 from penstock.engine.bulk import (
     PORTION,
     Bulk,
@@ -72,6 +63,8 @@ class Archive:
         In any state, oldest first. Every job is written as it was at one moment, but not all at
         the same moment. The file appears when it is complete.
         """
+        from penstock.engine.archive_file import End, ExportFile, JobLine, QueueLine, new_header
+
         own, query = self._connection, query or JobQuery()
         Selection(own, query)  # checks the query
         file = await self._aside(ExportFile, path, await new_header(own, "export"))
@@ -109,6 +102,8 @@ class Archive:
         running ones wait for a worker again. Settings of queues apply to queues that do not exist
         yet. `dry_run` only counts the jobs in the file.
         """
+        from penstock.engine.archive_file import Inventory
+
         own = self._connection
         inventory = await self._aside(Inventory.of, path)
         if dry_run:
@@ -244,6 +239,8 @@ class Archive:
         return await self._connection.store.migration_lock()
 
     def _aside(self, function: Callable[..., T], *arguments: object) -> Coroutine[Any, Any, T]:
+        from penstock.engine.archive_file import in_thread
+
         return in_thread(self._connection.runtime, function, *arguments)
 
 

@@ -4,7 +4,6 @@ A file begins with a header and is written in portions, each on disk before the 
 of a compressed file is a gzip member of its own, so that a torn last one can be cut off.
 """
 
-import asyncio
 import contextlib
 import gzip
 import os
@@ -30,7 +29,7 @@ from penstock.core.restoration import Origin, Record, as_new_job
 from penstock.core.times import from_micros
 from penstock.engine.connection import Connection
 from penstock.engine.validation import LARGEST_INTEGER, JobValidator
-from penstock.runtime import Runtime
+from penstock.runtime import Runtime, running_loop
 
 T = TypeVar("T")
 PathLike = str | os.PathLike[str]
@@ -445,11 +444,12 @@ async def new_header(connection: Connection, kind: Kind) -> Header:
 
 async def in_thread(runtime: Runtime, function: Callable[..., T], *arguments: object) -> T:
     """Call a function that reads or writes files, in a thread if an event loop runs."""
-    if asyncio._get_running_loop() is None:  # noqa: SLF001 - the public one raises
+    loop = running_loop()
+    if loop is None:
         return function(*arguments)
     executor = runtime.executor(1, "penstock-files")
     try:
         call = partial(function, *arguments)
-        return await asyncio.get_running_loop().run_in_executor(executor, call)
+        return await loop.run_in_executor(executor, call)
     finally:
         executor.shutdown(wait=False)

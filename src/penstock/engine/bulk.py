@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec.structs import replace
@@ -16,11 +17,13 @@ from penstock.core.lifecycle import FINAL, UNFINISHED, Move, State
 from penstock.core.query import JobQuery, Tally, matches
 from penstock.core.store import Store
 from penstock.core.transition import Change
-from penstock.engine.archive_file import ArchiveFile, in_thread, new_header
 from penstock.engine.connection import Connection
 from penstock.engine.decision import Contended, decide
 from penstock.engine.sync_calls import SyncSelection
 from penstock.engine.validation import check_limit, check_priority
+
+if TYPE_CHECKING:
+    from penstock.engine.archive_file import ArchiveFile
 
 PathLike = str | os.PathLike[str]
 
@@ -271,6 +274,8 @@ async def remove(
     done = Bulk()
     file = None
     if archive is not None:
+        from penstock.engine.archive_file import ArchiveFile, new_header
+
         file = ArchiveFile(archive, await new_header(connection, "archive"))
     try:
         for query in queries:
@@ -288,13 +293,15 @@ async def remove(
 
 
 async def _remove_portion(
-    connection: Connection, ids: Sequence[JobId], query: JobQuery, file: ArchiveFile | None
+    connection: Connection, ids: Sequence[JobId], query: JobQuery, file: "ArchiveFile | None"
 ) -> int:
     store = connection.store
     if file is None:
         jobs = [job for job in await store.get(ids) if matches(job, query)]
         return len(await store.delete(jobs))
     records = [record for record in await store.records(ids) if matches(record.job, query)]
+    from penstock.engine.archive_file import in_thread
+
     await in_thread(connection.runtime, file.write, records)
     # One that has changed since it was written stays, and is written again when it is removed.
     return len(await store.delete([record.job for record in records]))

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import socket
 import sys
 import threading
 import time
@@ -109,6 +108,8 @@ _inherited: list[Store] = []
 
 
 def _default_actor() -> str:
+    import socket
+
     return f"{socket.gethostname()}:{os.getpid()}"
 
 

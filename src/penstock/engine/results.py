@@ -1,8 +1,7 @@
 """Waits for jobs to end, with one watch on the store for all waiters, and returns their results."""
 
-import asyncio
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock.core.errors import JobFailed, JobNotFound
 from penstock.core.job import Job, JobId, bind, headline
@@ -11,7 +10,10 @@ from penstock.core.store import Store
 from penstock.engine.codec import Result
 from penstock.engine.sync import Sync
 from penstock.engine.validation import check_kind
-from penstock.runtime import Runtime
+from penstock.runtime import Runtime, running_loop
+
+if TYPE_CHECKING:
+    import asyncio
 
 # The store notifies waiters when jobs end. This covers a notification that was lost.
 _LOOK_AGAIN = 5.0
@@ -55,11 +57,14 @@ class ResultWatch:
         return ended.returned if decoder is None else decoder.decode(ended)
 
     async def _ended(self, job_id: JobId, timeout: float | None) -> Job:
-        if asyncio._get_running_loop() is None:  # noqa: SLF001 - the public one raises
+        loop = running_loop()
+        if loop is None:
             return await self._ended_in_thread(job_id, timeout)
+        from asyncio import timeout as limit
+
         # First of all: if it were added after the read, the watch could see the job end in
         # between, and nobody would be told.
-        ended: asyncio.Future[Job] = asyncio.get_running_loop().create_future()
+        ended: asyncio.Future[Job] = loop.create_future()
         self._waiters.setdefault(job_id, []).append(ended)
         try:
             found = await self._connection.store.watch([job_id])
@@ -68,8 +73,8 @@ class ResultWatch:
             if found[0].state.final:
                 return found[0]
             if self._watching is None or self._watching.done():
-                self._watching = asyncio.create_task(self._watch())
-            async with asyncio.timeout(timeout):
+                self._watching = loop.create_task(self._watch())
+            async with limit(timeout):
                 return await ended
         finally:
             self._forget(job_id, ended)
@@ -107,7 +112,7 @@ class ResultWatch:
                 elif job.state.final:
                     self._resolve(job_id, job)
 
-    def _forget(self, job_id: JobId, ended: asyncio.Future[Job]) -> None:
+    def _forget(self, job_id: JobId, ended: "asyncio.Future[Job]") -> None:
         waiting = self._waiters.get(job_id, [])
         if ended in waiting:
             waiting.remove(ended)

@@ -1,6 +1,5 @@
 """Schedules: `Penstock.schedules`, which keeps periodic jobs and fires those that are due."""
 
-import asyncio
 import builtins
 import logging
 from collections.abc import Callable, Coroutine, Mapping
@@ -31,6 +30,7 @@ from penstock.engine.decision import decide
 from penstock.engine.sync_calls import SyncSchedules
 from penstock.engine.task import HandlerOptions, Task
 from penstock.engine.validation import check_name
+from penstock.runtime import running_loop
 
 _log = logging.getLogger(__name__)
 
@@ -264,8 +264,10 @@ class Schedules:
 
 async def _gather(calls: list[Coroutine[Any, Any, bool]]) -> list[bool]:
     """Make these calls at the same time, or one after the other without an event loop."""
-    if asyncio._get_running_loop() is None:  # noqa: SLF001 - the public one raises
+    if running_loop() is None:
         return [await call for call in calls]
+    import asyncio
+
     return list(await asyncio.gather(*calls))
 
 

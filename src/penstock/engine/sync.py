@@ -4,7 +4,6 @@
 there are.
 """
 
-import asyncio
 import inspect
 from collections.abc import Callable, Coroutine, Iterator
 from functools import lru_cache, wraps
@@ -12,6 +11,7 @@ from types import MethodType
 from typing import Any, TypeVar
 
 from penstock.core.errors import ConfigurationError
+from penstock.runtime import running_loop
 
 T = TypeVar("T")
 
@@ -22,7 +22,7 @@ def run_sync(awaitable: Coroutine[Any, Any, T]) -> T:
     The same as `task.sync.enqueue(1)`, for a coroutine that is there already. Starts nothing:
     without a running event loop, stores answer in the calling thread.
     """
-    if asyncio._get_running_loop() is None:  # noqa: SLF001 - the public one raises: 2 µs a call
+    if running_loop() is None:
         try:
             awaitable.send(None)
         except StopIteration as answer:
@@ -103,7 +103,7 @@ def _items(found: Any) -> Iterator[Any]:
 
 def _check_no_loop(name: str) -> None:
     """Refuse to block an event loop, before the coroutine is made."""
-    if asyncio._get_running_loop() is not None:  # noqa: SLF001 - as above
+    if running_loop() is not None:
         raise ConfigurationError(
             f"an event loop runs in this thread, and sync.{name}(…) would block it: write "
             f"`await ….{name}(…)`, without sync; in a function that is not a coroutine, make the "

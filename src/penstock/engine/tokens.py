@@ -1,7 +1,6 @@
 """Access tokens: `Penstock.tokens`, which creates, lists and revokes them."""
 
 import builtins
-import secrets
 from collections.abc import Iterable
 from datetime import timedelta
 
@@ -39,6 +38,8 @@ class Tokens:
         chosen = _scopes(scopes)
         if expires_in is not None:
             check_expiry(expires_in)
+        import secrets
+
         secret = _PREFIX + secrets.token_urlsafe(_RANDOM_BYTES)
         now = from_micros(self._connection.clock())
         token = Token(

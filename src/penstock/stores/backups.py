@@ -6,7 +6,6 @@
 import contextlib
 import os
 import stat
-import tempfile
 from collections.abc import Callable, Coroutine, Iterator
 from datetime import datetime
 from pathlib import Path
@@ -118,6 +117,8 @@ def draft(target: Path, ending: str) -> Iterator[Path]:
 
     Files there can be published without copying them.
     """
+    import tempfile
+
     folder = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=ending, dir=target.parent))
     try:
         yield folder
