@@ -226,13 +226,6 @@ def _example(method: str, path: str, operation: Mapping[str, Any], schemas: Sche
 
 def curl(method: str, path: str, operation: Mapping[str, Any], schemas: Schemas) -> str:
     """Return the request as a command."""
-    filled = re.sub(r"\{(\w+)\}", lambda found: str(SAMPLES.get(found[1], "1")), path)
-    query = "&".join(
-        f"{one['name']}={value_for(one['name'], one.get('schema', {}), schemas)}"
-        for one in operation["parameters"]
-        if one["in"] == "query" and one.get("required")
-    )
-    url = f"http://127.0.0.1:8000{filled}{'?' + query if query else ''}"
     words = ["curl"] if method == "get" else ["curl", "-X", method.upper()]
     if operation.get("x-scope"):
         words += ["-H", '"Authorization: Bearer $PENSTOCK_TOKEN"']
@@ -241,7 +234,18 @@ def curl(method: str, path: str, operation: Mapping[str, Any], schemas: Schemas)
         words += ["-H", "'Content-Type: application/json'", "-d", f"'{json.dumps(body)}'"]
     if (file := UPLOADS.get(f"{method.upper()} {path}")) is not None:
         words += ["--data-binary", f"@{file}"]
-    return " ".join([*words, f"'{url}'"])
+    return " ".join([*words, f"'http://127.0.0.1:8000{target_of(path, operation, schemas)}'"])
+
+
+def target_of(path: str, operation: Mapping[str, Any], schemas: Schemas) -> str:
+    """Return a path with its parameters filled in, and the query that is required."""
+    filled = re.sub(r"\{(\w+)\}", lambda found: str(SAMPLES.get(found[1], "1")), path)
+    query = "&".join(
+        f"{one['name']}={value_for(one['name'], one.get('schema', {}), schemas)}"
+        for one in operation["parameters"]
+        if one["in"] == "query" and one.get("required")
+    )
+    return f"{filled}{'?' + query if query else ''}"
 
 
 def body_of(operation: Mapping[str, Any], schemas: Schemas) -> Any:
