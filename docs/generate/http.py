@@ -27,7 +27,7 @@ SAMPLES: Mapping[str, Any] = {
     "job_id": 1,
     "name": "mail",
     "notebook": "garden",
-    "operation": "rebuild_index",
+    "operation": "sync",
     "path": "notes/tea.md",
     "folder_path": "/srv/shop/docs",
     "priority": 9,
@@ -42,8 +42,62 @@ SAMPLES: Mapping[str, Any] = {
     "category_code": "HOME",
     "max_retries": 3,
     "key": "ada",
+    "action": "PICKED",
+    "actor": "web1:4711",
+    "at": "2030-01-01T12:00:00Z",
+    "author": "Ada",
+    "branch": "main",
+    "chunk_id": "handbook.md:3",
+    "commit": "4f1c2ab",
+    "content_type": "text/markdown",
+    "cron": "0 7 * * *",
+    "description": "how to make tea",
+    "diff": "-Boil water.\n+Boil fresh water.\n",
+    "directory": "/srv/garden",
+    "email": "ada@example.org",
+    "entry_id": "experience-0f3c",
+    "error_message": "",
+    "explanation": "it is ready; no free worker has claimed it yet",
+    "hash": "9f86d081",
+    "host": "web1",
+    "idempotency_key": "order-7",
+    "item_type": "file",
+    "kind": "sqlite",
+    "language": "markdown",
+    "last_indexed": "2030-01-01T12:00:00Z",
+    "last_run": "2030-01-01T12:00:00Z",
+    "level": "info",
+    "message": "accepted",
+    "missed": "once",
+    "next": "2030-01-01T12:00:00Z",
+    "op": "add",
+    "queue": "mail",
+    "reason": "the address was corrected",
+    "queue_id": "0f3c",
+    "since": "2030-01-01T12:00:00Z",
+    "source": "handbook.md",
+    "source_type": "doc",
+    "spec": "0 7 * * *",
+    "state": "pending",
+    "status": "pending",
+    "text": "Boil the water first.",
+    "timezone": "Europe/Berlin",
+    "type": "create",
+    "until": "2030-01-01T13:00:00Z",
+    "url": "sqlite:///penstock.db",
+    "verb": "enqueue",
+    "version": "0.2.0",
+    "waiting": "ready",
+    "worker": "laptop:1",
 }
 """Values of fields that read better than those made up from their types."""
+
+UPLOADS: Mapping[str, str] = {
+    "POST /api/v1/entries/import": "entries.csv",
+    "PUT /api/v1/notebooks/{notebook}/content": "tea.md",
+    "PUT /api/v1/notebooks/{notebook}/files/{file_id}/content": "tea.md",
+}
+"""Routes whose body is a file as it is, with the file of their example."""
 
 
 def document() -> Mapping[str, Any]:
@@ -172,20 +226,26 @@ def _example(method: str, path: str, operation: Mapping[str, Any], schemas: Sche
 
 def curl(method: str, path: str, operation: Mapping[str, Any], schemas: Schemas) -> str:
     """Return the request as a command."""
-    filled = re.sub(r"\{(\w+)\}", lambda found: str(SAMPLES.get(found[1], "1")), path)
-    query = "&".join(
-        f"{one['name']}={value_for(one['name'], one.get('schema', {}), schemas)}"
-        for one in operation["parameters"]
-        if one["in"] == "query" and one.get("required")
-    )
-    url = f"http://127.0.0.1:8000{filled}{'?' + query if query else ''}"
     words = ["curl"] if method == "get" else ["curl", "-X", method.upper()]
     if operation.get("x-scope"):
         words += ["-H", '"Authorization: Bearer $PENSTOCK_TOKEN"']
     body = body_of(operation, schemas)
     if body is not None:
         words += ["-H", "'Content-Type: application/json'", "-d", f"'{json.dumps(body)}'"]
-    return " ".join([*words, f"'{url}'"])
+    if (file := UPLOADS.get(f"{method.upper()} {path}")) is not None:
+        words += ["--data-binary", f"@{file}"]
+    return " ".join([*words, f"'http://127.0.0.1:8000{target_of(path, operation, schemas)}'"])
+
+
+def target_of(path: str, operation: Mapping[str, Any], schemas: Schemas) -> str:
+    """Return a path with its parameters filled in, and the query that is required."""
+    filled = re.sub(r"\{(\w+)\}", lambda found: str(SAMPLES.get(found[1], "1")), path)
+    query = "&".join(
+        f"{one['name']}={value_for(one['name'], one.get('schema', {}), schemas)}"
+        for one in operation["parameters"]
+        if one["in"] == "query" and one.get("required")
+    )
+    return f"{filled}{'?' + query if query else ''}"
 
 
 def body_of(operation: Mapping[str, Any], schemas: Schemas) -> Any:
@@ -224,6 +284,9 @@ def value_for(
     for way in ("anyOf", "oneOf"):
         if way in schema:
             choices = [one for one in schema[way] if one.get("type") != "null"]
+            sampled = bool(SAMPLES.get(name)) and _fits(SAMPLES[name], resolve(choices[0], schemas))
+            if whole and len(choices) < len(schema[way]) and not sampled:
+                return None  # an answer leaves open what need not be there
             return value_for(name, choices[0], schemas, whole=whole, depth=depth)
     if "enum" in schema:
         return schema["enum"][0]
@@ -250,7 +313,9 @@ def _scalar(
         return [value_for("", item, schemas, whole=whole, depth=depth + 1)] if depth < 3 else []
     if kind == "string":
         is_time = schema.get("format") == "date-time" or name.endswith("_at")
-        return "2030-01-01T12:00:00Z" if is_time else schema.get("default") or name or "text"
+        if is_time:
+            return "2030-01-01T12:00:00Z"
+        return schema.get("default") or str(SAMPLES.get(name, name)) or "text"
     least = max(1, schema.get("minimum", 1))
     plain = {"integer": least, "number": float(least), "boolean": schema.get("default", False)}
     return plain.get(str(kind), {} if whole else "text")
@@ -262,6 +327,8 @@ def _fits(value: Any, schema: Mapping[str, Any]) -> bool:
         "integer": int,
         "number": (int, float),
     }
+    if "enum" in schema:
+        return value in schema["enum"]
     kind = schema.get("type")
     return isinstance(kind, str) and kind in kinds and isinstance(value, kinds[kind])
 

@@ -42,6 +42,6 @@ def _address(name: str) -> str:
 def first_sentence(text: str) -> str:
     """Return the first sentence below the title, without links."""
     below = re.split(r"^# .*$", text, maxsplit=1, flags=re.MULTILINE)[1]
-    paragraphs = [one for one in below.strip().split("\n\n") if re.match(r"[A-Z*]|`\w", one)]
+    paragraphs = [one for one in below.strip().split("\n\n") if re.match(r"[A-Z*]|`(?!`)", one)]
     plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", " ".join(paragraphs[0].split()))
     return re.split(r"(?<=[.:]) (?=[A-Z])", plain)[0]

@@ -2,7 +2,7 @@
 
 import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -17,6 +17,7 @@ MODULES = (
     *(f"penstock.{topic}" for topic in ("jobs", "queues", "schedules", "statistics")),
     *(f"penstock.{topic}" for topic in ("tokens", "leases", "tables", "errors")),
     *(f"penstock.{topic}" for topic in ("client", "testing", "vectors")),
+    *(f"penstock.integrations.{name}" for name in ("asgi", "flask", "sqlalchemy")),
 )
 HEAD = """\
 # Python names
@@ -41,8 +42,22 @@ def page() -> str:
     return re.sub(r"\n{3,}", "\n\n", "".join(parts))
 
 
+def public_names(module: str) -> Sequence[str]:
+    """Return what a module offers: what it lists, else what it defines without an underscore."""
+    found = import_module(module)
+    defined = [
+        name
+        for name, value in vars(found).items()
+        if not name.startswith("_")
+        and (inspect.isclass(value) or inspect.isroutine(value))
+        and value.__module__ == module
+    ]
+    listed: Sequence[str] = getattr(found, "__all__", defined)
+    return listed
+
+
 def _names(module: str, seen: set[int]) -> Iterator[str]:
-    for name in import_module(module).__all__:
+    for name in public_names(module):
         value = getattr(import_module(module), name)
         if id(value) in seen:
             continue

@@ -1,6 +1,8 @@
 """What is generated is up to date; `python -m docs.generate` writes it anew."""
 
 import json
+import re
+import tomllib
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
@@ -12,10 +14,13 @@ from benchmarks.report import keep
 from benchmarks.results import Circumstances, Results
 from benchmarks.scenarios import Load
 from benchmarks.suites import NAMES, Bar, Column, Suite, at
+from docs.generate import http
 from docs.generate.__main__ import FOLDERS, outputs, with_section
-from docs.generate.diagrams import DIAGRAMS, LIFE
+from docs.generate.diagrams import DIAGRAMS, EVENTS, LAYERS, LIFE
 from docs.generate.results import DASH, SUITES, charts, section, speeds
-from docs.generate.svg import Graph
+from docs.generate.svg import Box, Graph
+from penstock.apps.events.views import STATUSES
+from penstock.cli.main import cli
 from penstock.core.lifecycle import allowed_moves
 from tests.docs.support import ROOT
 
@@ -61,6 +66,78 @@ def test_labels_of_that_diagram_are_events_of_the_code() -> None:
         for event in filter(None, arrow.label.split(", ")):
             pairs = {(str(b), str(e), str(a)) for b, e, a in allowed_moves()}
             assert (arrow.start, event, arrow.end) in pairs
+
+
+def test_life_of_an_event_is_that_of_its_job() -> None:
+    states = {name: box.text.partition("|")[0] for name, box in EVENTS.boxes.items()}
+    assert states.pop("publish")
+    assert states == {str(state): status for state, status in STATUSES.items()}
+    drawn = {(arrow.start, arrow.end) for arrow in EVENTS.arrows if arrow.start != "publish"}
+    assert drawn == {(arrow.start, arrow.end) for arrow in LIFE.arrows if arrow.start != "enqueue"}
+
+
+GRAPHS = {name: figure for name, figure in DIAGRAMS.items() if isinstance(figure, Graph)}
+ANSWERS = {
+    name: {status for status in operation["responses"] if status < "3"}
+    for name, operation, _ in http.routes()
+}
+
+
+def routes_in(box: Box) -> list[str]:
+    """The routes that a box names, by method and path; `…` stands for the beginning of a path."""
+    named = re.findall(r"\b(GET|POST|PUT|PATCH|DELETE) ([/…][^\s|]*)", box.text)
+    return [f"{method} {path}" for method, path in named]
+
+
+def answers_of(named: str) -> list[set[str]]:
+    """The statuses of success of the routes with this name."""
+    method, _, end = named.partition("…")
+    return [
+        statuses
+        for route, statuses in ANSWERS.items()
+        if route == named or ("…" in named and route.startswith(method) and route.endswith(end))
+    ]
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_routes_and_statuses_in_a_diagram_are_those_of_the_server(name: str) -> None:
+    graph = GRAPHS[name]
+    for box in graph.boxes.values():
+        for route in routes_in(box):
+            assert len(answers_of(route)) == 1, route
+    for arrow in graph.arrows:
+        if statuses := re.findall(r"\b\d{3}\b", arrow.label):
+            [route] = routes_in(graph.boxes[arrow.start])
+            assert answers_of(route) == [set(statuses)], route
+
+
+@pytest.mark.parametrize("name", ["events", "notebooks", "indexing", "entries", "ingest"])
+def test_diagram_of_an_application_begins_with_a_route(name: str) -> None:
+    assert any(routes_in(box) for box in GRAPHS[name].boxes.values())
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_commands_in_a_diagram_are_there(name: str) -> None:
+    words = [*(box.text for box in GRAPHS[name].boxes.values())]
+    words += [arrow.label for arrow in GRAPHS[name].arrows]
+    named = {one for text in words for one in re.findall(r"\bpenstock ([a-z]+)", text)}
+    assert named <= cli.commands.keys()
+
+
+def test_layers_are_those_that_imports_are_held_to() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    [layers] = [
+        contract["layers"]
+        for contract in project["tool"]["importlinter"]["contracts"]
+        if contract["name"] == "Layers import downwards only"
+    ]
+    held = [set(re.findall(r"penstock\.(\w+)", layer)) for layer in layers]
+    rows: dict[float, set[str]] = {}
+    for box in LAYERS.boxes.values():
+        if box.kind != "note":
+            row = rows.setdefault(box.y, set())
+            row.update(box.text.partition("|")[0].split(" · "))
+    assert [rows[y] for y in sorted(rows)] == held
 
 
 def test_speed_comes_from_one_run_with_several_contenders() -> None:

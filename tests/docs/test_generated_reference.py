@@ -1,7 +1,8 @@
 """The generated pages of the reference name everything, and their examples are accepted."""
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import click
@@ -9,7 +10,8 @@ import msgspec
 import pytest
 
 from docs.generate import http, settings
-from docs.generate.python import MODULES
+from docs.generate.python import MODULES, public_names
+from penstock import Penstock, Task
 from penstock.cli.main import cli
 from tests.applications import all_routes
 from tests.docs.support import ROOT
@@ -31,6 +33,35 @@ def test_example_body_is_one_that_the_route_takes(name: str) -> None:
         msgspec.json.decode(json.dumps(body).encode(), type=ROUTES[name].body_type)
 
 
+def texts(value: Any, field: str = "") -> Iterator[tuple[str, str]]:
+    """Every text in an example, with the name of its field."""
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            yield from texts(inner, name)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from texts(inner, field)
+    elif isinstance(value, str):
+        yield field, value
+
+
+@pytest.mark.parametrize("name", sorted(OPERATIONS))
+def test_example_answer_has_values_that_read_like_values(name: str) -> None:
+    """A text is not the name of its field, and what a job waits for matches its state."""
+    operation, schemas = OPERATIONS[name]
+    answer = http.answer_of(operation, schemas)
+    assert [field for field, text in texts(answer) if field and field == text] == []
+    shown = json.dumps(answer)
+    assert '"waiting": "' not in shown or '"state": "pending"' in shown
+
+
+def test_uploads_show_what_is_uploaded() -> None:
+    assert http.UPLOADS.keys() <= OPERATIONS.keys()
+    for name in http.UPLOADS:
+        section = page("routes").partition(f"\n### {name}\n")[2].partition("\n### ")[0]
+        assert " --data-binary " in section
+
+
 @pytest.mark.parametrize("name", sorted(OPERATIONS.keys() - {"GET /", "GET /dashboard/{name}"}))
 def test_route_has_its_scope_and_an_example(name: str) -> None:
     section = page("routes").partition(f"\n### {name}\n")[2].partition("\n### ")[0]
@@ -50,11 +81,34 @@ def _required(name: str) -> list[str]:
 
 @pytest.mark.parametrize("module", MODULES)
 def test_every_public_name_is_there(module: str) -> None:
-    import importlib
-
-    names = importlib.import_module(module).__all__
+    names = public_names(module)
+    assert names
     text = page("names")
     assert [name for name in names if f"\n### `{name}`\n" not in text] == []
+
+
+@pytest.mark.parametrize(
+    ("call", "errors"),
+    [
+        (Task.enqueue, {"InvalidJob", "QueueFull", "TooManyQueues", "StoreUnavailable"}),
+        (Penstock.enqueue, {"UnknownTask", "InvalidJob", "QueueFull"}),
+        (Penstock.enqueue_many, {"InvalidJob", "QueueFull", "TooManyQueues", "StoreUnavailable"}),
+        (Penstock.get, {"JobNotFound"}),
+        (Penstock.cancel, {"JobNotFound", "TransitionRefused"}),
+        (Penstock.retry, {"JobNotFound", "TransitionRefused"}),
+        (Penstock.reset, {"JobNotFound", "TransitionRefused"}),
+        (Penstock.set_priority, {"InvalidJob", "JobNotFound", "TransitionRefused"}),
+        (Penstock.delete, {"TransitionRefused"}),
+    ],
+)
+def test_reference_says_what_a_call_raises(call: Callable[..., Any], errors: set[str]) -> None:
+    signature = page("names").partition(f"async def {call.__name__}(")
+    for _ in range(10):  # a method of the same name of another class may come first
+        line = re.search(r"^Raises: (.*)$", signature[2].partition("\n```py\n")[0], re.MULTILINE)
+        if line and errors <= set(re.findall(r"`(\w+)`", line[1])):
+            return
+        signature = signature[2].partition(f"async def {call.__name__}(")
+    pytest.fail(f"{call.__qualname__} does not say that it raises {errors}")
 
 
 def test_nothing_in_the_names_depends_on_the_process() -> None:

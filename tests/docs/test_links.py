@@ -10,6 +10,15 @@ DOCS = ROOT / "docs"
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 EXAMPLES = sorted(ROOT.glob("examples/**/*.py"))
 LINK = re.compile(r"\]\(([^)\s]+)\)")
+HTML = re.compile(r"""\s(?:src|srcset|href)=["']([^"']+)["']""")
+FENCED = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
+
+
+def links(text: str) -> list[str]:
+    """What a page leads to and shows, in Markdown and in HTML; a `srcset` may name several."""
+    prose = FENCED.sub("", text)
+    listed = [part.split()[0] for one in HTML.findall(prose) for part in one.split(",")]
+    return [*LINK.findall(prose), *listed]
 
 
 def anchors(page: Path) -> set[str]:
@@ -20,7 +29,7 @@ def anchors(page: Path) -> set[str]:
 
 @pytest.mark.parametrize("page", [pytest.param(p, id=str(p.relative_to(ROOT))) for p in PAGES])
 def test_links_of_a_page_lead_somewhere(page: Path) -> None:
-    for link in LINK.findall(page.read_text("utf-8")):
+    for link in links(page.read_text("utf-8")):
         if "://" in link:
             continue
         name, _, anchor = link.partition("#")
@@ -32,6 +41,19 @@ def test_links_of_a_page_lead_somewhere(page: Path) -> None:
             assert anchor in {"", "only-light", "only-dark"}, link
         else:
             assert not anchor or anchor in anchors(target), link
+
+
+def test_pictures_in_html_are_links_too() -> None:
+    page = """[a](b.md) <img alt="x > y"
+        src="c.png"> <source srcset='d.png 1x, e.png 2x'> <a href="f.md">
+```html
+<img src="g.png">
+```
+"""
+    assert links(page) == ["b.md", "c.png", "d.png", "e.png", "f.md"]
+    readme = links((ROOT / "README.md").read_text("utf-8"))
+    assert "docs/images/dashboard-overview-dark.png" in readme
+    assert "docs/images/dashboard-overview.png" in readme
 
 
 def test_every_page_is_in_the_menu_once() -> None:

@@ -18,7 +18,7 @@ PROGRAMS = {
     "python": [sys.executable, "-W", "error"],
     "penstock": [sys.executable, "-m", "penstock"],
 }
-DONE_ALREADY = {"pip", "mkdir"}
+DONE_ALREADY = {"mkdir", ".", "pip", "cd"}
 """Commands of a reader's preparations."""
 
 

@@ -293,7 +293,9 @@ class Penstock:
     ) -> Job:
         """Store a job for a task by its name, with its arguments by theirs.
 
-        For a task of another program, make a `NewJob` and call `enqueue_many`.
+        For a task of another program, make a `NewJob` and call `enqueue_many`. Raises
+        `UnknownTask`, and the errors of `enqueue_many`: `InvalidJob`, `QueueFull`, `TooManyQueues`
+        and `StoreUnavailable`. If it raises, nothing is stored.
         """
         if task not in self.tasks:
             known = ", ".join(sorted(self.tasks)) or "none"
@@ -307,7 +309,9 @@ class Penstock:
     async def enqueue_many(self, jobs: Sequence[NewJob], *, connection: Any = None) -> list[Job]:
         """Store these jobs in one transaction, all or none, and return them in this order.
 
-        With a `connection`, that transaction is the caller's own.
+        They are durable when this returns. With a `connection`, that transaction is the caller's
+        own, and they are durable when it is committed. Raises `InvalidJob` for a job that cannot be
+        stored, `QueueFull` and `TooManyQueues` at a limit, and `StoreUnavailable`.
         """
         check = self.connection.check
         try:
@@ -526,19 +530,32 @@ class Penstock:
     # Changing jobs
 
     async def cancel(self, job_id: int, reason: str | None = None) -> Job:
-        """End a pending job, or ask a running one to stop."""
+        """End a pending job, or ask a running one to stop.
+
+        Raises `JobNotFound`, and `TransitionRefused` if the job has ended.
+        """
         return await self._move(job_id, lambda job: lifecycle.cancel(job, reason))
 
     async def retry(self, job_id: int, reason: str | None = None) -> Job:
-        """Run a failed, cancelled or waiting job now, with all its attempts again."""
+        """Run a failed, cancelled or waiting job now, with all its attempts again.
+
+        Raises `JobNotFound`, and `TransitionRefused` if the job is running, done or superseded.
+        """
         return await self._move(job_id, lambda job: lifecycle.reset(job, reason))
 
     async def reset(self, job_id: int, reason: str | None = None) -> Job:
-        """Do the same as `retry`, and take a running job from its worker, which loses its lease."""
+        """Do the same as `retry`, and take a running job from its worker, which loses its lease.
+
+        Raises `JobNotFound`, and `TransitionRefused` if the job is done or superseded.
+        """
         return await self._move(job_id, lambda job: lifecycle.reset(job, reason, forced=True))
 
     async def set_priority(self, job_id: int, priority: int, reason: str | None = None) -> Job:
-        """Give a pending job another priority; claims follow it at once."""
+        """Give a pending job another priority; claims follow it at once.
+
+        Raises `InvalidJob` for a priority that is not allowed, `JobNotFound`, and
+        `TransitionRefused` if the job is not pending.
+        """
         check_priority(priority)
         return await self._move(job_id, lambda job: lifecycle.reprioritise(job, priority, reason))
 

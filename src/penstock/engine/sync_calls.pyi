@@ -64,13 +64,17 @@ class SyncPenstock:
     ) -> Job:
         """Store a job for a task by its name, with its arguments by theirs.
 
-        For a task of another program, make a `NewJob` and call `enqueue_many`.
+        For a task of another program, make a `NewJob` and call `enqueue_many`. Raises
+        `UnknownTask`, and the errors of `enqueue_many`: `InvalidJob`, `QueueFull`, `TooManyQueues`
+        and `StoreUnavailable`. If it raises, nothing is stored.
         """
 
     def enqueue_many(self, jobs: Sequence[NewJob], *, connection: Any = None) -> list[Job]:
         """Store these jobs in one transaction, all or none, and return them in this order.
 
-        With a `connection`, that transaction is the caller's own.
+        They are durable when this returns. With a `connection`, that transaction is the caller's
+        own, and they are durable when it is committed. Raises `InvalidJob` for a job that cannot be
+        stored, `QueueFull` and `TooManyQueues` at a limit, and `StoreUnavailable`.
         """
 
     def enqueue_batch(
@@ -164,16 +168,29 @@ class SyncPenstock:
         """Return the decoded state that the job's next attempt would start from; None if none."""
 
     def cancel(self, job_id: int, reason: str | None = None) -> Job:
-        """End a pending job, or ask a running one to stop."""
+        """End a pending job, or ask a running one to stop.
+
+        Raises `JobNotFound`, and `TransitionRefused` if the job has ended.
+        """
 
     def retry(self, job_id: int, reason: str | None = None) -> Job:
-        """Run a failed, cancelled or waiting job now, with all its attempts again."""
+        """Run a failed, cancelled or waiting job now, with all its attempts again.
+
+        Raises `JobNotFound`, and `TransitionRefused` if the job is running, done or superseded.
+        """
 
     def reset(self, job_id: int, reason: str | None = None) -> Job:
-        """Do the same as `retry`, and take a running job from its worker, which loses its lease."""
+        """Do the same as `retry`, and take a running job from its worker, which loses its lease.
+
+        Raises `JobNotFound`, and `TransitionRefused` if the job is done or superseded.
+        """
 
     def set_priority(self, job_id: int, priority: int, reason: str | None = None) -> Job:
-        """Give a pending job another priority; claims follow it at once."""
+        """Give a pending job another priority; claims follow it at once.
+
+        Raises `InvalidJob` for a priority that is not allowed, `JobNotFound`, and
+        `TransitionRefused` if the job is not pending.
+        """
 
     def delete(self, job_id: int) -> Job:
         """Remove a finished job with its log, and return it as it was.
@@ -186,7 +203,11 @@ class SyncTask(Generic[P, V_co]):
 
     def __init__(self, owner: Task[P, Any, V_co]) -> None: ...
     def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Job[V_co]:
-        """Store a job that calls the handler with these arguments; durable on return."""
+        """Store a job that calls the handler with these arguments; durable on return.
+
+        Raises `InvalidJob` for arguments that do not match the handler or are not JSON, `QueueFull`
+        and `TooManyQueues` at a limit, and `StoreUnavailable`. If it raises, nothing is stored.
+        """
 
 class SyncSelection:
     """The coroutines of `Selection` as plain functions."""

@@ -271,7 +271,11 @@ class Task(Generic[P, R_co, V_co]):
         return NewJob(task=self.name, payload=self.arguments.encode_json(arguments), **self._fields)
 
     async def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Job[V_co]:
-        """Store a job that calls the handler with these arguments; durable on return."""
+        """Store a job that calls the handler with these arguments; durable on return.
+
+        Raises `InvalidJob` for arguments that do not match the handler or are not JSON, `QueueFull`
+        and `TooManyQueues` at a limit, and `StoreUnavailable`. If it raises, nothing is stored.
+        """
         payload = self.arguments.encode(args, kwargs)
         new = NewJob(task=self.name, payload=payload, **self._fields)
         self._penstock.connection.check_encoded(new)

@@ -81,8 +81,8 @@ class WorkerList(msgspec.Struct, frozen=True):
 
 
 _EXAMPLE = {
-    "name": "host:42",
-    "host": "host",
+    "name": "web1:42",
+    "host": "web1",
     "pid": 42,
     "queues": ["mail"],
     "tags": [],
