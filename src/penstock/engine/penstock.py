@@ -295,7 +295,8 @@ class Penstock:
 
         For a task of another program, make a `NewJob` and call `enqueue_many`. Raises
         `UnknownTask`, and the errors of `enqueue_many`: `InvalidJob`, `QueueFull`, `TooManyQueues`
-        and `StoreUnavailable`. If it raises, nothing is stored.
+        and `StoreUnavailable`; then nothing is stored. After any other `StoreError`, the job
+        may or may not be stored.
         """
         if task not in self.tasks:
             known = ", ".join(sorted(self.tasks)) or "none"

@@ -66,7 +66,8 @@ class SyncPenstock:
 
         For a task of another program, make a `NewJob` and call `enqueue_many`. Raises
         `UnknownTask`, and the errors of `enqueue_many`: `InvalidJob`, `QueueFull`, `TooManyQueues`
-        and `StoreUnavailable`. If it raises, nothing is stored.
+        and `StoreUnavailable`; then nothing is stored. After any other `StoreError`, the job
+        may or may not be stored.
         """
 
     def enqueue_many(self, jobs: Sequence[NewJob], *, connection: Any = None) -> list[Job]:
@@ -206,7 +207,8 @@ class SyncTask(Generic[P, V_co]):
         """Store a job that calls the handler with these arguments; durable on return.
 
         Raises `InvalidJob` for arguments that do not match the handler or are not JSON, `QueueFull`
-        and `TooManyQueues` at a limit, and `StoreUnavailable`. If it raises, nothing is stored.
+        and `TooManyQueues` at a limit, and `StoreUnavailable`; then nothing is stored. After any
+        other `StoreError`, the job may or may not be stored.
         """
 
 class SyncSelection:

@@ -274,7 +274,8 @@ class Task(Generic[P, R_co, V_co]):
         """Store a job that calls the handler with these arguments; durable on return.
 
         Raises `InvalidJob` for arguments that do not match the handler or are not JSON, `QueueFull`
-        and `TooManyQueues` at a limit, and `StoreUnavailable`. If it raises, nothing is stored.
+        and `TooManyQueues` at a limit, and `StoreUnavailable`; then nothing is stored. After any
+        other `StoreError`, the job may or may not be stored.
         """
         payload = self.arguments.encode(args, kwargs)
         new = NewJob(task=self.name, payload=payload, **self._fields)
