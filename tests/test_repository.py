@@ -10,6 +10,8 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PICTURES = ("docs/images/",)
 KINDS = {".png"}
+TESTS = ROOT / "tests"
+SOURCE = ROOT / "src" / "penstock"
 
 
 def is_text(content: bytes) -> bool:
@@ -51,6 +53,20 @@ def test_repository_has_no_binary_files_outside_of_its_pictures() -> None:
 )
 def test_only_text_and_pictures_are_allowed(name: str, content: bytes, *, allowed: bool) -> None:
     assert is_allowed(name, content) is allowed
+
+
+# Names
+
+
+def test_no_class_name_is_used_twice_in_one_layer() -> None:
+    found: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for path in SOURCE.rglob("*.py"):
+        *folders, _ = path.relative_to(SOURCE).parts
+        layer = "/".join(folders[: 2 if folders[:1] == ["apps"] else 1])
+        for line in path.read_text("utf-8").splitlines():
+            if (name := re.match(r"class (\w+)", line)) is not None:
+                found[layer, name[1]].append(path.name)
+    assert {name: paths for name, paths in found.items() if len(paths) > 1} == {}
 
 
 # Where tests lie
@@ -98,9 +114,6 @@ ELSEWHERE = {
     "worker": {"context_finish", "runtime", "scheduler_simulation", "typed"},
 }
 """Tests of behaviour that several modules share, by folder: `clients` is `test_clients.py`."""
-
-TESTS = ROOT / "tests"
-SOURCE = ROOT / "src" / "penstock"
 
 
 def strays() -> dict[str, set[str]]:

@@ -32,7 +32,7 @@ from penstock.core.queue import (
     QueueStatus,
     QueueSummary,
 )
-from penstock.core.recovery import Backup, BackupProgress, Cut, Restored
+from penstock.core.recovery import Backup, BackupProgress, Cut, RestoredStore
 from penstock.core.restoration import Record
 from penstock.core.schedule import Schedule
 from penstock.core.secrets import Secrets
@@ -284,7 +284,7 @@ class ArchivePart(Protocol):
         replace: bool = False,
         above: int = 0,
         progress: BackupProgress | None = None,
-    ) -> Restored:
+    ) -> RestoredStore:
         """Make a store of a backup."""
         not_offered("archive.restore(…)", "restore")
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from penstock.core.errors import ConfigurationError, NotOffered, StoreUnavailable
-from penstock.core.recovery import Backup, BackupProgress, Cut, Phase, Restored
+from penstock.core.recovery import Backup, BackupProgress, Cut, Phase, RestoredStore
 from penstock.core.redaction import redacted
 from penstock.core.store import Store
 from penstock.runtime import SYSTEM, Runtime
@@ -46,7 +46,7 @@ class BackupKind(Protocol):
         replace: bool,
         runtime: Runtime,
         progress: BackupProgress,
-    ) -> Restored:
+    ) -> RestoredStore:
         """Make a store of a backup; until it is complete, there is none at the target."""
         ...
 
@@ -71,7 +71,7 @@ def restore(
     replace: bool = False,
     runtime: Runtime = SYSTEM,
     progress: BackupProgress | None = None,
-) -> Restored:
+) -> RestoredStore:
     """Make a store at a URL of a backup; `proceed` raises its floor before anybody can open it.
 
     With `replace`, a store that exists there is replaced.
