@@ -241,8 +241,8 @@ class EventCalls:
 
 
 def _told(took: timedelta | None, status_code: int | None) -> dict[str, int]:
-    told = {} if took is None else {"execution_time_ms": round(took.total_seconds() * 1000)}
-    return told if status_code is None else {**told, "status_code": status_code}
+    body = {} if took is None else {"execution_time_ms": round(took.total_seconds() * 1000)}
+    return body if status_code is None else {**body, "status_code": status_code}
 
 
 def _event(answer: dict[str, Any]) -> Event:

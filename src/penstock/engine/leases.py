@@ -250,7 +250,7 @@ class Workers:
     async def waiting_tasks(self) -> builtins.list[WaitingTask]:
         """Return the tasks whose ready jobs wait because no live worker knows them.
 
-        Of jobs that a worker has met: those of queues that nobody works on are not among them.
+        Counts only jobs that a worker has seen, not those of queues without workers.
         """
         store = self._connection.store
         now = from_micros(self._connection.clock())

@@ -123,15 +123,15 @@ class LimitPart(Protocol):
         not_offered("limits.queue(…)", "limit")
 
     async def task(self, task: str, concurrency: int | None) -> None:
-        """Run at most so many jobs of a task at a time."""
+        """Limit how many jobs of a task run at a time."""
         not_offered("limits.task(…)")
 
     async def throttle(self, prefix: str, concurrency: int | None) -> None:
-        """Run at most so many jobs at a time of each throttle with this prefix."""
+        """Limit how many jobs of each throttle with this prefix run at a time."""
         not_offered("limits.throttle(…)")
 
     async def queues(self, most: int | None) -> None:
-        """Allow at most so many queues in the store."""
+        """Limit the number of queues in the store."""
         not_offered("limits.queues(…)", "limit-queues")
 
     def reserve(self, *queues: str) -> None:

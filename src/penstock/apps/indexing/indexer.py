@@ -36,7 +36,7 @@ from penstock.vectors import decode_text as text_of
 from penstock.vectors import read_file as content_of
 
 CHUNKS_AT_ONCE = 1_000
-"""Files are written after so many chunks, after a number of files, and every second."""
+"""Files are written after this many chunks, after a number of files, and every second."""
 _EXAMPLES = 20
 _METADATA_LIMIT = 100_000
 

@@ -73,7 +73,7 @@ class JournalFile:
         """Write blanks over everything after the end; all from `start` on is durable on return.
 
         Records that were not known to be durable are written again: the process that wrote them
-        may have died before they were, or was told that they could not be.
+        may have died before they were, or got an error instead.
         """
         kept = self._files.read_at(self._fd, self.end - start, start)
         write_all(self._files, self._fd, kept + _BLANK * (self._room - self.end), start)

@@ -537,7 +537,7 @@ BEGIN
 END $$;
 
 -- Adds many jobs in their order and returns their ids. `new` is a list of what `call_add` takes;
--- `at` of each is when it was inserted. Nothing is refused: nobody is there who could be told.
+-- `at` of each is when it was inserted. Nothing is refused: no caller is left to report it to.
 CREATE OR REPLACE FUNCTION penstock.call_add_all(new json, actor text) RETURNS SETOF bigint
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE

@@ -313,7 +313,7 @@ class PostgresWriter:
         return self._sql["enter"], (int(trip.mode),)
 
     def _entered(self, at: int, newest: int) -> int:
-        """Note what a transaction was told first; return its time."""
+        """Record the result of a transaction's first statement; return its time."""
         self._session = self._session._replace(newest=newest)
         if self._clock is not None:
             return self._clock()
