@@ -34,7 +34,7 @@ _MARGIN = 30
 
 
 class Flow(msgspec.Struct, frozen=True):
-    """What happened in one queue in the requested time."""
+    """What happened in one queue in the requested period."""
 
     queue: str
     counts: dict[Event, int]

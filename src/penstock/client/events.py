@@ -163,7 +163,7 @@ class EventCalls:
         request = self._about(event, "fail", error_message=error, **_told(took, status_code))
         request = request._replace(accepts=_EXHAUSTED)
         answer = await self._connection.ask(request, dict[str, Any])
-        if "detail" in answer:  # 400 also stands for a body that is not understood
+        if "detail" in answer:  # 400 also means that a body was not understood
             raise InvalidJob(answer["detail"])
         return _report(event.id, answer)
 

@@ -476,7 +476,7 @@ class RemoteTables(TablePart):
 
 
 class RemoteLeases(LeasePart):
-    """Not offered: workers in other programs work through the events application."""
+    """Not offered: workers in other programs use the events application."""
 
 
 class RemotePenstock(Jobs):

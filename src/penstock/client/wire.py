@@ -1,4 +1,4 @@
-"""Requests, replies, and the errors that replies stand for. No I/O."""
+"""Requests, replies, and the errors in replies. No I/O."""
 
 from collections.abc import Callable, Mapping
 from datetime import timedelta
@@ -108,7 +108,7 @@ def checked_url(url: str) -> str:
 
 
 def answer(request: Request, reply: Reply, kind: type[T], server: str) -> T:
-    """Return the value in a reply, or raise the error that it stands for."""
+    """Return the value in a reply, or raise the error in it."""
     if reply.status not in _OK and reply.status not in request.accepts:
         raise error_of(request, reply, server)
     if kind is type(None):
@@ -127,7 +127,7 @@ def may_repeat(request: Request, reply: Reply) -> bool:
 
 
 def error_of(request: Request, reply: Reply, server: str) -> PenstockError:  # noqa: C901, PLR0911 - a list of cases
-    """Return the error that a reply stands for."""
+    """Return the error that a reply reports."""
     if reply.status in _GATEWAY:
         return ServerUnreachable(f"{server} cannot be reached: its gateway answered {reply.status}")
     problem = _problem(reply)

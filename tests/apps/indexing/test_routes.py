@@ -416,7 +416,7 @@ async def test_unknown_folder_cannot_be_removed(one: Api) -> None:
 async def test_unknown_mode_is_refused_and_nothing_is_found_in_nothing(one: Api) -> None:
     for mode in ("graph", "multi"):
         answer = await one("POST", "/query/", {"query": "a", "mode": mode}, status=400)
-        assert "known modes are vector, semantic, bm25, hybrid" in answer["detail"]
+        assert "choose from vector, semantic, bm25, hybrid" in answer["detail"]
     found = await one("POST", "/query/", {"query": "a"})
     assert (found["results"], found["total_results"]) == ([], 0)
 

@@ -17,7 +17,7 @@ BLANKS = b" \0"
 
 
 class JournalFile:
-    """A journal that is open for more records: they end at `end`, blanks follow."""
+    """A journal that is open for appending: its records end at `end`, followed by blanks."""
 
     def __init__(self, folder: Folder, path: Path, end: int, *, syncs: bool = True) -> None:
         self.path = path
@@ -48,7 +48,7 @@ class JournalFile:
         return cls(folder, path, len(folder.first_line(path)), syncs=syncs)
 
     def reserve(self, size: int) -> None:
-        """Make sure that the disk has room for so many more bytes, in addition to earlier calls."""
+        """Reserve this many more bytes on the disk, in addition to earlier calls."""
         needed = self._reserved + size
         if needed > self._room:
             if size > _SMALL:

@@ -189,7 +189,7 @@ class PostgresWriter:
                 return
 
     def _may_retry(self, error: psycopg.Error, attempt: int) -> bool:
-        """Return whether to try a failed transaction again, after so many attempts."""
+        """Return whether to try a failed transaction again, after this many attempts."""
         if isinstance(error, _COLLISIONS):
             return attempt < _ATTEMPTS - 1
         if isinstance(error, errors.CheckViolation) and "no partition" in str(error):
