@@ -46,13 +46,13 @@ class Leases:
         worker: str,
         limit: int = 1,
         queues: Sequence[str] | None = None,
-        besides: Collection[str] = (),
+        except_queues: Collection[str] = (),
         tags: Sequence[str] = (),
         tasks: KnownTasks | None = None,
     ) -> list[Job]:
         """Take up to `limit` ready jobs; each belongs to the worker while its lease is renewed.
 
-        From these queues or, without `queues`, from all except those in `besides`. With `tasks`,
+        From these queues or, without `queues`, from all but `except_queues`. With `tasks`,
         only jobs of these.
         """
         check_limit(limit)
@@ -62,7 +62,7 @@ class Leases:
             worker=worker,
             limit=limit,
             queues=None if queues is None else tuple(queues),
-            besides=frozenset(besides),
+            except_queues=frozenset(except_queues),
             tags=tuple(tags),
             tasks=tasks,
         )

@@ -400,7 +400,7 @@ class LeasePart(Protocol):
         worker: str,
         limit: int = 1,
         queues: Sequence[str] | None = None,
-        besides: Collection[str] = (),
+        except_queues: Collection[str] = (),
         tags: Sequence[str] = (),
         tasks: KnownTasks | None = None,
     ) -> list[Job]:
