@@ -18,7 +18,8 @@ class ProblemBody(msgspec.Struct, frozen=True):
     """What is wrong with a request; `field` names the field or parameter, if it is about one.
 
     `queue` is the queue that is full or in use, `limit` the limit that has been reached,
-    `unfinished` how many jobs keep the queue in use.
+    `unfinished` how many jobs keep the queue in use. For an unknown path, `routes` is where all
+    routes are listed.
     """
 
     detail: str
@@ -26,6 +27,7 @@ class ProblemBody(msgspec.Struct, frozen=True):
     queue: str | msgspec.UnsetType = msgspec.UNSET
     limit: int | msgspec.UnsetType = msgspec.UNSET
     unfinished: int | msgspec.UnsetType = msgspec.UNSET
+    routes: str | msgspec.UnsetType = msgspec.UNSET
 
 
 _PROBLEMS = {
