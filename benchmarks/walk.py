@@ -6,11 +6,14 @@ crosses from one folder into another. The second of two jobs is walked, so that 
 per process (opening, declaring, preparing) is left out.
 
 `python benchmarks/walk.py events sqlite:////tmp/jobs.db` walks `POST /events` instead, from the
-call of the ASGI application to its answer, with file and line of each function.
+call of the ASGI application to its answer, with file and line of each function. `notebook` in place
+of `events` walks the second file of a notebook, from its request to its commit, in the functions of
+that application.
 """
 
 import asyncio
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager
@@ -147,8 +150,44 @@ async def publish_event(url: str) -> None:
     print(walk.report("POST /events", lines=True))
 
 
+async def write_file(url: str) -> None:
+    """Walk one file of a notebook through its request, its job and its commit."""
+    import httpx
+
+    from penstock.apps import notebooks
+    from penstock.server.app import Service
+
+    walk = Walk(only="apps.notebooks", active=False)
+    with tempfile.TemporaryDirectory() as folder, walking(walk):
+        app = Penstock(url)
+        settings = notebooks.Settings(watch=False, commit_interval=3_600)
+        application = notebooks.install(app, settings, Path(folder))
+        service = Service(app, [application])
+        transport = httpx.ASGITransport(app=service)
+        async with (
+            service.running(),
+            application.working(),
+            httpx.AsyncClient(transport=transport, base_url="http://localhost") as client,
+        ):
+
+            async def post(path: str, body: dict[str, Any]) -> None:
+                answer = await client.post(f"/api/v1{path}", json=body)
+                assert answer.is_success, answer.text  # noqa: S101 - a benchmark
+                await Worker(app, queues=["notebooks"]).run(until_empty=True)
+
+            await post("/notebooks", {"name": "garden", "git": True})
+            for name in ("first", "second"):
+                walk.active = name == "second"
+                await post("/notebooks/garden/files", {"path": f"{name}.md", "content": name})
+                await post("/events/commit", {"notebook": "garden"})
+            walk.active = False
+    print(walk.report("one file of a notebook", lines=True))
+
+
 if __name__ == "__main__":
     if sys.argv[1] == "events":
         asyncio.run(publish_event(sys.argv[2]))
+    elif sys.argv[1] == "notebook":
+        asyncio.run(write_file(sys.argv[2]))
     else:
         main(sys.argv[1])

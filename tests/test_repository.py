@@ -10,6 +10,8 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PICTURES = ("docs/images/",)
 KINDS = {".png"}
+TESTS = ROOT / "tests"
+SOURCE = ROOT / "src" / "penstock"
 
 
 def is_text(content: bytes) -> bool:
@@ -53,72 +55,53 @@ def test_only_text_and_pictures_are_allowed(name: str, content: bytes, *, allowe
     assert is_allowed(name, content) is allowed
 
 
+# Names
+
+
+def test_no_class_name_is_used_twice_in_one_layer() -> None:
+    found: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for path in SOURCE.rglob("*.py"):
+        *folders, _ = path.relative_to(SOURCE).parts
+        layer = "/".join(folders[: 2 if folders[:1] == ["apps"] else 1])
+        for line in path.read_text("utf-8").splitlines():
+            if (name := re.match(r"class (\w+)", line)) is not None:
+                found[layer, name[1]].append(path.name)
+    assert {name: paths for name, paths in found.items() if len(paths) > 1} == {}
+
+
 # Where tests lie
 
-ACROSS = {
-    "benchmarks": "what runs of the benchmarks keep",
-    "browser": "the dashboard in a real browser",
-    "contract": "what every store fulfils",
-    "crash": "the promises, under kill -9",
-    "simulation": "the promises, in simulated worlds",
-    "deploy": "the files to deploy with",
-    "docs": "the documentation",
-    "examples": "the examples",
-}
-"""Folders of tests that belong to no layer of the source."""
-
-ELSEWHERE = {
-    ".": {
-        "environment",
-        "install",
-        "postgres_server",
-        "repository",
-        "tiers",
-        "typing",
-    },  # of the suite
-    "apps": {"attempts", "hostile"},  # of all applications
-    "apps/entries": {"clients", "commands"},
-    "apps/events": {"events_reports", "routes_hardening"},
-    "apps/indexing": {"cli", "clients", "serving"},
-    "apps/ingest": {"cli", "unified_queue_inserts", "unified_queue_programs"},
-    "apps/notebooks": {"cli", "crashes", "full_disk"},
-    "cli": {"bad_input", "config", "journal", "passwords", "server"},
-    "cli/top": {"snapshots"},
-    "client": {"docs"},
-    "django": {"command", "newer_python", "settings", "transactions"},
-    "engine": {"superseding"},
-    "integrations": {"imports"},
-    "server": {"attacks", "authentication_sites", "protocol_socket", "secrets", "unreadable"},
-    "stores": {"open_store"},
-    "stores/journal": {"failing_disk"},
-    "stores/postgres": {"queue_names", "reports"},
-    "stores/sql": {"programs", "queries", "routines"},
-    "testing": {"howto", "plugin"},
-    "vectors": {"crash", "quality"},
-    "worker": {"context_finish", "runtime", "scheduler_simulation", "typed"},
-}
-"""Tests of behaviour that several modules share, by folder: `clients` is `test_clients.py`."""
-
-TESTS = ROOT / "tests"
-SOURCE = ROOT / "src" / "penstock"
+PAGE = ROOT / "docs" / "internals" / "tests.md"
 
 
-def strays() -> dict[str, set[str]]:
-    """The names of test modules that have no module or folder at the mirrored path, by folder."""
-    found: dict[str, set[str]] = defaultdict(set)
+def listed(heading: str) -> set[str]:
+    """The names in the first column of the table with this heading, on the page about the tests."""
+    _, _, rest = PAGE.read_text("utf-8").partition(f"| {heading} | what it tests |\n")
+    table, _, _ = rest.partition("\n\n")
+    return set(re.findall(r"^\| `([^`]+)` \|", table, re.MULTILINE))
+
+
+def strays() -> set[str]:
+    """The test files that have no module or folder of the source at the mirrored path."""
+    found = set()
+    across = listed("folder")
     for path in TESTS.rglob("test_*.py"):
-        folder = path.parent.relative_to(TESTS)
-        name = path.stem.removeprefix("test_")
-        mirrored = SOURCE / folder / name
-        if folder.parts[:1] and folder.parts[0] in ACROSS:
+        place = path.relative_to(TESTS)
+        if place.parts[0] in across:
             continue
+        mirrored = SOURCE / place.parent / path.stem.removeprefix("test_")
         if not any(mirrored.with_suffix(suffix).exists() for suffix in ("", ".py", ".sql")):
-            found[str(folder)].add(name)
-    return dict(found)
+            found.add(place.as_posix())
+    return found
 
 
-def test_tests_of_a_module_lie_at_the_mirrored_path() -> None:
-    assert strays() == ELSEWHERE
+def test_tests_of_a_module_lie_at_the_mirrored_path_or_are_listed() -> None:
+    assert strays() == listed("file"), f"move them, or list them in {PAGE.name}"
+
+
+def test_folders_of_tests_mirror_the_source_or_are_listed() -> None:
+    found = {path.relative_to(TESTS).parts[0] for path in TESTS.glob("*/test_*.py")}
+    assert found - {path.name for path in SOURCE.iterdir()} == listed("folder")
 
 
 def test_no_test_module_imports_from_another() -> None:

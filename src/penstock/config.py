@@ -48,7 +48,7 @@ class Server(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     grace: Annotated[float, msgspec.Meta(ge=0, le=3_600)] = 30
     """Seconds that running jobs and requests have to finish when the server stops."""
     drain_delay: Annotated[float, msgspec.Meta(ge=0, le=600)] = 0
-    """Seconds for which a server that stops goes on accepting requests, as not ready."""
+    """Seconds to keep accepting requests, reporting not ready, before stopping."""
     keep_finished: Keeping = 86_400
     """Seconds for which finished jobs are kept, other than failed ones."""
     keep_failed: Keeping = 604_800

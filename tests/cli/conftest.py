@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from penstock import Penstock, run_sync
+from tests.apps.indexing.support import Embeddings
 from tests.cli.support import Shell
 
 
@@ -25,3 +26,10 @@ def app(url: str) -> Iterator[Penstock]:
 @pytest.fixture
 def shell(url: str) -> Shell:
     return Shell(url)
+
+
+@pytest.fixture
+def embeddings() -> Iterator[Embeddings]:
+    """A service that embeds texts."""
+    with Embeddings() as service:
+        yield service

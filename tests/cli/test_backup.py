@@ -91,7 +91,7 @@ def test_errors(app: Penstock, shell: Shell, tmp_path: Path) -> None:
     enqueue(app)
     copy = tmp_path / "jobs.bak"
     shell("backup", str(copy))
-    assert "exists already" in shell.error("backup", str(copy), code=2)
+    assert "already exists" in shell.error("backup", str(copy), code=2)
     assert "is not a folder" in shell.error("backup", str(tmp_path / "no" / "x"), code=2)
     there = ("--store", f"sqlite:///{tmp_path}/there.db")
     assert "cannot be read" in shell.error("restore", str(tmp_path / "none"), *there, code=2)

@@ -10,6 +10,7 @@ from penstock.core.errors import (
     PenstockError,
     QueueFull,
     StoreUnavailable,
+    TooManyQueues,
     TransitionRefused,
     UnknownTask,
 )
@@ -25,6 +26,7 @@ from penstock.core.errors import (
         (JobNotFound("?"), Exit.NOT_FOUND),
         (TransitionRefused("?"), Exit.REFUSED),
         (QueueFull("mail", 1), Exit.REFUSED),
+        (TooManyQueues(1), Exit.REFUSED),
         (LeaseLost(1, 2), Exit.REFUSED),
         (UnknownTask("?"), Exit.NOT_FOUND),
         (PenstockError("?"), Exit.REFUSED),

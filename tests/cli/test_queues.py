@@ -274,10 +274,10 @@ def test_queue_is_removed_when_asked(app: Penstock, shell: Shell) -> None:
 
 
 def test_number_of_queues_is_limited(app: Penstock, shell: Shell) -> None:
-    assert shell("limit-queues", "1").stdout == "The store accepts at most 1 queues.\n"
+    assert shell("limit-queues", "1").stdout == "The store accepts at most 1 queue.\n"
     run_sync(app.tasks["greet"].enqueue("Ada"))
     with pytest.raises(TooManyQueues, match="limit of 1"):
         run_sync(app.tasks["greet"].using(queue="other").enqueue("Ada"))
-    assert "at most 1 queues" in shell("status").stdout
+    assert "at most 1 queue." in shell("status").stdout
     assert shell.json("limit-queues", "none") == {"queues": 100_000}
     run_sync(app.tasks["greet"].using(queue="other").enqueue("Ada"))

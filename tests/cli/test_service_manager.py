@@ -168,7 +168,7 @@ def test_service_manager_that_is_gone_stops_nobody(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     ServiceManager({"NOTIFY_SOCKET": str(tmp_path / "gone")}).ready("serves")
-    assert "was not told" in caplog.text
+    assert "could not be sent" in caplog.text
 
 
 def test_without_a_service_manager_nothing_is_sent(caplog: pytest.LogCaptureFixture) -> None:

@@ -11,7 +11,7 @@ from tests.cli.support import Shell
 LONG_AGO = 1_000_000
 
 
-def greet(app: Penstock, name: str, **fields: object) -> WorkerInfo:
+def heartbeat(app: Penstock, name: str, **fields: object) -> WorkerInfo:
     now = datetime.now(UTC)
     told = {"host": "h1", "pid": 7, "concurrency": 20, "started_at": now - timedelta(hours=3)}
     worker = WorkerInfo(name=name, seen_at=now, **(told | fields))  # type: ignore[arg-type] # options as data
@@ -19,15 +19,15 @@ def greet(app: Penstock, name: str, **fields: object) -> WorkerInfo:
     return worker
 
 
-def greet_long_ago(url: str, name: str) -> None:
+def heartbeat_long_ago(url: str, name: str) -> None:
     past = Penstock(url, clock=lambda: LONG_AGO)
-    greet(past, name)
+    heartbeat(past, name)
     run_sync(past.close())
 
 
 def test_workers_are_listed_busy_or_idle(app: Penstock, shell: Shell) -> None:
-    greet(app, "busy")
-    greet(app, "idle", queues=("mail", "web"), tags=("gpu",))
+    heartbeat(app, "busy")
+    heartbeat(app, "idle", queues=("mail", "web"), tags=("gpu",))
     for _ in range(2):
         run_sync(app.tasks["greet"].enqueue("Ada"))
         run_sync(app.leases.claim(worker="busy"))
@@ -38,7 +38,7 @@ def test_workers_are_listed_busy_or_idle(app: Penstock, shell: Shell) -> None:
     assert " ".join(idle[-7:]) == "3 h ago h1 mail, web gpu"
 
 
-def test_worker_that_never_greeted_is_listed_by_its_leases(app: Penstock, shell: Shell) -> None:
+def test_worker_without_a_heartbeat_is_listed_by_its_leases(app: Penstock, shell: Shell) -> None:
     run_sync(app.tasks["greet"].enqueue("Ada"))
     run_sync(app.leases.claim(worker="foreign"))
     head, row = shell("workers").stdout.splitlines()
@@ -47,8 +47,8 @@ def test_worker_that_never_greeted_is_listed_by_its_leases(app: Penstock, shell:
 
 
 def test_silent_worker_is_marked(app: Penstock, url: str, shell: Shell) -> None:
-    greet_long_ago(url, "dead")
-    greet(app, "live")
+    heartbeat_long_ago(url, "dead")
+    heartbeat(app, "live")
     _, dead, live = (line.split() for line in shell("workers").stdout.splitlines())
     assert dead[:5] == ["dead", "silent", "0", "of", "20"]
     assert live[:4] == ["live", "0", "of", "20"]
@@ -57,7 +57,7 @@ def test_silent_worker_is_marked(app: Penstock, url: str, shell: Shell) -> None:
 
 
 def test_workers_as_json_have_every_field(app: Penstock, shell: Shell) -> None:
-    greet(app, "w", queues=("mail",), tags=("gpu",))
+    heartbeat(app, "w", queues=("mail",), tags=("gpu",))
     [stored] = run_sync(app.workers.list())
     assert stored.started_at is not None
     assert shell.json("workers") == {
@@ -95,10 +95,10 @@ def test_status_says_how_many_are_alive(app: Penstock, url: str, shell: Shell) -
         return shell("status").stdout.splitlines()[-1]
 
     assert said() == "No worker is alive."
-    greet_long_ago(url, "dead")
+    heartbeat_long_ago(url, "dead")
     assert said() == "No worker is alive, 1 silent; to list them: penstock workers"
-    greet(app, "one")
-    greet(app, "two")
+    heartbeat(app, "one")
+    heartbeat(app, "two")
     assert said() == "2 workers are alive, 1 silent; to list them: penstock workers"
     assert shell.json("status")["workers"] == {"alive": 2, "silent": 1}
 

@@ -16,8 +16,8 @@ from penstock import (
     StoreUnavailable,
     run_sync,
 )
-from penstock.client import AsyncClient, Client, Event, NewEvent
-from penstock.errors import NotAuthorised, PayloadTooLarge, ServerUnreachable
+from penstock.client import AsyncClient, Client, Event, NewEvent, RemotePenstock
+from penstock.errors import NotAuthorised, PayloadTooLarge, ServerUnreachable, TooManyQueues
 from tests.client.support import Server, answering, free_port, serving, swallowing
 
 SECOND = timedelta(seconds=1)
@@ -187,6 +187,18 @@ def test_a_full_queue_says_when_to_try_again(tmp_path: Path) -> None:
         assert (error.queue, error.limit, error.retry_after) == ("events", 1, SECOND)
         run_sync(app.limits.queue("events", None))
         assert client.publish("second", "full").id
+        run_sync(app.close())
+
+
+def test_a_queue_too_many_is_refused_and_not_tried_again(tmp_path: Path) -> None:
+    with serving(tmp_path) as server:
+        app, remote = Penstock(server.store), RemotePenstock(server.url, blocking=True)
+        run_sync(app.limits.queues(1))
+        run_sync(remote.enqueue("t", queue="first"))
+        with pytest.raises(TooManyQueues) as refused:
+            run_sync(remote.enqueue("t", queue="second"))
+        assert refused.value.limit == 1
+        run_sync(remote.close())
         run_sync(app.close())
 
 

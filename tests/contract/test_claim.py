@@ -139,11 +139,11 @@ async def test_only_jobs_of_the_named_queues_are_given(store: Store) -> None:
 async def test_queues_can_be_left_out(store: Store) -> None:
     a, b, c = await add(store, new(queue="a"), new(queue="b", tags=("x",)), new(queue="c"))
     left = frozenset({"b", "nowhere"})
-    assert ids(await take(store, besides=left, limit=1)) == [a.id]
-    assert await take(store, besides=left, tags=("x",)) == []
+    assert ids(await take(store, except_queues=left, limit=1)) == [a.id]
+    assert await take(store, except_queues=left, tags=("x",)) == []
     await store.configure(QueueSettings(name="b", concurrency=5))  # claims take another way then
-    assert ids(await take(store, besides=left)) == [c.id]
-    assert ids(await take(store, queues=("b",), besides=left)) == [b.id]
+    assert ids(await take(store, except_queues=left)) == [c.id]
+    assert ids(await take(store, queues=("b",), except_queues=left)) == [b.id]
 
 
 async def test_paused_queue_gives_nothing(store: Store) -> None:

@@ -201,7 +201,7 @@ async def test_pile_of_a_configured_queue_delays_no_worker_of_another(store: Sto
 async def test_pile_of_a_queue_that_is_left_out_delays_no_other(store: Store) -> None:
     running, others = await pile_up(store, "q", "other")
     await settle(store, running, Done())
-    assert ids(await take(store, besides=frozenset({"q"}))) == ids(others)
+    assert ids(await take(store, except_queues=frozenset({"q"}))) == ids(others)
 
 
 async def test_pile_of_a_paused_queue_delays_no_other(store: Store) -> None:

@@ -59,7 +59,7 @@ jobs = st.fixed_dictionaries(
 claims = st.one_of(
     st.just({}),
     st.builds(lambda few: {"queues": tuple(few)}, st.sets(queue_names, min_size=1, max_size=2)),
-    st.builds(lambda queue: {"besides": frozenset({queue})}, queue_names),
+    st.builds(lambda queue: {"except_queues": frozenset({queue})}, queue_names),
     st.just({"tags": ("red",)}),
 )
 configured = st.builds(

@@ -93,7 +93,7 @@ async def test_worker_that_names_one_of_many_gets_its_jobs_alone(store: Store) -
 async def test_worker_that_leaves_out_one_of_many_gets_the_others(store: Store) -> None:
     jobs = await add(store, *(new(queue=name_of(n)) for n in range(MANY)))
     besides = frozenset({name_of(0), name_of(MANY - 1)})
-    assert ids(await take(store, besides=besides)) == ids(jobs[1:-1])
+    assert ids(await take(store, except_queues=besides)) == ids(jobs[1:-1])
     assert ids(await take(store)) == ids([jobs[0], jobs[-1]])
 
 

@@ -153,7 +153,7 @@ async def test_paused_queues_and_queues_besides_keep_what_was_set_aside(store: S
     assert await take(store, tasks=known("x")) == []
     await store.configure(QueueSettings(name="one", paused=True))
     besides = frozenset({"two"})
-    assert ids(await take(store, tasks=known("t"), besides=besides)) == [jobs[2].id]
+    assert ids(await take(store, tasks=known("t"), except_queues=besides)) == [jobs[2].id]
     assert ids(await take(store, tasks=known("t"), queues=("two",))) == [jobs[1].id]
 
 
@@ -253,4 +253,6 @@ def _random_claim(rng: random.Random) -> Claim:
         tasks = KnownTasks({name: rng.choice(((1,), (2,), (1, 2))) for name in names})
     queues = tuple(rng.sample("qrs", 2)) if rng.random() < 0.3 else None
     besides = frozenset("r") if queues is None and rng.random() < 0.3 else frozenset[str]()
-    return Claim(worker="w", limit=rng.randint(1, 5), queues=queues, besides=besides, tasks=tasks)
+    return Claim(
+        worker="w", limit=rng.randint(1, 5), queues=queues, except_queues=besides, tasks=tasks
+    )

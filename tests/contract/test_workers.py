@@ -29,7 +29,9 @@ def worker(clock: ManualClock, name: str = "w") -> WorkerInfo:
     )
 
 
-async def test_idle_worker_is_listed_as_it_greeted(store: Store, clock: ManualClock) -> None:
+async def test_idle_worker_is_listed_as_its_heartbeat_says(
+    store: Store, clock: ManualClock
+) -> None:
     picky = replace(worker(clock, "b ö"), queues=("q", "r"), tags=("x",))
     assert await store.workers() == []
     await store.heartbeat([picky, worker(clock, "a")])
@@ -48,7 +50,7 @@ async def test_clock_of_the_store_says_when_a_worker_was_seen(
     assert await store.workers() == [replace(first, seen_at=clock.now)]
 
 
-async def test_last_greeting_of_a_name_counts(store: Store, clock: ManualClock) -> None:
+async def test_last_heartbeat_of_a_name_counts(store: Store, clock: ManualClock) -> None:
     """As of a worker with a fixed name that was restarted, perhaps elsewhere."""
     await store.heartbeat([replace(worker(clock), queues=("q",), tags=("x",))])
     clock.advance(HOUR)
@@ -83,7 +85,7 @@ async def test_leases_of_a_worker_are_counted(store: Store, clock: ManualClock) 
     assert (await store.workers())[1].running == 2
 
 
-async def test_worker_that_never_greeted_is_known_by_its_leases(
+async def test_worker_without_a_heartbeat_is_known_by_its_leases(
     store: Store, clock: ManualClock
 ) -> None:
     job = await add_one(store, lease=20 * SECOND)
@@ -118,9 +120,9 @@ async def test_newest_of_several_leases_says_when_a_worker_was_seen(
 
 
 async def test_renewal_counts_as_being_seen(store: Store, clock: ManualClock) -> None:
-    """A handler that blocks the event loop keeps a worker from greeting, not from renewing."""
-    greeted = worker(clock)
-    await store.heartbeat([greeted])
+    """A handler that blocks the event loop stops heartbeats, but not renewals."""
+    sent = worker(clock)
+    await store.heartbeat([sent])
     await add_one(store)
     running = await take_one(store)
     clock.advance(10 * SECOND)
@@ -128,7 +130,7 @@ async def test_renewal_counts_as_being_seen(store: Store, clock: ManualClock) ->
     [seen] = await store.workers()
     assert seen.seen_at == clock.now
     clock.advance(10 * SECOND)
-    await store.heartbeat([greeted])
+    await store.heartbeat([sent])
     [seen] = await store.workers()
     assert seen.seen_at == clock.now
 
@@ -167,13 +169,13 @@ async def test_registry_is_shared_with_other_openers(shared_url: str, clock: Man
     await other.close()
 
 
-def test_worker_is_silent_after_three_greetings_that_did_not_come(clock: ManualClock) -> None:
+def test_worker_is_silent_after_three_missing_heartbeats(clock: ManualClock) -> None:
     heard = worker(clock)
     assert not heard.is_silent(clock.now + timedelta(seconds=30))
     assert heard.is_silent(clock.now + timedelta(seconds=30, microseconds=1))
 
 
-def test_worker_that_never_greeted_is_silent_when_its_lease_is_over(clock: ManualClock) -> None:
+def test_worker_without_a_heartbeat_is_silent_when_its_lease_is_over(clock: ManualClock) -> None:
     leased = WorkerInfo(name="w", seen_at=clock.now, running=1, expires_at=clock.now + HOUR)
     assert not leased.is_silent(clock.now + HOUR - SECOND)
     assert leased.is_silent(clock.now + HOUR)
@@ -183,7 +185,7 @@ def test_worker_that_never_greeted_is_silent_when_its_lease_is_over(clock: Manua
     assert replace(leased, host="h").is_silent(clock.now + HOUR - SECOND)
 
 
-async def test_worker_that_should_drain_hears_of_it_when_it_greets(
+async def test_worker_that_should_drain_hears_of_it_with_its_heartbeat(
     store: Store, clock: ManualClock
 ) -> None:
     assert await store.heartbeat([worker(clock, "a"), worker(clock, "b")]) == []

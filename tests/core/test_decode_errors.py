@@ -141,7 +141,7 @@ PLACES = [
     ('{"operations":[{"to":1}]}', "operations[0].to: must be text; got an integer"),
     (
         '{"operations":[{"to":"a"},{"to":"b","too":1}]}',
-        "operations[1].too: is not a known field; did you mean to? Known are to, count",
+        "operations[1].too: is not a known field; did you mean to? Choose from to, count",
     ),
     ('{"shape":{}}', "shape.type: is required"),
     ('{"shape":{"type":"line"}}', "shape.type: must be one of circle, square; got 'line'"),
@@ -152,7 +152,10 @@ PLACES = [
     ('{"class":"green"}', "class: must be one of red, blue; got 'green'"),
     (
         '{"colour":"red"}',
-        "colour: is not a known field; known are operations, shape, levels, by_number, pair, class",
+        (
+            "colour: is not a known field; choose from operations, shape, levels, by_number, pair, "
+            "class"
+        ),
     ),
     ("[]", "must be an object; got a list"),
 ]

@@ -9,7 +9,7 @@ from penstock.core.explanation import Facts, explain
 from penstock.core.lifecycle import State, Waiting
 from penstock.core.limits import Held
 from penstock.core.queue import Queue
-from penstock.core.workers import UnknownTask
+from penstock.core.workers import MissingTask
 from tests.core.support import NOW, SECOND, job
 from tests.docs.support import ROOT
 
@@ -30,7 +30,7 @@ def phrases() -> list[str]:
 
 def explanations() -> list[str]:
     """A text of every kind that `explain` has."""
-    unknown = UnknownTask(task="send", version=2, other_versions=False)
+    unknown = MissingTask(task="send", version=2, other_versions=False)
     seen = replace(unknown, seen_on="web1", seen_at=NOW)
     blocked = replace(WAITING, waiting=Waiting.BLOCKED)
     later = replace(WAITING, waiting=Waiting.SCHEDULED, run_at=NOW + SECOND)

@@ -26,6 +26,7 @@ from penstock.apps.events import Settings, install
 from penstock.server.app import Service
 from penstock.server.authentication import Authenticator
 from penstock.server.protocol import BoundedProtocol
+from penstock.web.openapi import ProblemBody
 from tests.cli.support import COMMAND, Process, started
 from tests.environment import SOON
 
@@ -50,7 +51,7 @@ class Api:
     async def refused(self, method: str, path: str, body: Any = None, status: int = 422) -> Any:
         """Return the field that a problem names; its body must have the common shape."""
         problem = await self(method, path, body, status=status)
-        assert problem.keys() <= {"detail", "field"}
+        assert problem.keys() <= set(ProblemBody.__struct_fields__)
         assert problem["detail"]
         return problem.get("field")
 

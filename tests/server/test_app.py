@@ -128,3 +128,12 @@ def test_document_speaks_of_every_route(server: Listener) -> None:
             assert operation["summary"], (method, path)
             assert operation["description"], (method, path)
     assert httpx.get(f"{server.url}/docs").status_code == 404  # it would load foreign scripts
+
+
+def test_an_unknown_path_is_named_with_the_list_of_routes(server: Listener) -> None:
+    answer = httpx.post(f"{server.url}/api/v1/nope")
+    assert answer.status_code == 404
+    assert answer.json() == {
+        "detail": "there is no route POST /api/v1/nope; /openapi.json lists all routes",
+        "routes": "/openapi.json",
+    }

@@ -54,8 +54,8 @@ async def claim(app: Penstock, worker: str = "w") -> Job:
 
 
 async def test_job_for_a_store_that_has_moved_is_put_off(api: Api, app: Penstock) -> None:
-    seal = MigrationLock(phase=MigrationPhase.LEFT, peer=1, place="sqlite:///there.db")
-    assert await app.store.set_migration_lock(seal, expected=None)
+    lock = MigrationLock(phase=MigrationPhase.LEFT, peer=1, place="sqlite:///there.db")
+    assert await app.store.set_migration_lock(lock, expected=None)
     answer = await api("POST", "/jobs", WHOLE, status=503)
     assert "have moved to sqlite:///there.db; nothing was changed" in answer["detail"]
     assert (await api("GET", "/jobs"))["jobs"] == []

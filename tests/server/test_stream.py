@@ -184,7 +184,7 @@ async def test_many_readers_cost_no_more_questions_than_one(
             await app.enqueue_many([NEW] * 10)
             for stream in streams:
                 await take(transitions(stream), 10)
-            # Up to the last entry, and once more in vain, for each ring.
+            # Up to the last entry, and once more in vain, for each notification.
             assert 1 <= faults.calls["log"] - before <= 6
 
 

@@ -126,12 +126,12 @@ def test_an_existing_file_is_never_overwritten(place: Place, tmp_path: Path) -> 
     app, copy = place.app(), tmp_path / "jobs.bak"
     fill(app)
     copy.write_text("precious")
-    with pytest.raises(ConfigurationError, match="exists already"):
+    with pytest.raises(ConfigurationError, match="already exists"):
         back_up(app, copy)
     assert copy.read_text() == "precious"
     copy.unlink()
     copy.symlink_to(tmp_path / "nowhere")
-    with pytest.raises(ConfigurationError, match="exists already"):
+    with pytest.raises(ConfigurationError, match="already exists"):
         back_up(app, copy)
 
 
@@ -143,7 +143,7 @@ def test_a_file_that_appears_meanwhile_is_not_overwritten(place: Place, tmp_path
         if phase == "checking":
             copy.write_text("precious")
 
-    with pytest.raises(ConfigurationError, match="exists already"):
+    with pytest.raises(ConfigurationError, match="already exists"):
         run_sync(app.archive.backup(copy, progress=interfere))
     assert copy.read_text() == "precious"
     assert leftovers(tmp_path) == []
@@ -170,7 +170,7 @@ def test_a_file_without_a_store_is_refused(tmp_path: Path, clock: ManualClock) -
 def test_other_stores_name_the_way(tmp_path: Path) -> None:
     with pytest.raises(NotOffered, match="pg_dump"):
         back_up(Penstock("postgresql://nobody@127.0.0.1:1/x"), tmp_path / "x")
-    with pytest.raises(ConfigurationError, match="no store with files"):
+    with pytest.raises(ConfigurationError, match="not a file store"):
         back_up(Penstock("memory://"), tmp_path / "x")
 
 

@@ -1,8 +1,11 @@
+import inspect
+
 import pytest
 
 from penstock import JobNotFound, NewJob, Penstock, run_sync
+from penstock.core.store import Store, TableStore
 from penstock.stores import open_store
-from penstock.stores.observed import Timing, observe
+from penstock.stores.observed import READS, Timing, observe
 
 
 @pytest.fixture
@@ -36,6 +39,26 @@ def test_errors_are_counted_and_raised(app: Penstock, timings: dict[str, Timing]
             app.enqueue_many([NewJob(task="t", payload="{}", after=(99,))])
         )  # an id that nobody has
     assert (timings["add"].calls, timings["add"].errors) == (1, 1)
+
+
+def test_every_verb_either_reads_or_writes(app: Penstock, timings: dict[str, Timing]) -> None:
+    verbs = {
+        name
+        for part in (Store, TableStore)
+        for name, verb in inspect.getmembers(part, inspect.iscoroutinefunction)
+        if name != "wait"
+    }
+    assert verbs > READS
+    assert verbs - READS == {
+        *("add", "add_mirror", "add_token", "add_within", "claim", "configure", "delete"),
+        *("deregister", "drain_worker", "drop_schedule", "drop_token", "finish", "fire"),
+        *("heartbeat", "limit", "prepare_tables", "prune", "put_schedule", "raise_floor"),
+        *("remove_queue", "renew", "repair", "report", "restore", "roll_up", "series"),
+        *("set_migration_lock", "supersede", "transact", "transition"),
+    }
+    run_sync(app.count())
+    run_sync(app.enqueue_many([NewJob(task="t", payload="{}")]))
+    assert (timings["count"].writes, timings["add"].writes) == (False, True)
 
 
 def test_what_a_store_does_not_have_it_does_not_get(app: Penstock) -> None:

@@ -72,7 +72,7 @@ def test_walk_honours_filters_rules_and_limits(tmp_path: Path) -> None:
     (tmp_path / "node_modules").mkdir()
     (tmp_path / "node_modules/f.md").write_text("x")
     (tmp_path / "link.md").symlink_to(tmp_path / "a.md")
-    walk = Walk(str(tmp_path), Suffix(), largest=100, besides=(str(tmp_path / "data"),))
+    walk = Walk(str(tmp_path), Suffix(), largest=100, except_folders=(str(tmp_path / "data"),))
     found = [(Path(one.path).relative_to(tmp_path).as_posix(), one.why_not) for one in walk]
     assert found == [
         ("a.md", None),

@@ -149,6 +149,25 @@ async def test_body_that_would_be_ignored_is_refused(name: str) -> None:
     assert (served.status, served.given) == (422, None)
 
 
+@pytest.mark.parametrize(
+    ("sent", "help_"),
+    [
+        ('{"duration": 5}', "send duration in the query: ?duration=5"),
+        ('{"duration": "1 h"}', "send duration in the query: ?duration=1+h"),
+        ('{"duration": 5, "other": 6}', "it would be ignored"),
+        ("[5]", "it would be ignored"),
+        ('{"duration": ' + 9_999 * "[", "it would be ignored"),
+    ],
+)
+async def test_body_of_query_parameters_is_refused_with_the_query_to_send(
+    sent: str, help_: str
+) -> None:
+    one = ROUTES["POST /api/v1/queues/{name}/pause"]
+    served = await serve(one, body=sent.encode())
+    assert served.status == 422
+    assert served.body == {"detail": f"this route takes no body; {help_}"}
+
+
 @pytest.mark.parametrize("content_type", TYPES)
 @pytest.mark.parametrize("name", BODILESS)
 async def test_route_without_a_body_takes_nothing_and_an_empty_object(

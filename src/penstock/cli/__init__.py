@@ -1,1 +1,1 @@
-"""The command line: run workers, look at jobs and queues, steer them."""
+"""The command line: run workers and servers, and inspect and control jobs and queues."""

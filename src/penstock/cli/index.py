@@ -90,8 +90,8 @@ def index_folder(
 ) -> None:
     """Index the documents and source code in FOLDER.
 
-    On the server that --url names, or in this process, with the store and the data folder that
-    penstock serve uses: penstock-data.
+    Runs on the server given by --url, or else in this process, with the store and the data folder
+    of penstock serve: penstock-data.
     """
     body: Body = {
         "folder_path": str(folder.resolve()),

@@ -33,7 +33,7 @@ _COLUMNS = (
     type=click.IntRange(1, 100_000),
     default=50,
     show_default=True,
-    help="The largest number of entries, of the newest.",
+    help="Show at most this many of the newest entries.",
 )
 @on_store
 def show_log(*, job_id: int | None, follow: bool, limit: int, store: str, as_json: bool) -> None:

@@ -258,7 +258,7 @@ class Asker:
         sync: bool = False,
         repeats: bool = True,
     ) -> Any:
-        """Return the answer, or raise the error that it stands for."""
+        """Return the answer, or raise the error in it."""
         waiting = {"sync": "true", "timeout": _PATIENCE} if sync else {}
         request = Request(
             method,

@@ -103,14 +103,14 @@ def show_status(
     summaries = [_summary(status) for status in found[:limit]]
     if as_json:
         counted = {"alive": alive, "silent": silent}
-        seal = None if migration is None else {"passage": migration.phase, "place": migration.place}
+        lock = None if migration is None else {"passage": migration.phase, "place": migration.place}
         emit(
             {
                 "store": store,
                 "queues": summaries,
                 "limits": limits,
                 "workers": counted,
-                "seal": seal,
+                "seal": lock,
             }
         )
         return
@@ -139,9 +139,15 @@ def _workers_text(alive: int, silent: int) -> str:
 
 def _limit_text(limit: Limit) -> str:
     if limit.kind == "queues":
-        return f"The store accepts at most {limit.concurrency:,} queues."
+        return _queues_text(limit.concurrency)
     what = f"throttle {limit.name}…" if limit.kind == "throttle" else f"task {limit.name}"
+    if limit.concurrency == 1:
+        return f"Jobs of {what} run one at a time."
     return f"At most {limit.concurrency:,} jobs of {what} run at a time."
+
+
+def _queues_text(limit: int | None) -> str:
+    return f"The store accepts at most {limit:,} queue{'' if limit == 1 else 's'}."
 
 
 def _more_text(last: str, shown_here: int, total: int, name: str | None) -> str:
@@ -334,9 +340,9 @@ def remove_queue(*, queue: str, store: str, as_json: bool) -> None:
 @click.argument("most", metavar="N|none", callback=_parse_limit)
 @on_store
 def limit_queues(*, most: int | None, store: str, as_json: bool) -> None:
-    """Limit the number of queues; none stands for 100,000.
+    """Limit the number of queues; 'none' restores the default of 100,000.
 
-    A job for one queue more is refused with `TooManyQueues`. Existing queues stay.
+    A job for a queue beyond the limit is refused. Existing queues stay.
     """
     with connected(store) as app:
         run_sync(app.limits.queues(most))
@@ -344,7 +350,7 @@ def limit_queues(*, most: int | None, store: str, as_json: bool) -> None:
     if as_json:
         emit({"queues": limit})
     else:
-        click.echo(f"The store accepts at most {limit:,} queues.")
+        click.echo(_queues_text(limit))
 
 
 @click.command("drain")

@@ -53,7 +53,7 @@ _SETTINGS = (
         "--drain-delay",
         type=float,
         metavar="SECONDS",
-        help="How long a server that stops accepts requests, as not ready.",
+        help="How long to keep accepting requests, reporting not ready, before stopping.",
     ),
     click.option(
         "--keep-finished",

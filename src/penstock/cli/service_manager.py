@@ -59,4 +59,4 @@ class ServiceManager:
                 sender.settimeout(_PATIENCE)
                 sender.sendto(text.encode(), address)
         except OSError as error:
-            _log.warning("the service manager was not told %r: %s", text, error)
+            _log.warning("%r could not be sent to the service manager: %s", text, error)

@@ -29,12 +29,12 @@ _COLUMNS = (
 _BARS = "▁▂▃▄▅▆▇█"
 _LONGEST_LINE = 120
 _SHOWN = 100
-# Columns beside a sparkline in a narrow terminal: the queue, the highest number, gaps.
-_BESIDE = 30
+# Columns around a sparkline in a narrow terminal: the queue, the highest number, gaps.
+_MARGIN = 30
 
 
 class Flow(msgspec.Struct, frozen=True):
-    """What happened in one queue in the requested time."""
+    """What happened in one queue in the requested period."""
 
     queue: str
     counts: dict[Event, int]
@@ -145,7 +145,7 @@ def _print(flows: Sequence[Flow], time: timedelta) -> None:
     ]
     show_table(_COLUMNS, rows)
     click.echo()
-    width = shutil.get_terminal_size().columns - _BESIDE if sys.stdout.isatty() else _LONGEST_LINE
+    width = shutil.get_terminal_size().columns - _MARGIN if sys.stdout.isatty() else _LONGEST_LINE
     newest = max(1, min(width, _LONGEST_LINE, len(flows[0].done)))
     title = f"done per minute, the last {newest} min"
     columns = (Column("queue", bends=True), Column("most", right=True), Column(title))

@@ -55,7 +55,7 @@ def _parse_names(
     "imports",
     metavar="MODULE",
     multiple=True,
-    help="Import this module, too, for its tasks. May be repeated.",
+    help="Also import this module for its tasks. Can be repeated.",
 )
 @click.option(
     "--queues",

@@ -256,7 +256,7 @@ class Connection:
         """Whether its coroutines block, so that they need no event loop."""
 
     async def ask(self, request: Request, kind: type[T]) -> T:
-        """Send a request and return its answer, or raise the error that the reply stands for."""
+        """Send a request and return its answer, or raise the error in the reply."""
         for attempt in itertools.count():
             error, pause = None, scattered_pause(attempt)
             try:
@@ -292,7 +292,7 @@ class Connection:
 
 
 def scattered_pause(attempt: int) -> float:
-    """Return the seconds to wait after so many attempts: growing, with jitter."""
+    """Return the seconds to wait after this many attempts: growing, with jitter."""
     most = min(_FIRST_PAUSE * 2.0**attempt, _LONGEST_PAUSE)
     return most * random.uniform(0.5, 1.0)  # noqa: S311 - jitter
 

@@ -163,7 +163,7 @@ class EventCalls:
         request = self._about(event, "fail", error_message=error, **_told(took, status_code))
         request = request._replace(accepts=_EXHAUSTED)
         answer = await self._connection.ask(request, dict[str, Any])
-        if "detail" in answer:  # 400 also stands for a body that is not understood
+        if "detail" in answer:  # 400 also means that a body was not understood
             raise InvalidJob(answer["detail"])
         return _report(event.id, answer)
 
@@ -241,8 +241,8 @@ class EventCalls:
 
 
 def _told(took: timedelta | None, status_code: int | None) -> dict[str, int]:
-    told = {} if took is None else {"execution_time_ms": round(took.total_seconds() * 1000)}
-    return told if status_code is None else {**told, "status_code": status_code}
+    body = {} if took is None else {"execution_time_ms": round(took.total_seconds() * 1000)}
+    return body if status_code is None else {**body, "status_code": status_code}
 
 
 def _event(answer: dict[str, Any]) -> Event:

@@ -1,7 +1,6 @@
 """The queue behind a server: the protocol in `penstock.engine.protocol`, over HTTP."""
 
 import builtins
-import re
 import time
 import uuid
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
@@ -30,7 +29,7 @@ from penstock.client.sync_calls import (
 from penstock.client.wire import Request
 from penstock.core import jsontext
 from penstock.core import progress as reports
-from penstock.core.errors import ConfigurationError, InvalidJob, JobNotFound, NotOffered, QueueInUse
+from penstock.core.errors import ConfigurationError, InvalidJob, JobNotFound, NotOffered
 from penstock.core.explanation import Explanation
 from penstock.core.job import Job, JobId, LogEntry, NewJob
 from penstock.core.lifecycle import State
@@ -168,14 +167,8 @@ class RemoteQueues(QueuePart):
 
         False if there is no such queue; raises `QueueInUse` while it has unfinished jobs.
         """
-
-        def in_use(detail: str) -> QueueInUse:
-            found = re.search(r"has (\d+) unfinished", detail)
-            return QueueInUse(queue, int(found[1]) if found else 1)
-
-        request = Request("DELETE", _of_queue(queue, ""), conflict=in_use)
         try:
-            await self._calls.send(request)
+            await self._calls.send(Request("DELETE", _of_queue(queue, "")))
         except JobNotFound:
             return False
         return True
@@ -483,7 +476,7 @@ class RemoteTables(TablePart):
 
 
 class RemoteLeases(LeasePart):
-    """Not offered: workers in other programs work through the events application."""
+    """Not offered: workers in other programs use the events application."""
 
 
 class RemotePenstock(Jobs):

@@ -1,6 +1,5 @@
-"""Requests, replies, and the errors that replies stand for. No I/O."""
+"""Requests, replies, and the errors in replies. No I/O."""
 
-import re
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import IO, Any, NamedTuple, TypeVar
@@ -16,6 +15,7 @@ from penstock.core.errors import (
     PayloadTooLarge,
     PenstockError,
     QueueFull,
+    QueueInUse,
     ServerUnreachable,
     StoreError,
     StoreUnavailable,
@@ -27,9 +27,7 @@ from penstock.core.redaction import redacted
 T = TypeVar("T")
 
 _OK = range(200, 300)
-_TOO_MANY = re.compile(r"as many queues as its limit of (\d+) allows")
-_FULL = re.compile(r"queue '(.*)' is full: its limit is (\d+)")
-# The detail of a framework for an unknown path; ours name what is missing.
+# The detail of a web framework for an unknown path. A server of ours adds `routes`.
 _NO_ROUTE = "Not Found"
 # Statuses of a gateway: the request may or may not have reached the server behind it.
 _GATEWAY = frozenset({502, 504})
@@ -89,6 +87,16 @@ class Reply(NamedTuple):
         return min(max(seconds, 0.0), _LONGEST_PAUSE)
 
 
+class _Problem(msgspec.Struct):
+    """The body of an error."""
+
+    detail: str
+    queue: str | None = None
+    limit: int | None = None
+    unfinished: int | None = None
+    routes: str | None = None
+
+
 def checked_url(url: str) -> str:
     """Return the address of a server without a trailing slash."""
     parts = urlsplit(url)
@@ -100,7 +108,7 @@ def checked_url(url: str) -> str:
 
 
 def answer(request: Request, reply: Reply, kind: type[T], server: str) -> T:
-    """Return the value in a reply, or raise the error that it stands for."""
+    """Return the value in a reply, or raise the error in it."""
     if reply.status not in _OK and reply.status not in request.accepts:
         raise error_of(request, reply, server)
     if kind is type(None):
@@ -119,19 +127,22 @@ def may_repeat(request: Request, reply: Reply) -> bool:
 
 
 def error_of(request: Request, reply: Reply, server: str) -> PenstockError:  # noqa: C901, PLR0911 - a list of cases
-    """Return the error that a reply stands for."""
-    detail = _detail(reply)
+    """Return the error that a reply reports."""
+    if reply.status in _GATEWAY:
+        return ServerUnreachable(f"{server} cannot be reached: its gateway answered {reply.status}")
+    problem = _problem(reply)
+    if problem is None:
+        return _stranger(request, server)
+    detail = problem.detail
     match reply.status:
-        case _ if reply.status in _GATEWAY:
-            return ServerUnreachable(
-                f"{server} cannot be reached: its gateway answered {reply.status}"
-            )
-        case _ if detail is None or (reply.status, detail) == (404, _NO_ROUTE):
-            return _stranger(request, server)
         case 401 | 403:
             return NotAuthorised(f"{server} refused {request.path}: {detail}")
+        case 404 if problem.routes is not None or detail == _NO_ROUTE:
+            return _stranger(request, server)
         case 404:
             return JobNotFound(detail)
+        case 409 if problem.queue is not None and problem.unfinished is not None:
+            return QueueInUse(problem.queue, problem.unfinished)
         case 409:
             return request.conflict(detail)
         case 413:
@@ -139,7 +150,7 @@ def error_of(request: Request, reply: Reply, server: str) -> PenstockError:  # n
         case 422 | 400 | 414:
             return request.invalid(detail)
         case 429:
-            return _full(detail, reply.after())
+            return _full(problem, reply.after())
         case 501:  # a package is missing there
             return ConfigurationError(detail)
         case 503:
@@ -147,23 +158,20 @@ def error_of(request: Request, reply: Reply, server: str) -> PenstockError:  # n
     return StoreError(f"{server} answered {request.path} with {reply.status}: {detail}")
 
 
-def _detail(reply: Reply) -> str | None:
+def _problem(reply: Reply) -> _Problem | None:
     try:
-        body = msgspec.json.decode(reply.content)
+        return msgspec.json.decode(reply.content, type=_Problem)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return None
-    detail = body.get("detail") if isinstance(body, dict) else None
-    return detail if isinstance(detail, str) else None
 
 
-def _full(detail: str, after: float | None) -> PenstockError:
-    if (most := _TOO_MANY.search(detail)) is not None:
-        return TooManyQueues(int(most[1]))
-    found = _FULL.search(detail)
-    if found is None:
-        return StoreUnavailable(detail)
+def _full(problem: _Problem, after: float | None) -> PenstockError:
+    if problem.limit is None:
+        return StoreUnavailable(problem.detail)
+    if problem.queue is None:
+        return TooManyQueues(problem.limit)
     later = None if after is None else timedelta(seconds=after)
-    return QueueFull(found[1], int(found[2]), later)
+    return QueueFull(problem.queue, problem.limit, later)
 
 
 def _stranger(request: Request, server: str) -> StoreError:

@@ -105,7 +105,7 @@ def _unknown(name: str, type_: inspect.Type | None) -> str:
 
     near = get_close_matches(name[:_SHOWN], known, 1)
     meant = f"did you mean {near[0]}? " if near else ""
-    return f"is not a known field; {meant}{'K' if meant else 'k'}nown are {', '.join(known)}"
+    return f"is not a known field; {meant}{'C' if meant else 'c'}hoose from {', '.join(known)}"
 
 
 # Finding the type at a place

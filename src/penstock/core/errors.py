@@ -14,7 +14,7 @@ PenstockError
 ├── TokenExists             the name is taken
 ├── QueueFull              the queue is at its limit; try later
 ├── QueueInUse             the queue has unfinished jobs and cannot be removed
-├── TooManyQueues          the store has as many queues as it may have
+├── TooManyQueues          the store has reached its limit of queues
 ├── TransitionRefused      not allowed from this state
 ├── Overtaken              a job that was to be replaced has changed
 ├── JobFailed              the awaited job did not succeed
@@ -113,7 +113,7 @@ class QueueFull(PenstockError):
 
 
 class TooManyQueues(PenstockError):
-    """The store has as many queues as its limit allows; none of the call was stored."""
+    """The store has reached its limit of queues; none of the call was stored."""
 
     def __init__(self, limit: int) -> None:
         super().__init__(

@@ -10,7 +10,7 @@ from penstock.core.job import Job, JobId, headline
 from penstock.core.lifecycle import State, Waiting
 from penstock.core.limits import Held
 from penstock.core.queue import Queue
-from penstock.core.workers import UnknownTask
+from penstock.core.workers import MissingTask
 
 _ENDED = {
     State.DONE: "it finished at",
@@ -40,7 +40,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     now: datetime
     reason: str | None = None
     queue: Queue | None = None
-    unknown_task: UnknownTask | None = None
+    unknown_task: MissingTask | None = None
     held: Sequence[Held] = ()
     needed: Job | None = None
     more_needed: int = 0

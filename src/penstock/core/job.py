@@ -285,7 +285,7 @@ class LogEntry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class Claim(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A worker's request for at most `limit` jobs.
 
-    `queues` names the queues to take them from; with None, all but those in `besides`. With
+    `queues` names the queues to take them from; with None, all but those in `except_queues`. With
     `tags`, only jobs that have at least one of them. With `tasks`, only jobs of these; others stay
     where they are.
     """
@@ -293,13 +293,13 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     worker: str
     limit: int
     queues: tuple[str, ...] | None = None
-    besides: frozenset[str] = frozenset()
+    except_queues: frozenset[str] = frozenset()
     tags: tuple[str, ...] = ()
     tasks: KnownTasks | None = None
 
     def wants(self, queue: str) -> bool:
         """Return whether jobs of this queue are requested."""
-        return queue not in self.besides if self.queues is None else queue in self.queues
+        return queue not in self.except_queues if self.queues is None else queue in self.queues
 
     def knows(self, job: Versioned) -> bool:
         """Return whether jobs of this task and version are requested."""

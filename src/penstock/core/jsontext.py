@@ -84,13 +84,13 @@ def _check_leaves(value: Any, field: str) -> None:
 
 
 def check_depth(text: str, field: str, levels: int = DEPTH_LIMIT) -> None:
-    """Raise `Unreadable` for a JSON text that is nested more than so many levels deep."""
+    """Raise `Unreadable` for a JSON text that is nested more than `levels` deep."""
     if text.count("[") + text.count("{") > levels and is_deeper(text, levels):  # nearly never
         raise _too_deep(field)
 
 
 def is_deeper(text: str | bytes, levels: int = DEPTH_LIMIT) -> bool:
-    """Return whether a JSON text is nested more than so many levels deep."""
+    """Return whether a JSON text is nested more than `levels` deep."""
     if isinstance(text, str):
         if text.count("[") + text.count("{") <= levels:  # nearly always
             return False

@@ -268,8 +268,8 @@ def undetailed(move: Move) -> Move:
 def _after_expiry(job: "Job", chance: float) -> timedelta:
     """Return the delay after an expired lease: none the first time, then a random one.
 
-    Otherwise, jobs that were running beside one that kills its worker would be claimed together
-    with it again, until all of them have used up their attempts.
+    Otherwise, jobs that ran in the same worker as one that kills it would be claimed together with
+    that one again, until all of them have used up their attempts.
     """
     if job.attempt <= 1:
         return timedelta(0)

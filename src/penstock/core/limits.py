@@ -77,7 +77,7 @@ def queue_full(queue: str, limit: int | None, pending: int, more: int) -> QueueF
 
 
 def too_many_queues(queues: int, more: int, limit: int | None) -> TooManyQueues | None:
-    """Return the error if a store with that many queues may not have so many more.
+    """Return an error if `more` queues would exceed the limit of a store with `queues` of them.
 
     `limit` is the stored one, None for the default. Existing queues stay, whatever the limit.
     """

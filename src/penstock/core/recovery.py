@@ -64,7 +64,7 @@ class Backup(msgspec.Struct, frozen=True, kw_only=True):
     last_log: int
 
 
-class Restored(msgspec.Struct, frozen=True, kw_only=True):
+class RestoredStore(msgspec.Struct, frozen=True, kw_only=True):
     """A store that was restored, with the moment that its backup shows, if that is known.
 
     `replaced` is where the files of the former store are kept, if they are.

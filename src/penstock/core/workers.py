@@ -83,7 +83,7 @@ def announced_task(name: str, workers: Iterable[WorkerInfo], now: datetime) -> A
     return max(found, key=lambda task: task.version, default=None)
 
 
-class UnknownTask(msgspec.Struct, frozen=True, kw_only=True):
+class MissingTask(msgspec.Struct, frozen=True, kw_only=True):
     """A task, or a version of it, that no live worker knows, and where one was last seen."""
 
     task: str
@@ -108,7 +108,7 @@ def unknown_task(
     workers: Iterable[WorkerInfo],
     departed: Iterable[DepartedTask],
     now: datetime,
-) -> UnknownTask | None:
+) -> MissingTask | None:
     """Return what is known of a task that no live worker takes; None if one may take it.
 
     A worker that does not announce its tasks, such as one of another language, may take any. None
@@ -135,7 +135,7 @@ def unknown_task(
     if not anybody and not sightings:
         return None
     seen_at, seen_on = max(sightings, default=(None, None))
-    return UnknownTask(
+    return MissingTask(
         task=task.task,
         version=task.version,
         other_versions=other_versions,

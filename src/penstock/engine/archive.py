@@ -14,7 +14,7 @@ from penstock.core.lifecycle import FINAL, State
 from penstock.core.migration_lock import MigrationLock
 from penstock.core.query import JobQuery, matches
 from penstock.core.queue import QueueQuery
-from penstock.core.recovery import Backup, BackupProgress, Cut, Restored
+from penstock.core.recovery import Backup, BackupProgress, Cut, RestoredStore
 from penstock.core.restoration import Record, apply_restore, as_new_job
 from penstock.core.store import Store
 from penstock.core.times import from_micros
@@ -176,7 +176,7 @@ class Archive:
         replace: bool = False,
         above: int = 0,
         progress: BackupProgress | None = None,
-    ) -> Restored:
+    ) -> RestoredStore:
         """Make a store of a backup, at the URL of this one.
 
         Ids and fencing tokens continue above all that the store may have assigned since the

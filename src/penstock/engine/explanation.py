@@ -12,7 +12,7 @@ from penstock.core.query import JobQuery
 from penstock.core.queue import QueueQuery
 from penstock.core.tasks import TaskVersion
 from penstock.core.times import from_micros
-from penstock.core.workers import UnknownTask, unknown_task
+from penstock.core.workers import MissingTask, unknown_task
 from penstock.engine.connection import Connection
 from penstock.engine.results import job_not_found
 
@@ -51,7 +51,7 @@ async def _facts(connection: Connection, job: Job, facts: Facts) -> Facts | None
     return replace(facts, first_of_key=first_of_key)
 
 
-async def _unknown_task(connection: Connection, job: Job, now: datetime) -> UnknownTask | None:
+async def _unknown_task(connection: Connection, job: Job, now: datetime) -> MissingTask | None:
     """Return the job's task if no live worker knows it.
 
     Jobs of a reserved queue are for programs that claim them by other means than the tasks of a

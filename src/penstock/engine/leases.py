@@ -46,13 +46,13 @@ class Leases:
         worker: str,
         limit: int = 1,
         queues: Sequence[str] | None = None,
-        besides: Collection[str] = (),
+        except_queues: Collection[str] = (),
         tags: Sequence[str] = (),
         tasks: KnownTasks | None = None,
     ) -> list[Job]:
         """Take up to `limit` ready jobs; each belongs to the worker while its lease is renewed.
 
-        From these queues or, without `queues`, from all except those in `besides`. With `tasks`,
+        From these queues or, without `queues`, from all but `except_queues`. With `tasks`,
         only jobs of these.
         """
         check_limit(limit)
@@ -62,7 +62,7 @@ class Leases:
             worker=worker,
             limit=limit,
             queues=None if queues is None else tuple(queues),
-            besides=frozenset(besides),
+            except_queues=frozenset(except_queues),
             tags=tuple(tags),
             tasks=tasks,
         )
@@ -250,7 +250,7 @@ class Workers:
     async def waiting_tasks(self) -> builtins.list[WaitingTask]:
         """Return the tasks whose ready jobs wait because no live worker knows them.
 
-        Of jobs that a worker has met: those of queues that nobody works on are not among them.
+        Counts only jobs that a worker has seen, not those of queues without workers.
         """
         store = self._connection.store
         now = from_micros(self._connection.clock())

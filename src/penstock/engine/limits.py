@@ -61,13 +61,13 @@ class Limits:
         return await self._connection.store.configure(settings)
 
     async def task(self, task: str, concurrency: int | None) -> None:
-        """Run at most so many jobs of a task at a time, in all processes; None for any number."""
+        """Limit how many jobs of a task run at a time, in all processes; None removes the limit."""
         check_name("task", task)
         await self._set(Limit(kind="task", name=task, concurrency=concurrency))
         self.declared.pop(task, None)
 
     async def throttle(self, prefix: str, concurrency: int | None) -> None:
-        """Run at most so many jobs at a time of each throttle with this prefix; None removes it.
+        """Limit how many jobs of each throttle with this prefix run at a time; None removes it.
 
         The longest prefix that matches a throttle counts. If none does, one job runs at a time.
         The empty prefix matches all.
@@ -77,9 +77,9 @@ class Limits:
         await self._set(Limit(kind="throttle", name=prefix, concurrency=concurrency))
 
     async def queues(self, most: int | None) -> None:
-        """Allow at most so many queues in the store; None for the default of 100,000.
+        """Limit the number of queues in the store; None restores the default of 100,000.
 
-        A job of a further queue is refused with `TooManyQueues`; existing queues stay.
+        A job for a queue beyond the limit is refused with `TooManyQueues`; existing queues stay.
         """
         if most is not None:
             check_limit(most, least=1)

@@ -242,12 +242,12 @@ class Penstock:
         retried. `merge` is the rule for jobs that `supersede` others of their key. With
         `isolation="process"` the handler runs in a child process, which may hold `memory` bytes
         and is replaced after `recycle` jobs. With `cron` or `every`, workers call it
-        periodically: see `schedules.put`. With `concurrency`, at most so many jobs of the task run
-        at a time, in all processes: the first claim of this program stores that, as `limits.task`
-        does. `version` is that of the arguments, and `accepts` the range of versions of stored jobs
-        that the handler takes, by default its own only; a job of another version waits for a worker
-        that takes it. Jobs stored under a name in `aliases` run as well, after the task was
-        renamed. Not a coroutine.
+        periodically: see `schedules.put`. With `concurrency`, at most that many jobs of the task
+        run at a time, in all processes: the first claim of this program stores that, as
+        `limits.task` does. `version` is that of the arguments, and `accepts` the range of versions
+        of stored jobs that the handler takes, by default its own only; a job of another version
+        waits for a worker that takes it. Jobs stored under a name in `aliases` run as well, after
+        the task was renamed. Not a coroutine.
         """
         if concurrency is not None:
             check_concurrency(concurrency)

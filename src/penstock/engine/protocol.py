@@ -32,7 +32,7 @@ from penstock.core.queue import (
     QueueStatus,
     QueueSummary,
 )
-from penstock.core.recovery import Backup, BackupProgress, Cut, Restored
+from penstock.core.recovery import Backup, BackupProgress, Cut, RestoredStore
 from penstock.core.restoration import Record
 from penstock.core.schedule import Schedule
 from penstock.core.secrets import Secrets
@@ -123,15 +123,15 @@ class LimitPart(Protocol):
         not_offered("limits.queue(…)", "limit")
 
     async def task(self, task: str, concurrency: int | None) -> None:
-        """Run at most so many jobs of a task at a time."""
+        """Limit how many jobs of a task run at a time."""
         not_offered("limits.task(…)")
 
     async def throttle(self, prefix: str, concurrency: int | None) -> None:
-        """Run at most so many jobs at a time of each throttle with this prefix."""
+        """Limit how many jobs of each throttle with this prefix run at a time."""
         not_offered("limits.throttle(…)")
 
     async def queues(self, most: int | None) -> None:
-        """Allow at most so many queues in the store."""
+        """Limit the number of queues in the store."""
         not_offered("limits.queues(…)", "limit-queues")
 
     def reserve(self, *queues: str) -> None:
@@ -284,7 +284,7 @@ class ArchivePart(Protocol):
         replace: bool = False,
         above: int = 0,
         progress: BackupProgress | None = None,
-    ) -> Restored:
+    ) -> RestoredStore:
         """Make a store of a backup."""
         not_offered("archive.restore(…)", "restore")
 
@@ -400,7 +400,7 @@ class LeasePart(Protocol):
         worker: str,
         limit: int = 1,
         queues: Sequence[str] | None = None,
-        besides: Collection[str] = (),
+        except_queues: Collection[str] = (),
         tags: Sequence[str] = (),
         tasks: KnownTasks | None = None,
     ) -> list[Job]:

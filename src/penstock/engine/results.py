@@ -63,7 +63,7 @@ class ResultWatch:
         from asyncio import timeout as limit
 
         # First of all: if it were added after the read, the watch could see the job end in
-        # between, and nobody would be told.
+        # between, and the future would never be resolved.
         ended: asyncio.Future[Job] = loop.create_future()
         self._waiters.setdefault(job_id, []).append(ended)
         try:

@@ -20,7 +20,7 @@ from penstock.core.migration_lock import MigrationLock
 from penstock.core.progress import Line, Progress, Report
 from penstock.core.query import JobQuery, Tally
 from penstock.core.queue import Ages, Counts, Queue, QueueQuery, QueueStatus, QueueSummary
-from penstock.core.recovery import Backup, BackupProgress, Cut, Restored
+from penstock.core.recovery import Backup, BackupProgress, Cut, RestoredStore
 from penstock.core.restoration import Record
 from penstock.core.schedule import Schedule
 from penstock.core.statistics import Counters, Interval
@@ -496,7 +496,7 @@ class SyncArchive:
         replace: bool = False,
         above: int = 0,
         progress: BackupProgress | None = None,
-    ) -> Restored:
+    ) -> RestoredStore:
         """Make a store of a backup, at the URL of this one.
 
         Ids and fencing tokens continue above all that the store may have assigned since the
@@ -650,13 +650,13 @@ class SyncLeases:
         worker: str,
         limit: int = 1,
         queues: Sequence[str] | None = None,
-        besides: Collection[str] = (),
+        except_queues: Collection[str] = (),
         tags: Sequence[str] = (),
         tasks: KnownTasks | None = None,
     ) -> list[Job]:
         """Take up to `limit` ready jobs; each belongs to the worker while its lease is renewed.
 
-        From these queues or, without `queues`, from all except those in `besides`. With `tasks`,
+        From these queues or, without `queues`, from all but `except_queues`. With `tasks`,
         only jobs of these.
         """
 

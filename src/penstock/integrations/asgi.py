@@ -224,7 +224,7 @@ def _unknown() -> Problem:
 def _is_explicit(scope: Scope) -> bool:
     """Return whether a program authenticates itself, with nothing that a browser might have added.
 
-    A cookie beside the token would be what the application looks at.
+    If there were a cookie as well, the application would look at that.
     """
     kind, _, secret = (header(scope, b"authorization") or b"").partition(b" ")
     return kind.lower() == b"bearer" and bool(secret) and header(scope, b"cookie") is None

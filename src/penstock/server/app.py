@@ -230,6 +230,7 @@ def _fastapi(routes: Sequence[Route], document: dict[str, Any]) -> FastAPI:
         app.router.routes.append(
             StarletteRoute(_starlette_path(route), endpoint=route, methods=[declared.method])
         )
+    app.add_exception_handler(404, _unknown_path)
     app.add_exception_handler(405, _wrong_method)
     app.openapi = lambda: document  # type: ignore[method-assign] # as FastAPI documents it
     return app
@@ -242,6 +243,14 @@ def _starlette_path(route: Route) -> str:
         if get_args(kind)[:1] == (str,):
             path = path.replace(f"{{{name}}}", f"{{{name}:path}}")
     return path
+
+
+async def _unknown_path(request: Request, _: Exception) -> Response:
+    detail = (
+        f"there is no route {request.method} {request.scope['path']:.200}; "
+        f"{request.app.openapi_url} lists all routes"
+    )
+    return JSONResponse({"detail": detail, "routes": request.app.openapi_url}, 404)
 
 
 async def _wrong_method(request: Request, _: Exception) -> Response:

@@ -65,7 +65,7 @@ class Guard(Protocol):
         ...
 
     def holder_of(self, scope: Scope) -> Holder:
-        """Return who calls; raise a `Problem` if nobody is known to."""
+        """Return who calls; raise a `Problem` if the caller cannot be identified."""
         ...
 
     def token(self, secret: str) -> Holder:

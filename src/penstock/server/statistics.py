@@ -202,9 +202,13 @@ def _times(spread: Spread) -> Times:
 
 
 class VerbShape(msgspec.Struct, frozen=True, kw_only=True):
-    """Calls of one store verb by this process: their number, total duration and errors."""
+    """Calls of one store verb by this process: their number, total duration and errors.
+
+    `writes` says whether the verb writes to the store.
+    """
 
     verb: str
+    writes: bool
     calls: int
     seconds: float
     errors: int
@@ -257,7 +261,13 @@ class StoreRoutes:
             expired=sum(one.counts.get(Event.EXPIRED, 0) for one in counters),
             newest_log=await self._penstock.newest_log(),
             calls=[
-                VerbShape(verb=verb, calls=one.calls, seconds=one.seconds, errors=one.errors)
+                VerbShape(
+                    verb=verb,
+                    writes=one.writes,
+                    calls=one.calls,
+                    seconds=one.seconds,
+                    errors=one.errors,
+                )
                 for verb, one in sorted(dict(self._timings).items())
             ],
         )

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from penstock.core.errors import ConfigurationError, NotOffered, StoreUnavailable
-from penstock.core.recovery import Backup, BackupProgress, Cut, Phase, Restored
+from penstock.core.recovery import Backup, BackupProgress, Cut, Phase, RestoredStore
 from penstock.core.redaction import redacted
 from penstock.core.store import Store
 from penstock.runtime import SYSTEM, Runtime
@@ -46,7 +46,7 @@ class BackupKind(Protocol):
         replace: bool,
         runtime: Runtime,
         progress: BackupProgress,
-    ) -> Restored:
+    ) -> RestoredStore:
         """Make a store of a backup; until it is complete, there is none at the target."""
         ...
 
@@ -57,7 +57,7 @@ def back_up(
     """Write a backup of the store at a URL to a new file, while the store may be in use."""
     kind, source = _kind(url)
     if os.path.lexists(target):
-        raise ConfigurationError(f"{target} exists already; name another file, or move it away")
+        raise ConfigurationError(f"{target} already exists; name another file, or move it away")
     _check_folder(target)
     with _file_errors(target):
         return kind.back_up(source, target, runtime, progress or _ignore)
@@ -71,7 +71,7 @@ def restore(
     replace: bool = False,
     runtime: Runtime = SYSTEM,
     progress: BackupProgress | None = None,
-) -> Restored:
+) -> RestoredStore:
     """Make a store at a URL of a backup; `proceed` raises its floor before anybody can open it.
 
     With `replace`, a store that exists there is replaced.
@@ -107,7 +107,7 @@ def finish(verb: Coroutine[Any, Any, T]) -> T:
 def refuse_existing(target: Path) -> None:
     """Raise an error because there is a store at the target."""
     raise ConfigurationError(
-        f"{target} exists already; restore to another place, or replace it: --replace"
+        f"{target} already exists; restore to another place, or replace it: --replace"
     )
 
 
@@ -141,10 +141,10 @@ def publish(draft: Path, target: Path, runtime: Runtime) -> None:
     try:
         os.link(draft, target)
     except FileExistsError:
-        raise ConfigurationError(f"{target} exists already; name another file") from None
+        raise ConfigurationError(f"{target} already exists; name another file") from None
     except OSError:  # a file system without links
         if os.path.lexists(target):
-            raise ConfigurationError(f"{target} exists already; name another file") from None
+            raise ConfigurationError(f"{target} already exists; name another file") from None
         files.replace(draft, target)
     sync_folder(target.parent, runtime)
 
@@ -174,7 +174,7 @@ def _kind(url: str) -> tuple[BackupKind, Path]:
             "pg_dump or pg_basebackup; afterwards run 'penstock restore --in-place' and 'penstock "
             "verify' (docs/how-to/backup.md)"
         )
-    raise ConfigurationError(f"{redacted(url)} is no store with files that could be backed up")
+    raise ConfigurationError(f"{redacted(url)} cannot be backed up: it is not a file store")
 
 
 def _check_folder(target: Path) -> None:

@@ -9,13 +9,28 @@ from penstock.core.store import Store
 # The time spent in `wait` says nothing about the store; the clock is not a verb.
 _UNTIMED = frozenset({"clock", "wait"})
 
+READS = frozenset(
+    {
+        *("backlog", "checkpoint", "close", "count", "counters", "departed_tasks", "due"),
+        *("edges", "expired", "find", "find_ids", "get", "held", "intervals", "keys", "limits"),
+        *("lines", "log", "migration_lock", "newest_log", "oldest_ready", "origin", "progress"),
+        *("queues", "read", "ready_tags", "records", "reported", "restored_ids", "schedules"),
+        *("set_aside", "size", "summary", "tally", "tokens", "verify", "watch", "workers"),
+    }
+)
+"""The verbs that change nothing; all others write."""
+
 
 class Timing:
-    """How often a verb was called, how long the calls took together, and how many failed."""
+    """How often a verb was called, how long the calls took together, and how many failed.
 
-    __slots__ = ("calls", "errors", "seconds")
+    `writes` says whether the verb writes to the store.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("calls", "errors", "seconds", "writes")
+
+    def __init__(self, *, writes: bool) -> None:
+        self.writes = writes
         self.calls = 0
         self.errors = 0
         self.seconds = 0.0
@@ -38,7 +53,8 @@ class Observed:
             return self if verb is self._observed else Observed(verb, self._timings)
         if name in _UNTIMED or not callable(verb):
             return verb
-        timed = _timed(verb, self._timings.setdefault(name, Timing()))
+        timing = self._timings.setdefault(name, Timing(writes=name not in READS))
+        timed = _timed(verb, timing)
         setattr(self, name, timed)
         return timed
 

@@ -126,7 +126,7 @@ def _merged(lines: Lines, units: Sequence[Unit], size: int) -> Iterator[Unit]:
     for group in merge_small(tokens, size):
         members = units[group.start : group.stop]
         symbols = dict.fromkeys(unit.symbol for unit in members if unit.symbol)
-        # The rest of a class beside one of its methods needs no name of its own.
+        # In a group with one of its methods, the rest of a class needs no name of its own.
         names = [each for each in symbols if not any(o.startswith(f"{each}.") for o in symbols)]
         kind = next((unit.type for unit in members if unit.symbol in names), "module")
         yield Unit(members[0].first, members[-1].end, kind, ", ".join(names))

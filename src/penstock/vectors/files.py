@@ -75,9 +75,9 @@ class Walk:
         recursive: bool = True,
         depth: int | None = None,
         largest: int,
-        besides: Collection[str] = (),
+        except_folders: Collection[str] = (),
     ) -> None:
-        """Exclude the folders `besides`, given by path, and files of more than `largest` bytes.
+        """Leave out these folders, given by path, and files of more than `largest` bytes.
 
         `depth` is the number of levels to descend; 0 stays in the folder itself.
         """
@@ -85,7 +85,7 @@ class Walk:
         self._chooser = chooser
         self._depth = depth if recursive else 0
         self._largest = largest
-        self._besides = frozenset(besides)
+        self._except_folders = frozenset(except_folders)
 
     def __iter__(self) -> Iterator[FoundFile]:
         """Yield all selected files, including those that are skipped because they are unfit."""
@@ -109,7 +109,7 @@ class Walk:
         parts = inside.split("/")
         if not path.startswith(f"{self._folder}/") or self._is_too_deep(parts):
             return None
-        if TOOLS.intersection(parts) or any(path.startswith(one) for one in self._besides):
+        if TOOLS.intersection(parts) or any(path.startswith(one) for one in self._except_folders):
             return None
         return inside
 
@@ -136,7 +136,7 @@ class Walk:
     def _enters(self, entry: "os.DirEntry[str]", rules: list[IgnoreRules]) -> bool:
         return (
             entry.name not in TOOLS
-            and entry.path not in self._besides
+            and entry.path not in self._except_folders
             and not self._chooser.leaves_out(self._relative(entry.path))
             and not _is_ignored(entry.path + "/", rules)
         )

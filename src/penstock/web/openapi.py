@@ -15,10 +15,19 @@ _REFS = "#/components/schemas/{name}"
 
 
 class ProblemBody(msgspec.Struct, frozen=True):
-    """What is wrong with a request; `field` names the field or parameter, if it is about one."""
+    """What is wrong with a request; `field` names the field or parameter, if it is about one.
+
+    `queue` is the queue that is full or in use, `limit` the limit that has been reached,
+    `unfinished` how many jobs keep the queue in use. For an unknown path, `routes` is where all
+    routes are listed.
+    """
 
     detail: str
     field: str | msgspec.UnsetType = msgspec.UNSET
+    queue: str | msgspec.UnsetType = msgspec.UNSET
+    limit: int | msgspec.UnsetType = msgspec.UNSET
+    unfinished: int | msgspec.UnsetType = msgspec.UNSET
+    routes: str | msgspec.UnsetType = msgspec.UNSET
 
 
 _PROBLEMS = {
@@ -33,7 +42,7 @@ _PROBLEMS = {
     414: "The query string is too long.",
     415: "The content type is not JSON.",
     422: "A field or a parameter is invalid; `field` names it.",
-    429: "The queue is full, or the store has as many queues as it allows.",
+    429: "The queue is full, or the store has reached its limit of queues.",
     503: "The store is not available; nothing was changed.",
 }
 

@@ -60,6 +60,13 @@ STATUSES: dict[type[PenstockError], int] = {
     StoreMoved: 503,
 }
 
+_FIELDS: dict[type[PenstockError], tuple[str, ...]] = {
+    QueueFull: ("queue", "limit"),
+    QueueInUse: ("queue", "unfinished"),
+    TooManyQueues: ("limit",),
+}
+"""Attributes of errors that a body has besides the text."""
+
 
 class Problem(Exception):
     """An error that a request is answered with."""
@@ -71,11 +78,14 @@ class Problem(Exception):
         *,
         field: str | None = None,
         headers: Mapping[str, str] | None = None,
+        more: Mapping[str, str | int] | None = None,
     ) -> None:
         super().__init__(detail)
         self.status = status
         self.headers = dict(headers or {})
-        self.body = {"detail": detail, **({} if field is None else {"field": field})}
+        self.body: dict[str, str | int] = {"detail": detail, **(more or {})}
+        if field is not None:
+            self.body["field"] = field
 
 
 class JobProblem(Problem):
@@ -105,7 +115,9 @@ def problem_of(error: PenstockError) -> Problem:
     status = next(STATUSES[kind] for kind in type(error).__mro__ if kind in STATUSES)
     later = status in (429, 503) and not isinstance(error, TooManyQueues)
     field = error.field if isinstance(error, Unreadable) else None
-    return Problem(status, str(error), field=field, headers=RETRY_AFTER if later else None)
+    more = {name: getattr(error, name) for name in _FIELDS.get(type(error), ())}
+    headers = RETRY_AFTER if later else None
+    return Problem(status, str(error), field=field, headers=headers, more=more)
 
 
 def converted(value: Any, kind: type[T]) -> T:

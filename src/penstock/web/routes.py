@@ -11,7 +11,7 @@ import logging
 import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any, Generic, Literal, NamedTuple, TypeVar, get_args, get_origin
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, urlencode
 
 import msgspec
 import msgspec.inspect
@@ -44,7 +44,7 @@ GONE = 499
 
 _QUERY_LIMIT = 8_000
 _SEND_JSON = "the body must be sent as application/json"
-_NO_BODY = "this route takes no body; it would be ignored"
+_NO_BODY = "this route takes no body"
 # The body of such a request has no meaning (RFC 9110, 9.3.1).
 _WITHOUT_BODY = frozenset({"GET", "HEAD"})
 # The limit is that of stored values; a body has a few levels around them.
@@ -283,7 +283,7 @@ class Route:
                 raise Problem(400, "the body is empty; send a JSON object")
             body = b"{}"  # some clients send a content type without content
         elif not is_json:
-            raise Problem(415, _SEND_JSON) if self.body_type else Problem(422, _NO_BODY)
+            raise Problem(415, _SEND_JSON) if self.body_type else self._no_body(body)
         try:
             if self._is_free and is_deeper(body, _BODY_DEPTH):
                 raise Problem(422, _TOO_DEEP)
@@ -292,11 +292,27 @@ class Route:
             raise Problem(422, _TOO_DEEP) from None
         except msgspec.ValidationError as error:
             if self.body_type is None:
-                raise Problem(422, _NO_BODY) from error
+                raise self._no_body(body) from error
             raise wrong_shape(error, kind=self.body_type) from error
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             reason = str(error).removeprefix("JSON is malformed: ")
             raise Problem(400, f"the body is not JSON: {reason}") from error
+
+    def _no_body(self, body: bytes) -> Problem:
+        """Return the problem for a body that is not expected; it says where its values belong."""
+        try:
+            given = msgspec.json.decode(body, type=dict[str, Any])
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            given = {}
+        known = () if self.query_type is None else self.query_type.__struct_encode_fields__
+        if not given or not given.keys() <= {*known}:
+            return Problem(422, f"{_NO_BODY}; it would be ignored")
+        texts = {
+            name: value if isinstance(value, str) else _encode(value).decode()
+            for name, value in given.items()
+        }
+        names = " and ".join(given)
+        return Problem(422, f"{_NO_BODY}; send {names} in the query: ?{urlencode(texts):.200}")
 
 
 def routes_of(owner: object) -> Iterator[Route]:

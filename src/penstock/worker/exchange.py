@@ -137,7 +137,7 @@ class Exchange:
                 worker=self._worker,
                 limit=limit,
                 queues=self._queues,
-                besides=self._reserved,
+                except_queues=self._reserved,
                 tags=self._tags,
                 tasks=self.known_tasks,
             )

@@ -48,7 +48,7 @@ class Slots:
         self._waking = False
 
     def open(self, number: int, group: asyncio.TaskGroup) -> None:
-        """Open so many slots, as tasks of the group."""
+        """Open this many slots, as tasks of the group."""
         self._group = group
         for _ in range(number):
             self._open_one()

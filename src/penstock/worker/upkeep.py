@@ -29,7 +29,7 @@ _LAST_WAIT = 5.0
 
 
 class Chore:
-    """Something to do every so often, for the first time `first` seconds after the start."""
+    """Something to do at intervals, for the first time `first` seconds after the start."""
 
     def __init__(
         self, do: Callable[[], Awaitable[None]], every: timedelta, *, first: float = 0.0

@@ -10,6 +10,7 @@ import pytest
 from httpx import Response
 
 from penstock.web import bodies
+from penstock.web.openapi import ProblemBody
 from tests.apps.events.support import ALICE, Api, served
 
 EVENT = {"title": "t", "tags": "a"}
@@ -25,7 +26,7 @@ def assert_problem(answer: Response, *statuses: int) -> dict[str, Any]:
     """Check that a request is refused with one of these statuses, in the common shape."""
     assert answer.status_code in statuses, answer.text
     problem = answer.json()
-    assert set(problem) <= {"detail", "field"}
+    assert set(problem) <= set(ProblemBody.__struct_fields__)
     assert isinstance(problem["detail"], str)
     return dict(problem)
 

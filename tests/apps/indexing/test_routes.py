@@ -209,8 +209,8 @@ async def test_setting_alone_lets_folders_outside_of_the_project_be_indexed(
         ({"folder_path": "x" * 4_000}, "cannot be indexed"),
         ({"injector_script": "x.py"}, "does not run code from requests"),
         ({"generate_summaries": True}, "no language model"),
-        ({"supported_languages": ["klingon"]}, "known are"),
-        ({"include_types": ["films"]}, "known are"),
+        ({"supported_languages": ["klingon"]}, "choose from"),
+        ({"include_types": ["films"]}, "choose from"),
         ({"chunk_size": 64, "chunk_overlap": 40}, "half of chunk_size"),
         ({"folder_metadata_file": "none.json"}, "none.json does not exist"),
         ({"include_patterns": ["a["], "exclude_patterns": ["!"]}, "exclude_patterns"),
@@ -416,7 +416,7 @@ async def test_unknown_folder_cannot_be_removed(one: Api) -> None:
 async def test_unknown_mode_is_refused_and_nothing_is_found_in_nothing(one: Api) -> None:
     for mode in ("graph", "multi"):
         answer = await one("POST", "/query/", {"query": "a", "mode": mode}, status=400)
-        assert "known modes are vector, semantic, bm25, hybrid" in answer["detail"]
+        assert "choose from vector, semantic, bm25, hybrid" in answer["detail"]
     found = await one("POST", "/query/", {"query": "a"})
     assert (found["results"], found["total_results"]) == ([], 0)
 

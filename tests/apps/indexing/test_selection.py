@@ -12,7 +12,9 @@ from penstock.vectors import Walk
 from tests.apps.indexing.support import write
 
 
-def walk(folder: Path, *, besides: tuple[str, ...] = (), **choice: Any) -> dict[str, str | None]:
+def walk(
+    folder: Path, *, except_folders: tuple[str, ...] = (), **choice: Any
+) -> dict[str, str | None]:
     """Return the files found, by path below the folder, each with the reason to skip it."""
     chosen = Choice(**choice)
     walked = Walk(
@@ -20,7 +22,7 @@ def walk(folder: Path, *, besides: tuple[str, ...] = (), **choice: Any) -> dict[
         Selection(chosen),
         recursive=chosen.recursive,
         largest=100,
-        besides=besides,
+        except_folders=except_folders,
     )
     return {met.path[len(str(folder)) + 1 :]: met.why_not for met in walked}
 
@@ -85,7 +87,7 @@ def test_rules_above_a_folder_that_stands_in_no_repository_do_not_count(folder: 
 
 def test_folders_of_tools_and_of_the_server_are_not_entered(folder: Path) -> None:
     write(folder, {"node_modules/a.md": "a", ".git/b.md": "b", "data/c.md": "c", "d.md": "d"})
-    assert list(walk(folder, besides=(str(folder / "data"),))) == ["d.md"]
+    assert list(walk(folder, except_folders=(str(folder / "data"),))) == ["d.md"]
 
 
 def test_links_are_not_followed(folder: Path, tmp_path: Path) -> None:
@@ -120,7 +122,9 @@ def test_files_whose_names_are_not_utf_8_are_met_and_skipped(folder: Path) -> No
 
 def test_changes_that_concern_a_folder(folder: Path) -> None:
     write(folder, {"sub/a.md": "a"})
-    walked = Walk(str(folder), Selection(Choice()), largest=100, besides=(str(folder / "data"),))
+    walked = Walk(
+        str(folder), Selection(Choice()), largest=100, except_folders=(str(folder / "data"),)
+    )
     assert walked.wants(f"{folder}/new.md")
     assert walked.may_lead_to(f"{folder}/sub")
     assert walked.may_lead_to(f"{folder}/gone")

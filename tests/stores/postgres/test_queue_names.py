@@ -151,7 +151,7 @@ def test_producer_of_a_tenant_waits_for_no_transaction_of_another(processes: Pro
     assert sorted(ids(found)) == ids([first, within, added])
 
 
-@pytest.mark.parametrize("wanted", [{"queues": ("q",)}, {"besides": frozenset({"other"})}])
+@pytest.mark.parametrize("wanted", [{"queues": ("q",)}, {"except_queues": frozenset({"other"})}])
 def test_claim_waits_for_no_transaction_that_adds_a_job_of_a_tenant(
     wanted: dict[str, Any], processes: Processes
 ) -> None:
@@ -168,7 +168,7 @@ def test_claim_that_leaves_out_a_queue_waits_for_no_transaction_that_adds_to_it(
 ) -> None:
     _, wanted = drive(add(processes.other, new(queue="q"), new(queue="r")))
     processes.add_within(queue="q", tenant="a")
-    found = processes.at_once(take(processes.other, besides=frozenset({"q"})))
+    found = processes.at_once(take(processes.other, except_queues=frozenset({"q"})))
     assert ids(found) == [wanted.id]
 
 

@@ -237,7 +237,7 @@ class EntriesRoutes:
             wanted = OPERATIONS.get(ALSO_CALLED.get(operation, operation))
             if wanted is None:
                 known = ", ".join(sorted(OPERATIONS))
-                raise Problem(404, f"there is no operation {operation!r}; known are {known}")
+                raise Problem(404, f"there is no operation {operation!r}; choose from {known}")
             try:
                 job = await start(self._entries, wanted, body.payload)
             except msgspec.ValidationError as error:

@@ -389,7 +389,7 @@ def worker(one: WorkerInfo, tally: Tally, now: datetime, *, paused: bool) -> Ent
 def workers(
     configured: int, shown: list[EntriesWorker], jobs: Mapping[State, int], *, paused: bool
 ) -> EntriesWorkers:
-    """Summarise the workers of a server that is configured to start so many."""
+    """Summarise the workers of a server that is configured to start this many."""
     running = sum(one.running for one in shown)
     done, failed = jobs[State.DONE], jobs[State.FAILED]
     return EntriesWorkers(

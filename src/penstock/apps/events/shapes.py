@@ -32,7 +32,7 @@ class NewEvent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     description: Annotated[str, Meta(max_length=20_000)] | None = None
     payload: Annotated[Raw | UnsetType, Meta(description="Any JSON, up to 1 MB.")] = UNSET
     priority: Annotated[int, Meta(ge=0, le=10, description="Higher is picked first.")] = 5
-    max_retries: Annotated[int, Meta(ge=1, le=100, description="Attempts in all.")] = 3
+    max_retries: Annotated[int, Meta(ge=1, le=100, description="Total number of attempts.")] = 3
     retry_delay: (
         Annotated[float, Meta(ge=0, le=86_400 * 365, description="Seconds between two attempts.")]
         | None
@@ -41,7 +41,10 @@ class NewEvent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         Annotated[float, Meta(ge=0, le=86_400 * 365, description="Seconds until it may be picked.")]
         | None
     ) = None
-    key: Annotated[Key, Meta(description="One at a time, in order, per key.")] | None = None
+    key: (
+        Annotated[Key, Meta(description="Events with the same key run one at a time, in order.")]
+        | None
+    ) = None
     dedupe: (
         Annotated[
             str,
@@ -146,9 +149,10 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     tags: Tags
     worker_id: WorkerId
     wait: Annotated[float, Meta(ge=0, le=60, description="Seconds to wait for one.")] = 0
-    limit: Annotated[int, Meta(ge=1, le=1_000, description="A batch of up to so many.")] | None = (
-        None
-    )
+    limit: (
+        Annotated[int, Meta(ge=1, le=1_000, description="The largest number of events to return.")]
+        | None
+    ) = None
 
 
 class Holding(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

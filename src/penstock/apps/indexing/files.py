@@ -175,7 +175,7 @@ class Files:
             self._db.executemany("UPDATE file SET digest = '' WHERE path = ?", rows)
 
     def doubt_under(self, folder: str) -> None:
-        """Record the same for all files below a folder; for the empty folder, of all files."""
+        """Record the same for all files below a folder; an empty folder means all files."""
         low, high = _range(folder) if folder else ("", "\U0010ffff")
         with self._writing():
             query = "UPDATE file SET digest = '' WHERE path >= ? AND path < ?"

@@ -36,7 +36,7 @@ from penstock.vectors import decode_text as text_of
 from penstock.vectors import read_file as content_of
 
 CHUNKS_AT_ONCE = 1_000
-"""Files are written after so many chunks, after a number of files, and every second."""
+"""Files are written after this many chunks, after a number of files, and every second."""
 _EXAMPLES = 20
 _METADATA_LIMIT = 100_000
 
@@ -62,7 +62,7 @@ class Indexer:
         job: int,
         largest: int,
         at_once: int = 50,
-        besides: tuple[str, ...] = (),
+        except_folders: tuple[str, ...] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """At most `at_once` files are written together."""
@@ -74,7 +74,7 @@ class Indexer:
         self._job = job
         self._largest = largest
         self._at_once = at_once
-        self._besides = besides
+        self._except_folders = except_folders
         self._clock = clock
         self._metadata = read_metadata(parameters.metadata_file)
         self._how = self._digest_of_how()
@@ -124,7 +124,9 @@ class Indexer:
     def _places(self) -> Iterator[Met]:
         for place in self._parameters.paths or (self._parameters.folder,):
             if Path(place).is_dir():
-                yield from walk_through(place, self._parameters, self._largest, self._besides)
+                yield from walk_through(
+                    place, self._parameters, self._largest, self._except_folders
+                )
             else:
                 yield Met(place)
 
@@ -283,12 +285,16 @@ class Indexer:
 
 
 def walk_through(
-    folder: str, parameters: Parameters, largest: int, besides: tuple[str, ...]
+    folder: str, parameters: Parameters, largest: int, except_folders: tuple[str, ...]
 ) -> Walk:
     """Return the walk through a folder that a job requests."""
     choice = parameters.choice
     return Walk(
-        folder, Selection(choice), recursive=choice.recursive, largest=largest, besides=besides
+        folder,
+        Selection(choice),
+        recursive=choice.recursive,
+        largest=largest,
+        except_folders=except_folders,
     )
 
 

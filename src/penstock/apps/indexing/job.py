@@ -197,7 +197,7 @@ def index(
             job=run.job.id,
             largest=settings.max_file_size,
             at_once=_AT_ONCE * settings.checkpoint_interval,
-            besides=(str(places.data),),
+            except_folders=(str(places.data),),
         )
         report = indexer.run(after, before)
     return msgspec.to_builtins(report)  # type: ignore[no-any-return] # a Struct is a dict then

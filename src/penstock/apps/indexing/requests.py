@@ -104,7 +104,7 @@ def _known(field: str, given: Sequence[str] | None, known: Sequence[str]) -> tup
     unknown = [name for name in names if name not in known]
     if unknown:
         listed = ", ".join(sorted(known))
-        raise Problem(400, f"{field}: {unknown[0]!r} is unknown; known are {listed}", field=field)
+        raise Problem(400, f"{field}: {unknown[0]!r} is unknown; choose from {listed}", field=field)
     return names
 
 

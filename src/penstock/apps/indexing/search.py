@@ -43,7 +43,7 @@ class Searcher:
         if mode is None:
             raise Problem(
                 400,
-                f"mode: {question.mode!r} is unknown; known modes are {', '.join(MODES)}. This "
+                f"mode: {question.mode!r} is unknown; choose from {', '.join(MODES)}. This "
                 "server has no knowledge graph",
                 field="mode",
             )

@@ -42,7 +42,7 @@ def check(choice: Choice) -> None:
     """Raise `ConfigurationError` for unknown names and invalid patterns."""
     for known, names in ((LANGUAGE_NAMES, choice.languages), (tuple(PRESETS), choice.types)):
         if unknown := [name for name in names if name not in known]:
-            raise ConfigurationError(f"{unknown[0]!r} is unknown; known are {', '.join(known)}")
+            raise ConfigurationError(f"{unknown[0]!r} is unknown; choose from {', '.join(known)}")
     try:
         spec(choice.include)
         spec(choice.exclude)

@@ -328,11 +328,11 @@ def detail(
 ) -> IndexJob:
     """Return a job in full; `kept` is the checkpoint of one that is not done."""
     asked = parameters_of(job)
-    came_to: dict[str, Any] | None = job.returned
+    result: dict[str, Any] | None = job.returned
     took = None
     if job.started_at is not None and job.finished_at is not None:
         took = round((job.finished_at - job.started_at).total_seconds() * 1_000)
-    report = came_to or (kept or {}).get("report", {})
+    report = result or (kept or {}).get("report", {})
     return IndexJob(
         **summary(job, progress),
         completed_at=job.finished_at,
@@ -341,8 +341,8 @@ def detail(
         if progress is None
         else _progress(job, progress, report.get("chunks_created", 0)),
         execution_time_ms=took,
-        total_chunks=None if came_to is None else came_to["total_chunks"],
-        result=came_to,
+        total_chunks=None if result is None else result["total_chunks"],
+        result=result,
         chunk_size=asked.cutting.size,
         chunk_overlap=asked.cutting.overlap,
     )

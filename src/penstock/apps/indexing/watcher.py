@@ -126,8 +126,10 @@ class Watcher:
         from penstock.apps.indexing.indexer import walk_through
 
         folder = watched.parameters.folder
-        besides = (str(self._places.data),)
-        walk = walk_through(folder, watched.parameters, self._settings.max_file_size, besides)
+        except_folders = (str(self._places.data),)
+        walk = walk_through(
+            folder, watched.parameters, self._settings.max_file_size, except_folders
+        )
 
         def concerns(_change: object, path: str) -> bool:
             if path.startswith(self._own):

@@ -191,7 +191,7 @@ def files_of(selection: Selection, largest: int, excluded: str) -> Iterator[list
         _PatternFilter(selection),
         depth=selection.depth,
         largest=largest,
-        besides=(excluded,),
+        except_folders=(excluded,),
     )
     rest = iter(walk)
     while found := list(islice(rest, _BATCH)):

@@ -480,7 +480,7 @@ def payload_problems(
             yield name, "is required"
     for name in payload if strict else ():
         if name not in fields:
-            yield name, f"is not a known field; known are {', '.join(fields)}"
+            yield name, f"is not a known field; choose from {', '.join(fields)}"
     if not wrong:
         yield from PAYLOADS[kind](**values).problems(None if op is None else op.value)
 

@@ -131,7 +131,7 @@ def _of_tenant(tx: Statements, job_id: int, reach: Reach) -> Iterator[int]:
 
 
 def _touching(tx: Statements, reach: Reach) -> tuple[str, list[str]]:
-    """Return a condition that excludes most files elsewhere before their payloads are parsed."""
+    """Return a condition that excludes most unrelated files before their payloads are parsed."""
     if tx.dialect != "sqlite" or any(not place for place, _ in reach.places):
         return "", []
     parts, values = [], []

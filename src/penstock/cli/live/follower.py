@@ -13,7 +13,7 @@ from penstock.engine.protocol import App
 # that takes long, such as a search for a text among a million jobs, is repeated less often.
 _PAUSE = 0.5
 _REST = 2
-# A claim wakes nobody who waits for changes: a view is at most this old.
+# A claim wakes no waiting reader: a view is at most this old.
 _PATIENCE = 2.0
 _FIRST_RETRY, _LONGEST_RETRY = 0.5, 5.0
 
@@ -79,7 +79,7 @@ class Follower:
             seen = await self._until_changed(seen)
 
     async def _until_changed(self, seen: int) -> int:
-        """Wait for a change, but not less than a moment; or until `read_soon` is called."""
+        """Wait for a change or for a call of `read_soon`, but at least for a moment."""
 
         async def changed() -> int:
             await asyncio.sleep(max(_PAUSE, _REST * self._took))

@@ -24,9 +24,9 @@ from penstock.core.lifecycle import State
 from penstock.core.query import JobQuery
 
 PAGE_SIZE = 50
-# Stores have no index by worker: so many running jobs are searched for those of a worker.
+# Stores have no index by worker: at most this many running jobs are searched for a worker's.
 _SEARCHED = 1_000
-# Jobs that no longer match the filter are read one by one, so many at a time.
+# Jobs that no longer match the filter are read one by one, at most this many at a time.
 _READ_ONE_BY_ONE = 20
 _CYCLE = (None, State.PENDING, State.RUNNING, State.FAILED, State.DONE, State.CANCELLED)
 

@@ -12,12 +12,12 @@ function ceiling(value) {
   return [1, 2, 2.5, 5, 10].map((n) => n * size).find((n) => n >= value * 0.999);
 }
 
-const chosen = new Map(); // which step of a chart is told, by the chart's label: charts are drawn anew
+const chosen = new Map(); // the selected step of each chart, by the chart's label: charts are redrawn
 
 /**
  * Values over time: `series` have a name, a class and values (null: none), as lines or as bars.
- * The whole is also told in words, for those who do not see it. The exact values of a step are told
- * where the pointer is, by a touch, or by the arrow keys.
+ * A text describes the whole, for screen readers. The exact values of a step are shown at the
+ * pointer, on a touch, or with the arrow keys.
  */
 export function chart(label, times, series, { say, sayTime, exact = say, sayStep = sayTime }) {
   const most = ceiling(Math.max(0, ...series.flatMap((one) => one.values.filter((v) => v !== null))));
@@ -32,10 +32,10 @@ export function chart(label, times, series, { say, sayTime, exact = say, sayStep
     if (n % every === 0) parts.push(svg("text", { x: x(n), y: H - 4, "text-anchor": "middle" }, sayTime(time)));
   });
   for (const one of series) parts.push(one.bars ? bars(one, x, y, times.length) : line(one, x, y, y(0)));
-  const told = series.map((one) => `${one.name}: ${say(Math.max(0, ...one.values.map((v) => v || 0)))} at most, ${say(one.values[one.values.length - 1] || 0)} now`).join("; ");
+  const text = series.map((one) => `${one.name}: ${say(Math.max(0, ...one.values.map((v) => v || 0)))} at most, ${say(one.values[one.values.length - 1] || 0)} now`).join("; ");
   const mark = svg("line.mark", { y1: TOP, y2: H - BOTTOM, x1: 0, x2: 0 });
   const tip = h("div.tip", { role: "status" });
-  const picture = svg("svg.chart", { viewBox: `0 0 ${W} ${H}`, role: "img", tabindex: "0", "data-chart": label, "aria-label": `${label}. ${told}. Arrow keys tell the values of each step` }, parts, mark);
+  const picture = svg("svg.chart", { viewBox: `0 0 ${W} ${H}`, role: "img", tabindex: "0", "data-chart": label, "aria-label": `${label}. ${text}. Arrow keys show the values of each step` }, parts, mark);
   const show = (n) => {
     if (n === null) chosen.delete(label);
     else chosen.set(label, times[n].getTime());

@@ -128,7 +128,7 @@ function follow(page, events) {
 function couldFit(asked, entry, job) {
   if (asked.state ? !asked.state.split(",").includes(job.state) : entry.event !== "enqueued") return false;
   if (asked.tags && !asked.tags.split(",").some((tag) => job.tags.includes(tag.trim()))) return false;
-  if (["tenant", "key", "correlation", "parent", "error", "text", "before"].some((name) => asked[name])) return false; // not told
+  if (["tenant", "key", "correlation", "parent", "error", "text", "before"].some((name) => asked[name])) return false; // the entry does not say
   return (!asked.queue || asked.queue === job.queue) && (!asked.task || asked.task === job.task);
 }
 

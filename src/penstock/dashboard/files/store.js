@@ -4,7 +4,6 @@ import { h, replace, keyed } from "./dom.js";
 import { number, bytes, span } from "./words.js";
 import { head, panel, body, facts, table, cell, drawFacts } from "./widgets.js";
 
-const WRITES = ["add", "claim", "transition", "renew", "transact", "note", "finish", "digest", "prune", "greet", "configure"];
 const LARGE_WAL = 64e6;
 
 export async function show(view) {
@@ -16,9 +15,9 @@ export async function show(view) {
     const [store, ready] = await Promise.all([view.get("/api/v1/store"), view.get("/health/ready").catch((error) => ({ status: "not ready", detail: error.message }))]);
     const rows = store.calls.filter((one) => one.calls).map((one) => ({ ...one, mean: one.seconds / one.calls, lately: lately(one, before.get(one.verb)) }));
     before = new Map(store.calls.map((one) => [one.verb, one]));
-    drawTiles(tiles, store, ready, rows.filter((one) => WRITES.includes(one.verb)));
+    drawTiles(tiles, store, ready, rows.filter((one) => one.writes));
     replace(about, facts([["Kind", store.kind], ["Address", h("code", {}, store.url)], ["Log entries", number(store.newest_log)]]));
-    keyed(calls.rows, rows, (one) => one.verb, (one) => h("tr", {}, cell("", "wide", one.verb, WRITES.includes(one.verb) ? h("span.sub", {}, "writes") : ""),
+    keyed(calls.rows, rows, (one) => one.verb, (one) => h("tr", {}, cell("", "wide", one.verb, one.writes ? h("span.sub", {}, "writes") : ""),
       cell("Mean", "number", span(one.mean)), cell("Recent mean", "number", one.lately === null ? "–" : span(one.lately)), cell("Calls", "number", number(one.calls)), cell("Failed", `number${one.errors ? ".failed" : ""}`, number(one.errors))));
   });
   replace(view.root, head("Store"), tiles, panel("Store", body(about)), panel("Calls by this server process", calls));
@@ -38,7 +37,7 @@ function drawTiles(tiles, store, ready, writes) {
     store.dead_rows !== null && ["Dead rows", number(store.dead_rows), "until the next vacuum"],
     ["Write latency", mean === null ? "–" : span(mean), "mean of this process"],
     ["Stale writes refused", number(store.refused), "of workers that had lost their lease"],
-    ["Leases expired", number(store.expired), "workers that fell silent"],
+    ["Leases expired", number(store.expired), "workers that stopped responding"],
   ].filter(Boolean);
   drawFacts(tiles, shown);
 }

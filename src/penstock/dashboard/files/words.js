@@ -15,7 +15,7 @@ export const plural = (n, one, many = `${one}s`) => `${number(n)} ${n === 1 ? on
 
 const PER = { s: 1, min: 60, h: 3600 };
 
-/** The unit in which all of these rates are told, so that they can be compared: s, min or h. */
+/** The unit in which to show all of these rates, so that they can be compared: s, min or h. */
 export function rateUnit(perSecond) {
   const most = Math.max(0, ...perSecond);
   return most >= 1 || most === 0 ? "s" : most >= 1 / 60 ? "min" : "h";

@@ -29,13 +29,13 @@ function waitingTasks(tasks) {
 function card(view, one) {
   const status = one.silent ? badge("failed", "silent") : one.running ? badge("running", "working") : badge("pending", "idle");
   const drain = view.can("admin") && one.host && !one.draining && action("Drain…", () => drainOne(view, one), ".small");
-  const told = [one.host && `${one.host}, process ${one.pid}`, one.queues ? `queues ${one.queues.join(", ")}` : "all queues", one.tags.length && `tags ${one.tags.join(", ")}`].filter(Boolean).join(" · ");
+  const about = [one.host && `${one.host}, process ${one.pid}`, one.queues ? `queues ${one.queues.join(", ")}` : "all queues", one.tags.length && `tags ${one.tags.join(", ")}`].filter(Boolean).join(" · ");
   const leases = table(`Leases of ${one.name}`, ["Job", ["Token", "number"], "Began", "Lease ends"], one.leases.map((lease) => h("tr.pick", {},
     cell("", "wide", h("a", { href: to(`/jobs/${lease.job_id}`) }, h("strong", {}, lease.task)), ` #${lease.job_id} `, lease.cancel_requested && flag("stopping"), h("span.sub", {}, lease.queue)),
     cell("Token", "number", String(lease.token)), cell("Began", "nowrap", ago(lease.started_at)), cell("Lease ends", "nowrap", ago(lease.expires_at)))));
   return h("section.panel", { "aria-label": `Worker ${one.name}` },
     h("header", {}, h("h2", {}, one.name), one.draining && flag("draining"), status, drain),
-    h("div.body", {}, h("p.dim", {}, told),
+    h("div.body", {}, h("p.dim", {}, about),
       one.concurrency && h("div", {}, meter(one.running / one.concurrency, `${one.running} of ${one.concurrency} slots`), h("span.dim", {}, `${one.running} of ${one.concurrency} slots`)),
       h("p", { class: one.silent ? "warn" : "dim" }, "Last heartbeat ", ago(one.seen_at), one.silent && `: silent for ${span(one.heartbeat_age)}, probably dead`)),
     one.leases.length > 0 && leases);

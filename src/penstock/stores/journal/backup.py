@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from penstock.core.errors import ConfigurationError, StoreError, StoreMissing
-from penstock.core.recovery import Backup, BackupProgress, Restored
+from penstock.core.recovery import Backup, BackupProgress, RestoredStore
 from penstock.runtime import Files, Runtime
 from penstock.stores.backups import (
     Continue,
@@ -105,7 +105,7 @@ def restore(
     replace: bool,
     runtime: Runtime,
     progress: BackupProgress,
-) -> Restored:
+) -> RestoredStore:
     """See `BackupKind.restore`. A store that exists must not be in use; its files are kept."""
     exists = target.exists() and any(target.iterdir())
     if exists and not replace:
@@ -140,7 +140,7 @@ def restore(
         finally:
             finish(store.close())
         replaced = _publish(made, target, runtime, exists=exists)
-    return Restored(taken_at=head.at, cut=cut, replaced=replaced)
+    return RestoredStore(taken_at=head.at, cut=cut, replaced=replaced)
 
 
 def _replayed(source: Path, runtime: Runtime) -> Replay:

@@ -17,7 +17,7 @@ BLANKS = b" \0"
 
 
 class JournalFile:
-    """A journal that is open for more records: they end at `end`, blanks follow."""
+    """A journal that is open for appending: its records end at `end`, followed by blanks."""
 
     def __init__(self, folder: Folder, path: Path, end: int, *, syncs: bool = True) -> None:
         self.path = path
@@ -48,7 +48,7 @@ class JournalFile:
         return cls(folder, path, len(folder.first_line(path)), syncs=syncs)
 
     def reserve(self, size: int) -> None:
-        """Make sure that the disk has room for so many more bytes, in addition to earlier calls."""
+        """Reserve this many more bytes on the disk, in addition to earlier calls."""
         needed = self._reserved + size
         if needed > self._room:
             if size > _SMALL:
@@ -73,7 +73,7 @@ class JournalFile:
         """Write blanks over everything after the end; all from `start` on is durable on return.
 
         Records that were not known to be durable are written again: the process that wrote them
-        may have died before they were, or was told that they could not be.
+        may have died before they were, or got an error instead.
         """
         kept = self._files.read_at(self._fd, self.end - start, start)
         write_all(self._files, self._fd, kept + _BLANK * (self._room - self.end), start)

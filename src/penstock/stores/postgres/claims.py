@@ -100,12 +100,12 @@ class Claims:
         if not queues:
             return []
         if MERGED in queues:
-            if wanted.besides:  # stepping over their jobs would cost every claim
-                queue_names.unmerge(tx, wanted.besides)
+            if wanted.except_queues:  # stepping over their jobs would cost every claim
+                queue_names.unmerge(tx, wanted.except_queues)
             queue_names.unmerge_jobs(tx)
         if wanted.tags:
             source = (Texts(queues), Texts(wanted.tags))
-            besides = (Texts(sorted(wanted.besides)), _holders(wanted))
+            besides = (Texts(sorted(wanted.except_queues)), _holders(wanted))
             return self._started(tx, wanted, "claim_tagged", source, besides) or []
         positions = self._positions.of(queues)
         jobs = self._claim_from(tx, wanted, positions)
@@ -213,5 +213,5 @@ def _source(
     source = (Texts(list(own)), *map(Int8s, columns))
     if len(own) == len(positions.by_queue):
         return "claim_of_many", source, expected
-    expected += (*positions.by_queue[MERGED], Texts(sorted(wanted.besides)))
+    expected += (*positions.by_queue[MERGED], Texts(sorted(wanted.except_queues)))
     return "claim_of_all", source, expected

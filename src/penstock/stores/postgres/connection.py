@@ -78,7 +78,9 @@ _RETRYABLE = (
 
 # The view of the schema that this program knows: the store has dropped it.
 _NO_VIEW = re.compile(r'relation "\w+\.schema_(\d+)" does not exist')
-_TOO_MANY_QUEUES = re.compile(r"as many queues as its limit of (\d+) allows")
+# The code with which routines refuse a queue too many, and the limit in their message.
+_TOO_MANY_QUEUES = "PS002"
+_LIMIT = re.compile(r"limit of (\d+)")
 
 
 class Address(NamedTuple):
@@ -189,8 +191,8 @@ def translated(name: str) -> Iterator[None]:
 def translate(error: psycopg.Error, name: str) -> StoreError | TooManyQueues:  # noqa: PLR0911 - a list of cases
     """Return the error of Penstock for an error of the driver."""
     text = (str(error).strip() or type(error).__name__).splitlines()[0]
-    if (found := _TOO_MANY_QUEUES.search(text)) is not None:
-        return TooManyQueues(int(found[1]))
+    if error.sqlstate == _TOO_MANY_QUEUES and (limit := _LIMIT.search(text)) is not None:
+        return TooManyQueues(int(limit[1]))
     if isinstance(error, errors.UndefinedTable) and (view := _NO_VIEW.search(text)) is not None:
         return too_old(name, int(view[1]))
     if isinstance(error, _BROKEN) or "authentication failed" in text:

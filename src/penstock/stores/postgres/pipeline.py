@@ -1,7 +1,7 @@
 """One transaction in one round trip: prepared statements, sent together and committed together.
 
 The server runs them one after the other, each with a snapshot of its own, and commits when it
-comes to the end of what was sent. The driver has a pipeline of its own, for cursors, which takes
+reaches the end of what was sent. The driver has a pipeline of its own, for cursors, which takes
 120 µs for two statements; these functions of libpq take 15 µs.
 """
 

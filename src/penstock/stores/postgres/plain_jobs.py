@@ -189,7 +189,7 @@ def _options(wanted: tuple[NewJob, str]) -> tuple[Any, ...]:
 
 
 def _end_options(ended: tuple[Change, str]) -> tuple[Any, ...]:
-    """Return what ends that are written together have in common."""
+    """Return the values that outcomes written together have in common."""
     change, actor = ended
     move = change.move
     return move.event, move.state, move.attempt, actor

@@ -28,7 +28,7 @@ class Verb(Protocol):
     ) -> Sequence[Any] | None:
         """Return the answers; None if nothing was written, because one is not enough after all.
 
-        `tx` has been committed; as verbs do, it is told what must follow.
+        `tx` has been committed; like a verb, this adds to it what must follow the commit.
         """
         ...
 

@@ -1,4 +1,4 @@
--- version: 6
+-- version: 7
 --
 -- The functions and triggers of the store: what runs inside the database, whichever program writes.
 -- They hold no data. When the version above rises, the next process that opens the store replaces
@@ -74,7 +74,7 @@ BEGIN
         UPDATE penstock.meta SET value = value + CASE TG_OP WHEN 'DELETE' THEN -n ELSE n END
         WHERE name = 'queues';
         IF TG_OP = 'INSERT' AND penstock.names() > penstock.most_names() THEN
-            RAISE EXCEPTION 'penstock: the store has as many queues as its limit of % allows',
+            RAISE EXCEPTION 'penstock: the store has reached its limit of % queues',
             penstock.most_names() USING ERRCODE = 'PS002';
         END IF;
     END IF;
@@ -247,8 +247,8 @@ END $$;
 
 -- Text in and text out is understood by every driver. The caller's transaction may stay open for
 -- minutes, so it must hold nothing that ours wait for: it does not share the queue, writes rows of
--- its own, and leaves to others what its jobs mean for theirs. What cannot be done is told in the
--- answer: an error would undo all that the caller has done before.
+-- its own, and leaves to others what its jobs mean for theirs. What cannot be done is reported in
+-- the answer: an error would undo all that the caller has done before.
 
 -- Why a call is refused: it is not part of the transaction whose number the caller asked for, or
 -- not in this store.
@@ -501,7 +501,7 @@ DECLARE
 BEGIN
     IF NOT EXISTS (SELECT 1 FROM penstock.queue WHERE name = new ->> 'queue')
     AND penstock.names() >= penstock.most_names() THEN
-        RAISE EXCEPTION 'penstock: the store has as many queues as its limit of % allows',
+        RAISE EXCEPTION 'penstock: the store has reached its limit of % queues',
         penstock.most_names() USING ERRCODE = 'PS002';
     END IF;
     PERFORM penstock.use_queue(new ->> 'queue', new ->> 'tenant' IS NOT NULL);
@@ -537,7 +537,7 @@ BEGIN
 END $$;
 
 -- Adds many jobs in their order and returns their ids. `new` is a list of what `call_add` takes;
--- `at` of each is when it was inserted. Nothing is refused: nobody is there who could be told.
+-- `at` of each is when it was inserted. Nothing is refused: no caller is left to report it to.
 CREATE OR REPLACE FUNCTION penstock.call_add_all(new json, actor text) RETURNS SETOF bigint
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
@@ -598,7 +598,7 @@ END $$;
 -- another program's transaction may stay open.
 CREATE OR REPLACE FUNCTION penstock.adopt() RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
-    adopted bigint := 0;
+    imported bigint := 0;
     portion bigint;
     last bigint;
 BEGIN
@@ -618,10 +618,10 @@ BEGIN
             SELECT id FROM penstock.newcomer WHERE id <= last ORDER BY id LIMIT 1000
         );
         GET DIAGNOSTICS portion = ROW_COUNT;
-        adopted := adopted + portion;
+        imported := imported + portion;
         EXIT WHEN portion = 0;
     END LOOP;
-    RETURN adopted;
+    RETURN imported;
 END $$;
 
 -- Waits a moment for a job that others are changing; returns whether it is locked until the end of

@@ -189,7 +189,7 @@ class PostgresWriter:
                 return
 
     def _may_retry(self, error: psycopg.Error, attempt: int) -> bool:
-        """Return whether to try a failed transaction again, after so many attempts."""
+        """Return whether to try a failed transaction again, after this many attempts."""
         if isinstance(error, _COLLISIONS):
             return attempt < _ATTEMPTS - 1
         if isinstance(error, errors.CheckViolation) and "no partition" in str(error):
@@ -313,7 +313,7 @@ class PostgresWriter:
         return self._sql["enter"], (int(trip.mode),)
 
     def _entered(self, at: int, newest: int) -> int:
-        """Note what a transaction was told first; return its time."""
+        """Record the result of a transaction's first statement; return its time."""
         self._session = self._session._replace(newest=newest)
         if self._clock is not None:
             return self._clock()

@@ -81,8 +81,8 @@ def renew(tx: Transaction, calls: Sequence[Sequence[Lease]]) -> list[list[Job]]:
 def claim_ready(tx: Transaction, wanted: Claim, claimable: Claimable) -> list[Job]:
     """Claim jobs that are ready already."""
     merged = bool(claimable.any_merged) and wanted.queues is None
-    if merged and wanted.besides:  # stepping over their jobs would cost every claim
-        queue_names.unmerge(tx, wanted.besides)
+    if merged and wanted.except_queues:  # stepping over their jobs would cost every claim
+        queue_names.unmerge(tx, wanted.except_queues)
     queues = {name: special for name, special, _ in claimable.queues if wanted.wants(name)}
     if (
         any(queues.values())
@@ -128,7 +128,7 @@ def _next_ids(
         for tag in wanted.tags or (None,)
     ]
     if merged:
-        besides = encoded(wanted.besides)
+        besides = encoded(wanted.except_queues)
         sources += [
             ("pick_merged", (besides,), ())
             if tag is None

@@ -276,7 +276,7 @@ class LimitedClaim:
         places = places_of(self._tx, {name: queue.room for name, queue in queues.items()})
         by_tag = bool(self._wanted.tags)
         portion = max(1, min(self._wanted.limit, 100))
-        others = _Merged(self._tx, encoded(self._wanted.besides), self._wanted.tags, portion)
+        others = _Merged(self._tx, encoded(self._wanted.except_queues), self._wanted.tags, portion)
         if not by_tag:
             self._release(places, queues, merged)
             self._find_aside(queues, others)
@@ -324,7 +324,7 @@ class LimitedClaim:
                 ):
                     limit = _ALL if room is None else room
                     group = (held, tenant, queue, priority, limit)
-                    self._tx.execute("release_held", (*group, encoded(self._wanted.besides)))
+                    self._tx.execute("release_held", (*group, encoded(self._wanted.except_queues)))
                     self._tx.written = True
                     if queue in queues:
                         queues[queue].add_released(tenant, priority)

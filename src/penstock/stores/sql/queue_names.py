@@ -71,7 +71,7 @@ class QueueNames:
 
 
 def refuse_more(tx: Transaction, n: int) -> TooManyQueues | None:
-    """Return the error for so many more queues than the store may have, if they are too many."""
+    """Return an error if `n` more queues would exceed the limit."""
     taken, limit = tx.execute("queue_usage").fetchone()
     return too_many_queues(taken, n, limit)
 

@@ -361,7 +361,7 @@ class SqlStore:
     # Workers
 
     async def heartbeat(self, workers: Sequence[WorkerInfo]) -> list[str]:
-        """See `Store.heartbeat`; it comes regularly, and with it what waits for older programs."""
+        """See `Store.heartbeat`; also applies switches that wait for older programs to exit."""
         await self.database.switch()
         return await self._write(registry.heartbeat, workers)
 

@@ -243,7 +243,7 @@ class Transitions:
         return move
 
     def _keeps_order(self, job: Job, move: Move) -> bool:
-        """Return whether no job can come to wait for itself; if unsure, the caller tries again."""
+        """Return whether no job can end up waiting for itself; if unsure, the caller retries."""
         if move.successor is not None:
             return not self._one_returns
         needs = self._current[job.id][3]

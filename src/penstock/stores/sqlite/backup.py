@@ -7,7 +7,7 @@ from datetime import datetime
 from pathlib import Path
 
 from penstock.core.errors import ConfigurationError, StoreError, StoreMissing
-from penstock.core.recovery import Backup, BackupProgress, Restored
+from penstock.core.recovery import Backup, BackupProgress, RestoredStore
 from penstock.core.times import from_micros
 from penstock.runtime import Runtime
 from penstock.stores.backups import (
@@ -62,7 +62,7 @@ def restore(
     replace: bool,
     runtime: Runtime,
     progress: BackupProgress,
-) -> Restored:
+) -> RestoredStore:
     """See `BackupKind.restore`.
 
     A store that exists is overwritten in one transaction: processes that have it open go on with
@@ -93,7 +93,7 @@ def restore(
             _overwrite(copy, target, progress)
         else:
             publish(copy, target, runtime)
-    return Restored(taken_at=taken_at, cut=cut)
+    return RestoredStore(taken_at=taken_at, cut=cut)
 
 
 def _copy(source: Path, copy: Path, progress: BackupProgress) -> None:

@@ -58,8 +58,8 @@ _IMPORTED_AT_ONCE = 1_000
 # between two writers.
 _FIRST_PAUSE, _LAST_PAUSE = 0.000_1, 0.002
 _SHORT_WAIT = 0.004
-# On a crowded file, all our writers keep out for so long every so often, by the clock that they
-# share: other programs try ten times a second, and most give up after five seconds.
+# On a crowded file, all our writers pause together at this interval and for this long, by their
+# common clock: other programs try ten times a second, and most give up after five seconds.
 _CLEAR_EVERY_NS, _CLEAR_FOR_NS = 2_400_000_000, 110_000_000
 # A file is crowded when most of the last transactions had to wait: each counts for a tenth.
 _CROWDED, _SHARE = 0.5, 0.1

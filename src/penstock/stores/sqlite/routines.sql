@@ -1,4 +1,4 @@
--- version: 6
+-- version: 7
 --
 -- The views and triggers of the store: what runs inside the database, whichever program writes.
 -- They hold no data. When the version above rises, the next process that opens the store drops
@@ -79,7 +79,7 @@ END;
 CREATE TRIGGER penstock_queue_added AFTER INSERT ON penstock_queue
 BEGIN
     UPDATE penstock_meta SET value = value + 1 WHERE name = 'queues';
-    SELECT RAISE(ABORT, 'penstock: the store has as many queues as its limit allows')
+    SELECT RAISE(ABORT, 'penstock: the store has reached its limit of queues')
     FROM penstock_meta
     WHERE name = 'queues' AND value > ifnull(
         (SELECT concurrency FROM penstock_limit WHERE kind = 'queues' AND name = ''), 100000

@@ -115,7 +115,7 @@ class RemoteReporter:
         self._connection.send(ProgressReport(progress))
 
     def report_line(self, _job: Job, _line: Line) -> None:
-        """Do nothing: the worker logs the lines of its children, and keeps them then."""
+        """Do nothing: the worker logs and stores the lines of its children."""
 
     async def save_checkpoint(self, job: Job, state: str) -> None:
         """Have the worker write a checkpoint; raise `LeaseLost` if the run has lost its job."""

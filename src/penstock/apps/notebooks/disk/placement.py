@@ -122,7 +122,7 @@ class Placer:
             return None
 
     def was_placed(self, staged: Staged, path: str) -> bool:
-        """Whether an earlier run put a content in place, whatever is there now."""
+        """Whether an earlier run put content in place, whatever is there now."""
         if staged.is_stored:
             return any(one.staged == staged.name for one in self._backups.of(path))
         with os_errors(path):

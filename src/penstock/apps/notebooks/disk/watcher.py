@@ -31,7 +31,7 @@ PERIOD = 60.0
 _ROOT_CHECK = 2.0
 _BACK_OFF = 2.0
 _MOST_SCANS = 25
-"""After so many scans, a path that never settles is taken as it is."""
+"""After this many scans, a path that never settles is taken as it is."""
 _BURST = 5_000
 """With more hints at once, some may be missing: the system keeps 16,384."""
 _SOON = 1.0
@@ -122,7 +122,7 @@ class Watcher:
             await asyncio.gather(hinting, return_exceptions=True)
 
     async def _gather(self) -> None:
-        """Collect hints forever; the first event says that from now on nothing is missed."""
+        """Collect hints forever; the first event means that no change is missed from now on."""
         from watchfiles import awatch
 
         is_watching = False

@@ -174,7 +174,7 @@ class Publisher:
             return await asyncio.to_thread(upload.finish)
 
     async def _stage(self, notebook: Notebook, content: bytes) -> Staged:
-        """Stage a content durably, unless it is small enough to be stored with its operation."""
+        """Stage content durably, unless it is small enough to be stored with its operation."""
         self._check_size(content)
         if _is_small(notebook, content):
             return stored(content)

@@ -12,7 +12,9 @@ from tests.cli.support import COMMAND, started
 
 
 @pytest.fixture
-def shell(folder: Path, embeddings: Embeddings) -> Commands:
+def shell(tmp_path: Path, embeddings: Embeddings) -> Commands:
+    folder = tmp_path / "project"
+    folder.mkdir()
     write(
         folder,
         {

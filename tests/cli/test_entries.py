@@ -60,6 +60,7 @@ def _wrong(shell: Commands, content: str) -> str:
     return shell("import", "wrong.csv", code=2)
 
 
+@pytest.mark.every_store
 @pytest.mark.parametrize("kind", SHARED)
 def test_server_imports_exports_and_rebuilds(shell: Commands, tmp_path: Path, kind: str) -> None:
     server = Server(tmp_path, STORES[kind](tmp_path), **_ours(shell))
