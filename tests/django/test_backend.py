@@ -302,6 +302,18 @@ def test_dedupe_returns_the_task_that_waits(site: Any) -> None:
     assert again.id == hit.id != first.id
 
 
+def test_duplicate_has_the_attempts_of_the_task_that_waits(site: Any) -> None:
+    once = tasks.fail.using(dedupe="tea", retry=RetryPolicy(delay=timedelta(hours=1)))
+    first = once.enqueue()
+    site.work(name="w")
+    first.refresh()
+    hit = once.enqueue()
+    assert (hit.id, hit.attempts, hit.worker_ids) == (first.id, 1, ["w"])
+    assert hit.errors == first.errors
+    with transaction.atomic():
+        assert once.enqueue() == hit
+
+
 def test_tasks_of_a_key_run_in_their_order(site: Any, tmp_path: Path) -> None:
     path = tmp_path / "order"
     for n in range(10):

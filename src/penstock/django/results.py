@@ -25,6 +25,7 @@ _STATUSES = {
     State.SUPERSEDED: TaskResultStatus.FAILED,
 }
 _CLASS = re.compile(r"([A-Za-z_][\w.]*)(:|$)")
+_ID = re.compile(r"[0-9]{1,18}")
 
 
 class Call(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -38,6 +39,11 @@ class Call(msgspec.Struct, frozen=True, omit_defaults=True):
     backend: str | None = None
     priority: int | None = None
     run_after: datetime | None = None
+
+
+def job_id(text: str) -> int | None:
+    """Return the number of a job from its text; None if it cannot be one."""
+    return int(text) if _ID.fullmatch(text) else None
 
 
 def new_result(task: Any, backend: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
