@@ -110,7 +110,7 @@ class PenstockBackend(BaseTaskBackend):
         """Return the queue with the handlers of all tasks, for a worker."""
         tasks.load_modules(self.modules)
         app = databases.unshared(databases.url_of(connections[self.database]))
-        handlers.register(app, type(self), self._job_options)
+        handlers.register(app, self, self._job_options)
         return app
 
     def _job(self, task: Any, call: results.Call) -> NewJob:

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import sys
+import threading
 from collections.abc import Awaitable, Coroutine, Generator, Mapping, Sequence
 from contextvars import ContextVar
 from datetime import datetime, timedelta
@@ -13,7 +14,7 @@ import msgspec
 from penstock.core import jsontext
 from penstock.core.errors import ConfigurationError, InvalidJob, PayloadTooLarge, Snooze
 from penstock.core.job import Job
-from penstock.core.lifecycle import Done, Failed
+from penstock.core.lifecycle import Done, Failed, Outcome
 from penstock.core.progress import STATE_LIMIT, Line, Progress, kept_text
 from penstock.engine.codec import changed_by_json
 from penstock.engine.penstock import run_sync
@@ -27,6 +28,8 @@ _logger = logging.getLogger(TASK_LOGGER)
 _formatter = logging.Formatter("%(message)s")
 # Every store can hold integers of this size.
 _COUNT_LIMIT = 2**63
+# Held for a moment when a run ends early, or concludes; a handler may be in another thread.
+_ending = threading.Lock()
 
 
 class Reporter(Protocol):
@@ -63,7 +66,10 @@ class Context:
     It may be passed to other threads, and used from several at once.
     """
 
-    __slots__ = ("_first", "_reporter", "_state", "cancelled", "finishing", "job")
+    __slots__ = (
+        "_concluded", "_first", "_reporter", "_state", "cancelled", "finishing", "job", "lost",
+        "requested",
+    )  # fmt: skip
 
     def __init__(self, job: Job, reporter: Reporter | None = None) -> None:
         self.job = job
@@ -71,6 +77,11 @@ class Context:
         """Whether the run should end: cancelled, out of time, or its lease is lost."""
         self.finishing = False
         """Whether the run may have ended by `finish` already."""
+        self.lost = False
+        """Whether another worker may run the job now; what this run does is not stored."""
+        self.requested: Outcome | None = None
+        """How the run was asked to end early, for example because it is out of time."""
+        self._concluded = False
         self._reporter = reporter
         # _first and _state are set on first use: most jobs never need them.
 
@@ -163,6 +174,27 @@ class Context:
         """End the run here if it should end: the way out of a long loop in a thread."""
         if self.cancelled:
             raise asyncio.CancelledError("the run was cancelled")
+
+    def request_end(self, outcome: Outcome) -> bool:
+        """Ask the run to end with this outcome; return whether this is the first such request.
+
+        After `conclude`, none counts.
+        """
+        with _ending:
+            if self._concluded or self.requested is not None:
+                return False
+            self.requested = outcome
+            self.cancelled = True
+            return True
+
+    def conclude(self) -> Outcome | None:
+        """Return the end that was requested, if any; requests that follow are ignored.
+
+        For code around a handler that has to know the outcome before the worker stores it.
+        """
+        with _ending:
+            self._concluded = True
+            return self.requested
 
     async def _save(self, text: str) -> None:
         await self.reporter.save_checkpoint(self.job, text)
