@@ -20,7 +20,7 @@ from penstock.django.framework import (
     task_started,
 )
 from penstock.engine.penstock import Penstock, run_sync
-from penstock.worker.context import Context, context
+from penstock.worker.context import Context, conclude, context
 from penstock.worker.exchange import UNCOMMITTED
 from penstock.worker.outcomes import raised, returned
 
@@ -98,12 +98,12 @@ def _in_loop(runs: "_Runs") -> Callable[..., Coroutine[Any, Any, Any]]:
         run = await sync_to_async(runs.begin)(own, earlier)
         try:
             value = await runs.task.func(*run.args, **run.kwargs)
-            own.conclude()  # at once: a timeout would cancel what follows
+            conclude(own)  # at once: a timeout would cancel what follows
             await sync_to_async(run.closing)(run.finish, value)
         except _INTERRUPTIONS:
             raise
         except BaseException as error:
-            if own.conclude() is None and _is_cancelled(error):
+            if conclude(own) is None and _is_cancelled(error):
                 raise
             await sync_to_async(run.closing)(run.fail, error)
             raise
@@ -157,12 +157,12 @@ class _Run:
             self.returned = normalize_json(value)
         except (TypeError, ValueError) as error:
             raise UnsupportedResult(f"the task ran, but its result is not JSON: {error}") from error
-        requested = self._context.conclude()
+        requested = conclude(self._context)
         self._end(requested if isinstance(requested, Failed) else returned(self.returned))
 
     def fail(self, error: BaseException) -> None:
         """Take what the task raised."""
-        requested = self._context.conclude()
+        requested = conclude(self._context)
         if isinstance(error, asyncio.CancelledError) and requested is not None:
             self._end(requested)
         else:

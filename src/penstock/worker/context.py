@@ -67,7 +67,7 @@ class Context:
     """
 
     __slots__ = (
-        "_concluded", "_first", "_reporter", "_state", "cancelled", "finishing", "job", "lost",
+        "_first", "_reporter", "_state", "cancelled", "concluded", "finishing", "job", "lost",
         "requested",
     )  # fmt: skip
 
@@ -81,7 +81,8 @@ class Context:
         """Whether another worker may run the job now; what this run does is not stored."""
         self.requested: Outcome | None = None
         """How the run was asked to end early, for example because it is out of time."""
-        self._concluded = False
+        self.concluded = False
+        """Whether the outcome is decided: the run cannot be asked to end early any more."""
         self._reporter = reporter
         # _first and _state are set on first use: most jobs never need them.
 
@@ -175,27 +176,6 @@ class Context:
         if self.cancelled:
             raise asyncio.CancelledError("the run was cancelled")
 
-    def request_end(self, outcome: Outcome) -> bool:
-        """Ask the run to end with this outcome; return whether this is the first such request.
-
-        After `conclude`, none counts.
-        """
-        with _ending:
-            if self._concluded or self.requested is not None:
-                return False
-            self.requested = outcome
-            self.cancelled = True
-            return True
-
-    def conclude(self) -> Outcome | None:
-        """Return the end that was requested, if any; requests that follow are ignored.
-
-        For code around a handler that has to know the outcome before the worker stores it.
-        """
-        with _ending:
-            self._concluded = True
-            return self.requested
-
     async def _save(self, text: str) -> None:
         await self.reporter.save_checkpoint(self.job, text)
         self._state = msgspec.json.decode(text)
@@ -234,6 +214,29 @@ def context() -> Context:
         return _current.get()
     except LookupError:
         raise LookupError("no job is running here") from None
+
+
+def request_end(run: Context, outcome: Outcome) -> bool:
+    """Ask a run to end with this outcome; return whether this is the first such request.
+
+    After `conclude`, none counts.
+    """
+    with _ending:
+        if run.concluded or run.requested is not None:
+            return False
+        run.requested = outcome
+        run.cancelled = True
+        return True
+
+
+def conclude(run: Context) -> Outcome | None:
+    """Return the end that was requested of a run, if any; requests that follow are ignored.
+
+    For code around a handler that has to know the outcome before the worker stores it.
+    """
+    with _ending:
+        run.concluded = True
+        return run.requested
 
 
 def enter(context: Context) -> None:

@@ -13,7 +13,7 @@ from penstock.core.lifecycle import Cancelled, Done, Failed, Outcome
 from penstock.engine.task import Isolation, Task
 from penstock.worker.children.pool import ChildPool
 from penstock.worker.children.process import ChildFailed, ChildProcess
-from penstock.worker.context import Context, Reporter, enter
+from penstock.worker.context import Context, Reporter, enter, request_end
 from penstock.worker.outcomes import describe, raised, returned
 
 
@@ -35,7 +35,7 @@ class Run:
 
         A coroutine is cancelled; a thread cannot be: it only sees `context.cancelled`.
         """
-        if self.context.request_end(outcome) and self._task is not None and not self._in_thread:
+        if request_end(self.context, outcome) and self._task is not None and not self._in_thread:
             self._task.cancel()
 
     def lose(self) -> None:
