@@ -26,6 +26,7 @@ from penstock.django.framework import (
     task_started,
 )
 from penstock.django.tasks import queue_priority
+from penstock.jobs import Scope
 from tests.crash.processes import until
 from tests.django.project.shop import tasks
 
@@ -419,6 +420,34 @@ def test_limit_of_a_task_holds_in_all_workers(site: Any) -> None:
         tasks.add = kept
     limits = {limit.name: limit.concurrency for limit in run_sync(site.app.limits.list())}
     assert limits == {limited.module_path: 1}
+
+
+def test_options_of_a_task_are_those_of_its_jobs(site: Any) -> None:
+    given = {
+        "throttle": "mailer",
+        "tenant": "acme",
+        "dedupe": "sum",
+        "scope": Scope.UNFINISHED,
+        "timeout": timedelta(minutes=1),
+        "lease": timedelta(minutes=2),
+    }
+    result = tasks.add.using(**given, tags=["gpu", "eu"]).enqueue(1, 2)
+    job = run_sync(site.app.get(int(result.id)))
+    assert {name: getattr(job, name) for name in given if name != "lease"} == {
+        name: value for name, value in given.items() if name != "lease"
+    }
+    assert job.lease_time == given["lease"]
+    assert sorted(job.tags) == ["eu", "gpu"]
+    site.work(tags=["eu"])
+    result.refresh()
+    assert result.return_value == 3
+
+
+def test_worker_with_other_tags_leaves_a_task(site: Any) -> None:
+    result = tasks.add.using(tags=["gpu"]).enqueue(1, 2)
+    site.work(tags=["eu"])
+    result.refresh()
+    assert result.status == TaskResultStatus.READY
 
 
 def test_full_queue_refuses_tasks(site: Any) -> None:
