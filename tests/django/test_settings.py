@@ -14,7 +14,7 @@ from django.core.management import call_command
 from django.db import connection, connections
 from django.test import TestCase, override_settings
 
-from penstock import RetryPolicy, Worker, run_sync
+from penstock import JobQuery, RetryPolicy, Worker, run_sync
 from penstock.core.redaction import redacted
 from penstock.django import databases
 from penstock.django import tasks as declared
@@ -197,6 +197,22 @@ def test_test_database_is_made_used_and_destroyed(site: Any) -> None:
     assert outcome is not None
     assert outcome.wasSuccessful(), outcome.errors
     assert connection.settings_dict["NAME"] == before
+
+
+@pytest.mark.every_store
+def test_jobs_can_be_removed_after_a_test_without_a_transaction(site: Any) -> None:
+    """A flush of Django empties the tables of models, and leaves those of the queue."""
+    tasks.add.enqueue(1, 2)
+    tasks.fail.using(retry=RetryPolicy(attempts=1)).enqueue()
+    site.work()
+    tasks.add.enqueue(3, 4)
+    call_command("flush", interactive=False, verbosity=0)
+    assert len(run_sync(site.app.find())) == 3
+    jobs = site.app.bulk(JobQuery())  # as the documentation says
+    jobs.sync.cancel()
+    jobs.sync.delete()
+    assert run_sync(site.app.find()) == []
+    assert tasks.add.enqueue(1, 2).status == "READY"
 
 
 @pytest.mark.parametrize(
