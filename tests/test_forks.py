@@ -4,6 +4,7 @@ import http.client
 import json
 import os
 import signal
+import subprocess
 import sys
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -124,3 +125,46 @@ def ask(port: int, n: int) -> tuple[int, int]:
     finally:
         connection.close()
     return process, job
+
+
+# uWSGI forks in C, without calling Python's hooks; a module of its name is all that tells it.
+UWSGI = """
+import ctypes, os, sys, types
+sys.modules["uwsgi"] = types.ModuleType("uwsgi")
+from penstock import Penstock
+from penstock.errors import StoreError
+
+app = Penstock(os.environ["SITE_STORE"])
+app.task("note", lambda: None)
+used = sys.argv[1] == "used"
+if used:
+    app.sync.enqueue("note")
+child = ctypes.PyDLL(None).fork()
+if child == 0:
+    code = 1
+    try:
+        app.sync.enqueue("note")
+        code = 10
+    except StoreError as error:
+        code = 20 if "lazy-apps" in str(error) else 2
+    finally:
+        os._exit(code)
+_, status = os.waitpid(child, 0)
+if used:
+    app.sync.enqueue("note")  # the parent goes on
+print(os.waitstatus_to_exitcode(status))
+"""
+
+
+@pytest.mark.parametrize(("state", "code"), [("unused", "10"), ("used", "20")])
+def test_child_of_uwsgi_opens_its_own_store_or_is_told_what_to_set(
+    state: str, code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SITE_STORE", url := f"sqlite:///{tmp_path}/jobs.db")
+    done = subprocess.run(
+        [sys.executable, "-c", UWSGI, state], capture_output=True, text=True, check=False
+    )
+    assert done.stdout.strip() == code, done.stderr
+    app = Penstock(url)
+    assert len(app.sync.find()) == (2 if state == "used" else 1)
+    app.sync.close()

@@ -36,6 +36,8 @@ from penstock import (
     context,
     run_sync,
 )
+from penstock.integrations.flask import FlaskJobs
+from penstock.integrations.sqlalchemy import AsyncSessionJobs, SessionJobs
 from penstock.jobs import Explanation, LogEntry
 from penstock.queues import Drained, Queue
 
@@ -77,6 +79,18 @@ async def test_enqueue_takes_the_functions_own_parameters() -> None:
     assert_type(await named.enqueue(1), Job[None])
     assert_type(await registered_coroutine.enqueue("a"), Job[bytes])
     assert_type(resize.new("a.png", 200), NewJob)
+
+
+async def types_of_integrations(
+    jobs: SessionJobs, asynchronous: AsyncSessionJobs, flask: FlaskJobs
+) -> None:
+    """Only read by type checkers."""
+    assert_type(jobs.enqueue(resize, "a.png", 200), Job[str])
+    assert_type(await asynchronous.enqueue(resize, "a.png", width=200), Job[str])
+    assert_type(flask.enqueue(send.using(priority=9), "me"), Job[int])
+    jobs.enqueue(resize, 5, 200)  # type: ignore[arg-type]
+    await asynchronous.enqueue(send, "me", "now")  # type: ignore[arg-type]
+    flask.enqueue(resize, "a.png")  # type: ignore[call-arg]
 
 
 async def test_result_has_the_type_that_the_handler_returns() -> None:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -102,10 +102,13 @@ def on_terminal(arguments: list[str], typed: str = "", columns: int = 80, code: 
 class Process:
     """A command that runs beside the test; what it prints is waited for, line by line."""
 
-    def __init__(self, command: Sequence[str], folder: Path) -> None:
+    def __init__(
+        self, command: Sequence[str], folder: Path, env: Mapping[str, str] | None = None
+    ) -> None:
         self._popen = subprocess.Popen(
             command,
             cwd=folder,
+            env=env,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -167,9 +170,11 @@ def read_all(terminal: int) -> bytes:
 
 
 @contextmanager
-def started(command: Sequence[str], folder: Path) -> Iterator[Process]:
+def started(
+    command: Sequence[str], folder: Path, env: Mapping[str, str] | None = None
+) -> Iterator[Process]:
     """A process that is gone afterwards, whatever happens."""
-    process = Process(command, folder)
+    process = Process(command, folder, env)
     try:
         yield process
     finally:

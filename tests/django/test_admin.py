@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import Permission, User
+from django.db import connection
 from django.test import Client, override_settings
 from django.urls import reverse
 
@@ -60,6 +61,29 @@ def test_jobs_are_shown_retried_and_cancelled(site: Any) -> None:
     shown = text(client.get(page_of(failed.id)))
     assert "ada in the admin" in shown
     assert "retried in the admin" in shown
+
+
+@pytest.mark.every_store
+@pytest.mark.parametrize("model", LISTS)
+def test_pages_work_with_atomic_requests(
+    site: Any, model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The request holds no lock that the queue, on its own connection, would wait for."""
+    site.work()
+    waiting = tasks.add.enqueue(1, 2)
+    client = client_of(f"view_{model}", f"change_{model}")
+    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", True)
+    selected, action = {
+        "job": (waiting.id, "cancel"),
+        "queue": ("default", "pause"),
+        "schedule": (tasks.tick.module_path, "pause"),
+    }[model]
+    assert selected in text(client.get(list_of(model)))
+    answer = client.post(list_of(model), {"selected": selected, "action": action}, follow=True)
+    assert f"{action.capitalize()}: 1" in text(answer)
+    if model == "job":
+        client.post(page_of(waiting.id), {"action": "retry"})
+        assert run_sync(site.app.get(int(waiting.id))).state is State.PENDING
 
 
 @pytest.mark.every_store
@@ -123,6 +147,20 @@ def test_page_of_a_job_needs_permission_and_a_job(site: Any) -> None:
     client = client_of("view_job")
     assert client.get(page_of("12345")).status_code == 404
     assert client.get(page_of("x")).status_code == 404
+    assert client.get(page_of("9" * 30)).status_code == 404
+
+
+@pytest.mark.every_store
+@pytest.mark.parametrize("given", ["9" * 30, "-1", "x", "\0", "٣", "x" * 10_000])
+def test_senseless_values_are_answered(site: Any, given: str) -> None:
+    client = client_of(*(f"{may}_{model}" for may in ("view", "change") for model in LISTS))
+    for name in ("after", "queue", "task", "state"):
+        for model in LISTS:
+            assert client.get(list_of(model), {name: given}).status_code == 200, (model, name)
+    for model, action in (("job", "cancel"), ("job", "retry"), ("schedule", "run now")):
+        selected = {"selected": given, "action": action}
+        answer = client.post(list_of(model), selected, follow=True)
+        assert 'class="error"' in text(answer), (model, action)
 
 
 def test_nothing_can_be_added_or_deleted(site: Any) -> None:

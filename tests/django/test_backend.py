@@ -2,6 +2,9 @@
 
 import asyncio
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from copy import copy
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -23,6 +26,7 @@ from penstock.django.framework import (
     task_started,
 )
 from penstock.django.tasks import queue_priority
+from penstock.jobs import Scope
 from tests.crash.processes import until
 from tests.django.project.shop import tasks
 
@@ -261,35 +265,118 @@ def test_function_inside_another_is_refused(site: Any) -> None:
         type(tasks.add)(func=inner)
 
 
-def test_signals(site: Any) -> None:
-    seen: list[tuple[str, str, str]] = []
+@contextmanager
+def received(*signals: Any) -> Iterator[list[tuple[Any, Any]]]:
+    """What signals say meanwhile: the signal, and the result as it was then."""
+    seen: list[tuple[Any, Any]] = []
 
     def receive(signal: Any, sender: type, task_result: Any, **_: Any) -> None:
         assert sender is PenstockBackend
-        name = {id(task_enqueued): "enqueued", id(task_started): "started"}
-        seen.append((name.get(id(signal), "finished"), task_result.id, str(task_result.status)))
+        seen.append((signal, copy(task_result)))
         raise RuntimeError("a receiver that fails changes nothing")
 
-    signals = (task_enqueued, task_started, task_finished)
     for signal in signals:
         signal.connect(receive)
     try:
+        yield seen
+    finally:
+        for signal in signals:
+            signal.disconnect(receive)
+
+
+def test_signals(site: Any) -> None:
+    with received(task_enqueued, task_started, task_finished) as seen:
         a = tasks.add.enqueue(1, 2).id
         b = tasks.add_async.enqueue(1, 2).id
         c = tasks.attempt.enqueue(2).id
         d = tasks.fail.using(retry=ONCE).enqueue().id
         site.work(concurrency=1)
-    finally:
-        for signal in signals:
-            signal.disconnect(receive)
-    assert [one for one in seen if one[0] == "enqueued"] == [
-        ("enqueued", job, "READY") for job in (a, b, c, d)
+    enqueued, started, finished = (
+        [(result.id, str(result.status)) for signal, result in seen if signal is wanted]
+        for wanted in (task_enqueued, task_started, task_finished)
+    )
+    assert enqueued == [(job, "READY") for job in (a, b, c, d)]
+    assert sorted(started) == sorted((job, "RUNNING") for job in (a, b, c, c, d))
+    assert sorted(finished) == [
+        (a, "SUCCESSFUL"),
+        (b, "SUCCESSFUL"),
+        (c, "SUCCESSFUL"),
+        (d, "FAILED"),
     ]
-    started = [job for name, job, status in seen if (name, status) == ("started", "RUNNING")]
-    assert sorted(started) == sorted([a, b, c, c, d])
-    finished = {job: status for name, job, status in seen if name == "finished"}
-    assert finished == dict.fromkeys((a, b, c), "SUCCESSFUL") | {d: "FAILED"}
-    assert len([one for one in seen if one[0] == "finished"]) == 4
+
+
+LATE = {"timeout": timedelta(milliseconds=50), "retry": tasks.AT_ONCE}
+
+
+@pytest.mark.parametrize(
+    ("task", "status", "attempts"),
+    [
+        (tasks.overrun.using(**LATE), "FAILED", 3),
+        (tasks.overrun_async.using(**LATE), "FAILED", 3),
+        (tasks.overrun_and_notice.using(**LATE), "FAILED", 3),
+        (tasks.give_up, "FAILED", 1),
+        (tasks.rest, None, 1),
+        (tasks.return_object, "FAILED", 1),
+        (tasks.return_too_much, "FAILED", 1),
+        (tasks.finish_then_fail, "SUCCESSFUL", 1),
+        (tasks.finish_and_roll_back.using(retry=ONCE), "FAILED", 1),
+        (tasks.raise_cancelled.using(retry=ONCE), "FAILED", 1),
+        (tasks.raise_cancelled_async.using(retry=ONCE), "FAILED", 1),
+    ],
+)
+def test_signal_of_the_end_is_the_stored_end(
+    site: Any, task: Any, status: str | None, attempts: int
+) -> None:
+    with received(task_started, task_finished) as seen:
+        result = task.enqueue()
+        site.work()
+    result.refresh()
+    assert [signal for signal, _ in seen].count(task_started) == attempts
+    sent = [one for signal, one in seen if signal is task_finished]
+    assert [str(one.status) for one in sent] == ([] if status is None else [status])
+    for one in sent:
+        assert (one.status, one.attempts) == (result.status, result.attempts)
+        assert [error.exception_class_path for error in one.errors] == [
+            error.exception_class_path for error in result.errors
+        ]
+        assert one._return_value == result._return_value
+
+
+@pytest.mark.parametrize("task", [tasks.await_cancel, tasks.await_cancel_async])
+def test_signal_of_a_task_that_is_cancelled_while_it_runs(site: Any, task: Any) -> None:
+    def cancel(task_result: Any, **_: Any) -> None:
+        run_sync(site.app.cancel(int(task_result.id), "not needed"))
+
+    task_started.connect(cancel)
+    try:
+        with received(task_finished) as seen:
+            result = task.enqueue()
+            site.work()
+    finally:
+        task_started.disconnect(cancel)
+    result.refresh()
+    ((_, sent),) = seen
+    assert (sent.status, sent.errors) == (result.status, result.errors)
+    assert sent.status == TaskResultStatus.FAILED
+
+
+def test_worker_that_has_lost_its_task_sends_no_end(site: Any) -> None:
+    started = []
+
+    def take_away(task_result: Any, **_: Any) -> None:
+        """Take the first run from its worker, and cancel the second one."""
+        started.append(task_result)
+        end = site.app.reset if len(started) == 1 else site.app.cancel
+        run_sync(end(int(task_result.id)))
+
+    task_started.connect(take_away)
+    try:
+        with received(task_finished) as seen:
+            tasks.await_cancel.using(lease=timedelta(seconds=1)).enqueue()
+            site.work(concurrency=2)
+    finally:
+        task_started.disconnect(take_away)
+    assert (len(started), len(seen)) == (2, 1)
 
 
 def test_dedupe_returns_the_task_that_waits(site: Any) -> None:
@@ -300,6 +387,18 @@ def test_dedupe_returns_the_task_that_waits(site: Any) -> None:
     with transaction.atomic():
         again, hit = once.enqueue(5, 6), once.enqueue(7, 8)
     assert again.id == hit.id != first.id
+
+
+def test_duplicate_has_the_attempts_of_the_task_that_waits(site: Any) -> None:
+    once = tasks.fail.using(dedupe="tea", retry=RetryPolicy(delay=timedelta(hours=1)))
+    first = once.enqueue()
+    site.work(name="w")
+    first.refresh()
+    hit = once.enqueue()
+    assert (hit.id, hit.attempts, hit.worker_ids) == (first.id, 1, ["w"])
+    assert hit.errors == first.errors
+    with transaction.atomic():
+        assert once.enqueue() == hit
 
 
 def test_tasks_of_a_key_run_in_their_order(site: Any, tmp_path: Path) -> None:
@@ -321,6 +420,34 @@ def test_limit_of_a_task_holds_in_all_workers(site: Any) -> None:
         tasks.add = kept
     limits = {limit.name: limit.concurrency for limit in run_sync(site.app.limits.list())}
     assert limits == {limited.module_path: 1}
+
+
+def test_options_of_a_task_are_those_of_its_jobs(site: Any) -> None:
+    given = {
+        "throttle": "mailer",
+        "tenant": "acme",
+        "dedupe": "sum",
+        "scope": Scope.UNFINISHED,
+        "timeout": timedelta(minutes=1),
+        "lease": timedelta(minutes=2),
+    }
+    result = tasks.add.using(**given, tags=["gpu", "eu"]).enqueue(1, 2)
+    job = run_sync(site.app.get(int(result.id)))
+    assert {name: getattr(job, name) for name in given if name != "lease"} == {
+        name: value for name, value in given.items() if name != "lease"
+    }
+    assert job.lease_time == given["lease"]
+    assert sorted(job.tags) == ["eu", "gpu"]
+    site.work(tags=["eu"])
+    result.refresh()
+    assert result.return_value == 3
+
+
+def test_worker_with_other_tags_leaves_a_task(site: Any) -> None:
+    result = tasks.add.using(tags=["gpu"]).enqueue(1, 2)
+    site.work(tags=["eu"])
+    result.refresh()
+    assert result.status == TaskResultStatus.READY
 
 
 def test_full_queue_refuses_tasks(site: Any) -> None:

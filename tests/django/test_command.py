@@ -17,8 +17,9 @@ from django.core.management.base import CommandError
 from django.db import transaction
 from django.test import override_settings
 
-from penstock import run_sync
+from penstock import NewJob, run_sync
 from penstock.django.framework import task_backends
+from tests.cli.support import started
 from tests.crash.processes import until
 from tests.django.project.shop import tasks
 from tests.django.project.shop.models import Order
@@ -46,6 +47,29 @@ def manage(site: Any, *arguments: str) -> subprocess.CompletedProcess[str]:
         text=True,
         check=False,
     )
+
+
+MANAGE = """
+import os, sys
+os.environ["DJANGO_SETTINGS_MODULE"] = "own_settings"
+from django.core.management import execute_from_command_line
+execute_from_command_line(sys.argv)
+"""
+SETTINGS = """
+from tests.django.project.settings import *
+INSTALLED_APPS = [*INSTALLED_APPS, "edited"]
+"""
+TASKS = """
+import os
+try:
+    from django.tasks import task
+except ImportError:
+    from django_tasks import task
+
+@task
+def version():
+    return [os.getppid(), 1]
+"""
 
 
 @contextmanager
@@ -101,6 +125,41 @@ def test_worker_that_is_killed_loses_nothing(site: Any, tmp_path: Path) -> None:
     assert {order.handled for order in Order.objects.all()} == {1}
     verified = manage(site, "verify")
     assert verified.returncode == 0, verified.stdout
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A folder with the project `site`, whose only folder in the path is that of `manage.py`."""
+    (tmp_path / "site/edited").mkdir(parents=True)
+    for name, text in {
+        "manage.py": MANAGE,
+        "own_settings.py": SETTINGS,
+        "edited/__init__.py": "",
+        "edited/models.py": "from edited import tasks",  # `manage.py` imports it
+        "edited/tasks.py": TASKS,
+    }.items():
+        (tmp_path / "site" / name).write_text(text)
+    return tmp_path
+
+
+@pytest.mark.parametrize("options", [["--reload"], ["--processes=2", "--reload"]])
+def test_reloaded_worker_runs_the_edited_task(site: Any, project: Path, options: list[str]) -> None:
+    new = NewJob(task="edited.tasks.version", payload="{}")
+    program = [sys.executable, "site/manage.py", "penstock", "worker", *options]
+    count = len(options)
+    with started(program, project, environment(site)) as process:
+        for version in (1, 2):
+            for _ in range(count):
+                process.wait_for("Worker ")
+            (job,) = run_sync(site.app.enqueue_many([new]))
+            result = run_sync(site.app.result(job.id, timeout=timedelta(seconds=SOON)))
+            assert result == [process.pid, version]  # the process that was started is their parent
+            if version == 1:
+                tasks_file = project / "site/edited/tasks.py"
+                tasks_file.write_text(TASKS.replace("1]", "2]"))
+                process.wait_for("tasks.py has changed: reloading")
+        process.send_to_group(signal.SIGINT)
+        assert process.wait() == 0
 
 
 def test_commands_work_on_the_database_of_the_project(site: Any) -> None:

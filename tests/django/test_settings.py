@@ -1,5 +1,6 @@
 """Settings, system checks, migrations, and the databases of tests."""
 
+import asyncio
 import io
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from django.core.management import call_command
 from django.db import connection, connections
 from django.test import TestCase, override_settings
 
-from penstock import RetryPolicy, run_sync
+from penstock import JobQuery, RetryPolicy, Worker, run_sync
 from penstock.core.redaction import redacted
 from penstock.django import databases
 from penstock.django import tasks as declared
@@ -116,6 +117,29 @@ def test_tasks_go_to_the_database_of_their_backend(site: Any, another: Any) -> N
     assert str(job.id) == result.id
 
 
+def test_schedule_belongs_to_the_workers_of_its_backend(site: Any, another: Any) -> None:
+    call_command("migrate", database="another", verbosity=0)
+    params = {
+        "default": {"BACKEND": BACKEND, "QUEUES": ["default", "mail"]},
+        "another": {"BACKEND": BACKEND, "OPTIONS": {"database": "another"}},
+    }
+    with override_settings(TASKS=params):
+        result = tasks.add.using(backend="another").enqueue(1, 2)
+        for alias in params:
+            asyncio.run(work(task_backends[alias]))
+        schedules = {
+            alias: [one.name for one in run_sync(task_backends[alias].penstock.schedules.list())]
+            for alias in params
+        }
+        assert task_backends["another"].get_result(result.id).return_value == 3
+    assert schedules == {"default": [tasks.tick.module_path], "another": []}
+
+
+async def work(backend: Any) -> None:
+    async with backend.worker_app() as app:
+        await Worker(app).run(until_empty=True)
+
+
 def test_database_without_tables_is_refused_with_the_remedy(site: Any, another: Any) -> None:
     params = {"default": {"BACKEND": BACKEND, "OPTIONS": {"database": "another"}}}
     with another.cursor() as cursor:
@@ -173,6 +197,22 @@ def test_test_database_is_made_used_and_destroyed(site: Any) -> None:
     assert outcome is not None
     assert outcome.wasSuccessful(), outcome.errors
     assert connection.settings_dict["NAME"] == before
+
+
+@pytest.mark.every_store
+def test_jobs_can_be_removed_after_a_test_without_a_transaction(site: Any) -> None:
+    """A flush of Django empties the tables of models, and leaves those of the queue."""
+    tasks.add.enqueue(1, 2)
+    tasks.fail.using(retry=RetryPolicy(attempts=1)).enqueue()
+    site.work()
+    tasks.add.enqueue(3, 4)
+    call_command("flush", interactive=False, verbosity=0)
+    assert len(run_sync(site.app.find())) == 3
+    jobs = site.app.bulk(JobQuery())  # as the documentation says
+    jobs.sync.cancel()
+    jobs.sync.delete()
+    assert run_sync(site.app.find()) == []
+    assert tasks.add.enqueue(1, 2).status == "READY"
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,9 @@
 
 import subprocess
 import sys
+from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import pydantic
 import pytest
@@ -75,6 +76,35 @@ def test_model_arrives_as_it_was() -> None:
     assert round_trip(list[Cat | Dog], [Dog(), Cat()]) == [Dog(), Cat()]
 
 
+def test_names_in_quotes_are_evaluated_wherever_they_are_and_when_they_are_used() -> None:
+    user = User(name="ada")
+    assert round_trip("User", user) == user
+    assert round_trip(list["User"], [user]) == [user]
+    assert round_trip(dict[str, "User | None"], {"a": user, "b": None}) == {"a": user, "b": None}
+    assert round_trip(tuple["Decimal", ...] | None, (Decimal(1),)) == (Decimal(1),)
+    assert round_trip(Annotated[list["User"], "a note"], [user]) == [user]
+    later = arguments(list["Later"])
+    assert later.decode(later.encode(([Later(n=1)],), {}))["value"] == [Later(n=1)]
+
+
+def test_name_of_a_class_inside_a_function_is_evaluated_if_the_handler_uses_it() -> None:
+    @dataclass
+    class Local:
+        n: int
+
+    def handler(value: list["Local"]) -> Any:
+        return [Local(one.n) for one in value]
+
+    codec = Arguments("t", handler)
+    assert codec.decode(codec.encode(([Local(1)],), {})) == {"value": [Local(1)]}
+
+
+def test_annotation_that_cannot_be_evaluated_is_plain_json() -> None:
+    assert round_trip("list[Unknown]", [1]) == [1]
+    with pytest.raises(InvalidJob, match=r"'list\[Unknown\]' cannot be evaluated .*TYPE_CHECKING"):
+        round_trip("list[Unknown]", [User(name="ada")])
+
+
 def test_computed_and_private_parts_of_a_model_are_not_stored() -> None:
     user = Secretive(name="ada")
     user._seen = 5
@@ -137,6 +167,7 @@ def amount() -> Decimal: ...  # type: ignore[empty-body] # runs elsewhere
 def silent() -> None: ...
 def unknown() -> "Missing": ...  # type: ignore[name-defined] # noqa: F821 - is what is missing
 def later() -> "Later": ...  # type: ignore[empty-body]
+def later_ones() -> list["Later"]: ...  # type: ignore[empty-body]
 def unheld() -> type[int]: ...  # type: ignore[empty-body]
 
 
@@ -146,12 +177,23 @@ class Later(pydantic.BaseModel):
 
 async def test_result_is_decoded_by_its_annotation() -> None:
     app = Penstock("memory://")
-    for handler in (amount, silent, unknown, later, unheld):
+    for handler in (amount, silent, later, later_ones, unheld):
         app.task(handler)
     assert repr(await app.result(await done(app, "amount", '"1.10"'))) == "Decimal('1.10')"
     assert await app.result(await done(app, "later", '{"n":1}')) == Later(n=1)
-    for task in ("silent", "unknown", "unheld"):  # nothing says what it is
+    assert await app.result(await done(app, "later_ones", '[{"n":1}]')) == [Later(n=1)]
+    for task in ("silent", "unheld"):  # nothing says what it is
         assert await app.result(await done(app, task, '{"n":[1]}')) == {"n": [1]}
+    await app.close()
+
+
+async def test_result_whose_annotation_cannot_be_evaluated_says_so() -> None:
+    app = Penstock("memory://")
+    app.task(unknown)
+    job = await done(app, "unknown", '{"n":1}')
+    with pytest.raises(Unreadable, match=r"'Missing' cannot be evaluated .* job.returned"):
+        await app.result(job)
+    assert (await app.get(job)).returned == {"n": 1}
     await app.close()
 
 

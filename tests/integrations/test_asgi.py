@@ -5,6 +5,7 @@ import json
 import logging
 import signal
 import sqlite3
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, closing
 from http import HTTPStatus
@@ -217,6 +218,25 @@ async def test_application_may_have_to_wait_for_who_calls(queue: Penstock) -> No
     async with calling(host(MountedServer(queue, authenticate=later))) as ask:
         assert (await ask("GET", JOBS)).status_code == HTTPStatus.UNAUTHORIZED
         assert (await ask("GET", JOBS, "reader")).status_code == HTTPStatus.OK
+
+
+async def test_plain_function_may_take_its_time_to_tell_who_calls(queue: Penstock) -> None:
+    threads = []
+
+    def plain(request: Request) -> Caller | None:
+        threads.append(threading.get_ident())
+        return who(request)
+
+    class Later:
+        async def __call__(self, request: Request) -> Caller | None:
+            threads.append(threading.get_ident())
+            return who(request)
+
+    async with calling(host(MountedServer(queue, authenticate=plain))) as ask:
+        assert (await ask("GET", JOBS, "reader")).status_code == HTTPStatus.OK
+    async with calling(host(MountedServer(queue, authenticate=Later()))) as ask:
+        assert (await ask("GET", JOBS, "reader")).status_code == HTTPStatus.OK
+    assert [one == threading.get_ident() for one in threads] == [False, True]
 
 
 @pytest.mark.parametrize(

@@ -145,3 +145,9 @@ def test_coroutine_has_no_place_in_a_flask_application(queue: Penstock) -> None:
 
     with pytest.raises(ConfigurationError, match="write a plain function"):
         FlaskJobs(queue).with_app_context(send)
+
+
+def test_task_of_another_queue_is_refused(queue: Penstock) -> None:
+    other = Penstock("memory://").task("send", lambda: None)
+    with pytest.raises(ConfigurationError, match="another Penstock"):
+        FlaskJobs(queue).enqueue(other)

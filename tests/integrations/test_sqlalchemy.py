@@ -148,3 +148,15 @@ async def test_synchronous_session_in_a_coroutine_is_refused(
         with pytest.raises(ConfigurationError, match="inside one, await the call"):
             jobs.enqueue(queue.tasks["send"], 1)
     assert await asyncio.to_thread(stored, queue, shared) == ([], 0)
+
+
+async def test_task_of_another_queue_is_refused(queue: Penstock, shared: Shared) -> None:
+    other = Penstock("memory://").task("send", send)
+    engine = create_engine(shared.synchronous, poolclass=NullPool)
+    with Session(engine) as session, pytest.raises(ConfigurationError, match="another Penstock"):
+        SessionJobs(queue, session).enqueue(other, 1)
+    async with AsyncSession(
+        create_async_engine(shared.asynchronous, poolclass=NullPool)
+    ) as asynchronous_session:
+        with pytest.raises(ConfigurationError, match="another Penstock"):
+            await AsyncSessionJobs(queue, asynchronous_session).enqueue(other.using(priority=7), 1)

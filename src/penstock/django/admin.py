@@ -10,6 +10,7 @@ from urllib.parse import urlencode
 
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
+from django.db import connections, transaction
 from django.http import Http404, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import reverse
@@ -20,6 +21,7 @@ from penstock.core.job import headline
 from penstock.core.lifecycle import State, Waiting
 from penstock.core.query import JobQuery
 from penstock.core.queue import QueueQuery, QueueStatus
+from penstock.django import results
 from penstock.django.backend import PenstockBackend, backends
 from penstock.django.models import Job, Queue, Schedule
 from penstock.engine.connection import acting_as
@@ -44,6 +46,18 @@ class PenstockAdmin(admin.ModelAdmin):
     """A list that comes from the queue, and actions on what is selected in it."""
 
     acts: Mapping[str, Act] = {}
+
+    def get_urls(self) -> list[Any]:
+        """Leave these views out of `ATOMIC_REQUESTS`.
+
+        The queue writes on connections of its own: on SQLite it would wait for the transaction of
+        the request, which waits for the queue.
+        """
+        urls: list[Any] = super().get_urls()
+        for url in urls:
+            for alias in connections:
+                transaction.non_atomic_requests(using=alias)(url.callback)
+        return urls
 
     def has_add_permission(self, request: Any) -> bool:  # noqa: ARG002 - Django's signature
         """Nothing is added here: programs enqueue jobs and declare schedules."""
@@ -116,8 +130,8 @@ class JobAdmin(PenstockAdmin):
     """Jobs: the newest first, by state, queue and task."""
 
     acts: Mapping[str, Act] = {
-        "retry": lambda app, job: app.retry(int(job), "retried in the admin"),
-        "cancel": lambda app, job: app.cancel(int(job), "cancelled in the admin"),
+        "retry": lambda app, job: app.retry(_job_id(job), "retried in the admin"),
+        "cancel": lambda app, job: app.cancel(_job_id(job), "cancelled in the admin"),
     }
 
     def listed(self, request: Any, app: Penstock) -> dict[str, Any]:
@@ -131,7 +145,7 @@ class JobAdmin(PenstockAdmin):
                     states=states,
                     queue=given["queue"] or None,
                     task=given["task"] or None,
-                    after=int(after) if after.isdecimal() else None,
+                    after=results.job_id(after),
                     limit=PAGE,
                 )
             )
@@ -195,9 +209,16 @@ def _address(job_id: int, request: Any) -> str:
 
 def _found(app: Penstock, object_id: str) -> StoredJob:
     try:
-        return app.secrets.shown(run_sync(app.get(int(object_id))))
-    except (JobNotFound, ValueError, OverflowError):
+        return app.secrets.shown(run_sync(app.get(_job_id(object_id))))
+    except JobNotFound:
         raise Http404(f"there is no job {object_id}") from None
+
+
+def _job_id(text: str) -> int:
+    found = results.job_id(text)
+    if found is None:
+        raise JobNotFound(f"there is no job {text}")
+    return found
 
 
 def _fields(app: Penstock, job: StoredJob) -> dict[str, Any]:

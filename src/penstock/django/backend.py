@@ -24,7 +24,6 @@ from penstock.engine.penstock import Penstock, enqueue_readable, run_sync
 from penstock.engine.validation import PAYLOAD_LIMIT, JobValidator, check_concurrency
 
 _LOG_LIMIT = 10_000
-_LONGEST_ID = 18
 _validator = JobValidator(PAYLOAD_LIMIT)
 
 
@@ -78,7 +77,7 @@ class PenstockBackend(BaseTaskBackend):
         )
         job = self._store(self._job(task, call))
         if job.duplicate:
-            return results.result_of(job, tasks.find(job.task))
+            return self._result(job)
         results.update(result, id=str(job.id), enqueued_at=results.local(job.enqueued_at))
         # The job is stored: a receiver that fails must not look like a failed enqueue.
         task_enqueued.send_robust(type(self), task_result=result)
@@ -86,24 +85,32 @@ class PenstockBackend(BaseTaskBackend):
 
     def get_result(self, result_id: str) -> Any:
         """Return the result of a job by its id. Raises `TaskResultDoesNotExist`."""
-        if not (result_id.isascii() and result_id.isdecimal() and len(result_id) <= _LONGEST_ID):
+        job_id = results.job_id(result_id)
+        if job_id is None:
             raise TaskResultDoesNotExist(result_id)
         with databases.advised():
             try:
-                job = run_sync(self.penstock.get(int(result_id)))
-                log = run_sync(self.penstock.log(job.id, limit=_LOG_LIMIT))
+                job = run_sync(self.penstock.get(job_id))
             except JobNotFound as error:
-                found = _uncommitted(connections[self.database], int(result_id))
+                found = _uncommitted(connections[self.database], job_id)
                 if found is None:
                     raise TaskResultDoesNotExist(result_id) from error
-                job, log = found, []
+                job = found
+            return self._result(job)
+
+    def _result(self, job: Job) -> Any:
+        """Return the result of a job, with its earlier attempts."""
+        try:
+            log = run_sync(self.penstock.log(job.id, limit=_LOG_LIMIT))
+        except JobNotFound:  # enqueued by the open transaction of the caller: it has not run
+            log = []
         return results.result_of(job, tasks.find(job.task), log)
 
     def worker_app(self) -> Penstock:
         """Return the queue with the handlers of all tasks, for a worker."""
         tasks.load_modules(self.modules)
         app = databases.unshared(databases.url_of(connections[self.database]))
-        handlers.register(app, type(self), self._job_options)
+        handlers.register(app, self, self._job_options)
         return app
 
     def _job(self, task: Any, call: results.Call) -> NewJob:

@@ -16,7 +16,7 @@ from penstock.core.job import Job, LogEntry, headline
 from penstock.core.lifecycle import Event, State
 from penstock.django.framework import TaskError, TaskResult, TaskResultStatus
 
-_STATUSES = {
+STATUSES = {
     State.PENDING: TaskResultStatus.READY,
     State.RUNNING: TaskResultStatus.RUNNING,
     State.DONE: TaskResultStatus.SUCCESSFUL,
@@ -25,6 +25,7 @@ _STATUSES = {
     State.SUPERSEDED: TaskResultStatus.FAILED,
 }
 _CLASS = re.compile(r"([A-Za-z_][\w.]*)(:|$)")
+_ID = re.compile(r"[0-9]{1,18}")
 
 
 class Call(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -38,6 +39,11 @@ class Call(msgspec.Struct, frozen=True, omit_defaults=True):
     backend: str | None = None
     priority: int | None = None
     run_after: datetime | None = None
+
+
+def job_id(text: str) -> int | None:
+    """Return the number of a job from its text; None if it cannot be one."""
+    return int(text) if _ID.fullmatch(text) else None
 
 
 def new_result(task: Any, backend: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -68,7 +74,7 @@ def result_of(job: Job, task: Any, log: Sequence[LogEntry] = ()) -> Any:
     result = TaskResult(
         task=_as_enqueued(task, job, call),
         id=str(job.id),
-        status=_STATUSES[job.state],
+        status=STATUSES[job.state],
         enqueued_at=local(job.enqueued_at),
         started_at=local(attempts.started_at[0]) if attempts.started_at else None,
         last_attempted_at=local(attempts.started_at[-1]) if attempts.started_at else None,
@@ -95,12 +101,14 @@ def local(instant: datetime) -> datetime:
     return instant if settings.USE_TZ else timezone.make_naive(instant)
 
 
-def error_of(error: BaseException, traceback: str) -> Any:
-    """Return an exception as the framework keeps it."""
-    kind = type(error)
-    return TaskError(
-        exception_class_path=f"{kind.__module__}.{kind.__qualname__}", traceback=traceback
-    )
+def error_of(event: Event, error: str | None, reason: str | None) -> Any:
+    """Return the error of an attempt that ended so, as the framework keeps it."""
+    if event in (Event.CANCELLED, Event.SUPERSEDED):
+        return TaskError(exception_class_path=_path(errors.Cancel), traceback=reason or event.value)
+    # The text of an error begins with its class.
+    text = error or reason or ""
+    first, _, traceback = text.partition("\n\n")
+    return TaskError(exception_class_path=_class_path(headline(first)), traceback=traceback or text)
 
 
 class _Attempts:
@@ -124,19 +132,8 @@ class _Attempts:
                 del self.workers[-1:], self.started_at[-1:]
             case Event.RESET:
                 self.workers, self.started_at, self.errors = [], [], []
-            case Event.FAILED | Event.EXPIRED:
-                self.errors.append(_error(entry.error or entry.reason or ""))
-            case Event.CANCELLED | Event.SUPERSEDED:
-                reason = entry.reason or entry.event.value
-                self.errors.append(
-                    TaskError(exception_class_path=_path(errors.Cancel), traceback=reason)
-                )
-
-
-def _error(text: str) -> Any:
-    """Return the error of an attempt from its text, which begins with the class of the error."""
-    first, _, traceback = text.partition("\n\n")
-    return TaskError(exception_class_path=_class_path(headline(first)), traceback=traceback or text)
+            case Event.FAILED | Event.EXPIRED | Event.CANCELLED | Event.SUPERSEDED:
+                self.errors.append(error_of(entry.event, entry.error, entry.reason))
 
 
 def _class_path(line: str) -> str:

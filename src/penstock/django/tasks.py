@@ -20,8 +20,10 @@ JOB_OPTIONS = (
     "retry", "key", "dedupe", "scope", "delay", "timeout", "lease", "tags", "tenant", "throttle",
 )  # fmt: skip
 """The options of a task that its jobs have."""
-HANDLER_OPTIONS = ("concurrency", "cron", "every", "timezone")
+HANDLER_OPTIONS = ("concurrency",)
 """The options of a task that its workers use."""
+SCHEDULE_OPTIONS = ("cron", "every", "timezone")
+"""The options of a task that is enqueued periodically."""
 _TASKS_MODULE = "tasks"
 _STEP = 20
 _MIDDLE = 5
@@ -67,6 +69,11 @@ def job_options(task: Any) -> dict[str, Any]:
 def handler_options(task: Any) -> dict[str, Any]:
     """Return the options that a task is registered with."""
     return _given(task, HANDLER_OPTIONS)
+
+
+def schedule_options(task: Any) -> dict[str, Any]:
+    """Return when a task is enqueued periodically."""
+    return _given(task, SCHEDULE_OPTIONS)
 
 
 def _given(task: Any, names: Iterable[str]) -> dict[str, Any]:

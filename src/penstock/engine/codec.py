@@ -1,9 +1,10 @@
 """Arguments and results as JSON, encoded and decoded by the annotations of a handler."""
 
+import contextlib
 import functools
 import inspect
-from collections.abc import Callable, Mapping
-from typing import Any, NoReturn
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, NoReturn, get_type_hints
 
 import msgspec
 import msgspec.inspect
@@ -39,29 +40,28 @@ class Arguments:
             for parameter in parameters
             if parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
         ]
+        self._parameters = tuple(parameters)
         # Without parameters that need their names, the struct takes arguments as the handler does.
         self._takes_positions = len(self._positional) == len(parameters)
-        self._decoders: dict[str, Decode] = {}
-        self._struct = msgspec.defstruct(
-            "Arguments",
-            [self._field(parameter, handler) for parameter in parameters],
-            kw_only=not self._takes_positions,
-            gc=False,
-        )
-        self._name = name
-        self._encode = msgspec.json.Encoder(enc_hook=encode_model).encode
-        self._decode_struct = msgspec.json.Decoder(self._struct, dec_hook=decode_model).decode
-        self._decode = self._decode_all if self._decoders else self._decode_struct
         self._optional = any(p.default is not inspect.Parameter.empty for p in parameters)
+        self._name = name
+        self._handler = handler
+        self._encode = msgspec.json.Encoder(enc_hook=encode_model).encode
+
+    @functools.cached_property
+    def _codec(self) -> "_Codec":
+        """Made when it is first needed: a string may name a class that is defined later."""
+        return _Codec.of(self._parameters, self._handler, kw_only=not self._takes_positions)
 
     def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
         """Return the JSON text of these arguments; raise `InvalidJob` if they do not match."""
+        codec = self._codec
         try:
-            values = self._made(args, kwargs)
+            values = self._made(codec.struct, args, kwargs)
             encoded = self._encode(values)
             payload = encoded.decode()
             check_depth(payload, "the value of an argument", DEPTH_LIMIT + 1)
-            stored = self._decode(encoded)
+            stored = codec.decode(encoded)
         except _MISFITS as error:
             raise self._misfit(error) from error
         if stored != values:
@@ -74,11 +74,11 @@ class Arguments:
         if not (isinstance(arguments, Mapping) and all(isinstance(k, str) for k in arguments)):
             raise InvalidJob(f"arguments of task {self._name}: expected names and their values")
         try:
-            if unknown := arguments.keys() - set(self._struct.__struct_fields__):
+            if unknown := arguments.keys() - {one.name for one in self._parameters}:
                 raise TypeError(f"there is no {', '.join(sorted(unknown))}")
             payload = self._encode(arguments).decode()
             check_depth(payload, "the value of an argument", DEPTH_LIMIT + 1)
-            self._decode(payload)
+            self._codec.decode(payload)
         except _MISFITS as error:
             raise self._misfit(error) from error
         for name, stored in msgspec.json.decode(payload).items():
@@ -88,7 +88,7 @@ class Arguments:
     def decode(self, payload: str) -> dict[str, Any]:
         """Return the arguments by name, in the types of the handler; raises `InvalidJob`."""
         try:
-            values = self._decode(payload)
+            values = self._codec.decode(payload)
         except (msgspec.MsgspecError, RecursionError) as error:
             raise self._misfit(error) from error
         arguments = msgspec.structs.asdict(values)
@@ -96,38 +96,18 @@ class Arguments:
             return {k: v for k, v in arguments.items() if v is not msgspec.UNSET}
         return arguments
 
-    def _field(self, parameter: inspect.Parameter, handler: Handler) -> tuple[str, Any, Any]:
-        annotation = _resolved(parameter.annotation, handler)
-        if not _holds_json(annotation):
-            decode = _model_decoder(annotation)
-            if decode is not None:
-                self._decoders[parameter.name] = decode
-            annotation = Any if decode is None else msgspec.Raw  # Any is left to the handler
-        if parameter.default is inspect.Parameter.empty:
-            return (parameter.name, annotation, msgspec.NODEFAULT)
-        return (parameter.name, annotation | msgspec.UnsetType, msgspec.UNSET)
-
-    def _decode_all(self, payload: str | bytes) -> msgspec.Struct:
-        values = self._decode_struct(payload)
-        for name, decode in self._decoders.items():
-            raw = getattr(values, name)
-            if raw is not msgspec.UNSET:
-                try:
-                    setattr(values, name, decode(raw))
-                except ValueError as error:
-                    raise msgspec.ValidationError(f"{error} - at `$.{name}`") from error
-        return values
-
     def _misfit(self, error: Exception) -> InvalidJob:
-        return InvalidJob(f"arguments of task {self._name}: {mismatch(error, self._struct)}")
+        return InvalidJob(f"arguments of task {self._name}: {mismatch(error, self._codec.struct)}")
 
-    def _made(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> msgspec.Struct:
+    def _made(
+        self, struct: type[msgspec.Struct], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> msgspec.Struct:
         try:
             if self._takes_positions:
-                return self._struct(*args, **kwargs)
+                return struct(*args, **kwargs)
         except TypeError:  # the same below, which says it in the words of the handler
             pass
-        return self._struct(**self._bound(args, kwargs))
+        return struct(**self._bound(args, kwargs))
 
     def _bound(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
         if not args:
@@ -141,10 +121,65 @@ class Arguments:
 
     def _check_unchanged(self, name: str, value: Any, stored: Any) -> None:
         if (changed := changed_by_json(value, stored)) is not None:
+            unknown = self._codec.unresolved.get(name)
             raise InvalidJob(
                 f"arguments of task {self._name}: in {name}, {changed[0]!r:.80} would come "
-                f"back as {changed[1]!r:.80}; annotate the parameter, or pass plain JSON"
+                f"back as {changed[1]!r:.80}; "
+                + (f"{unknown}, " if unknown else "annotate the parameter, ")
+                + "or pass plain JSON"
             )
+
+
+class _Codec(NamedTuple):
+    """The arguments of a handler as a struct, by annotations that are evaluated."""
+
+    struct: type[msgspec.Struct]
+    decode: Callable[[str | bytes], Any]
+    unresolved: Mapping[str, "_Unresolved"]
+    """Parameters whose annotations cannot be evaluated; their values are plain JSON."""
+
+    @classmethod
+    def of(
+        cls, parameters: Sequence[inspect.Parameter], handler: Handler, *, kw_only: bool
+    ) -> "_Codec":
+        decoders: dict[str, Decode] = {}
+        unresolved: dict[str, _Unresolved] = {}
+        fields: list[tuple[str, Any, Any]] = []
+        for parameter in parameters:
+            annotation = _resolved(parameter.annotation, handler)
+            if isinstance(annotation, _Unresolved):
+                unresolved[parameter.name], annotation = annotation, Any
+            if not _holds_json(annotation):
+                decode = _model_decoder(annotation)
+                if decode is not None:
+                    decoders[parameter.name] = decode
+                annotation = Any if decode is None else msgspec.Raw  # Any is left to the handler
+            if parameter.default is inspect.Parameter.empty:
+                fields.append((parameter.name, annotation, msgspec.NODEFAULT))
+            else:
+                fields.append((parameter.name, annotation | msgspec.UnsetType, msgspec.UNSET))
+        struct = msgspec.defstruct("Arguments", fields, kw_only=kw_only, gc=False)
+        plain = msgspec.json.Decoder(struct, dec_hook=decode_model).decode
+        return cls(struct, _decoding(plain, decoders) if decoders else plain, unresolved)
+
+
+def _decoding(
+    plain: Callable[[str | bytes], Any], decoders: Mapping[str, Decode]
+) -> Callable[[str | bytes], Any]:
+    """Return a decoder for a struct some of whose fields have decoders of their own."""
+
+    def decode_all(payload: str | bytes) -> Any:
+        values = plain(payload)
+        for name, decode in decoders.items():
+            raw = getattr(values, name)
+            if raw is not msgspec.UNSET:
+                try:
+                    setattr(values, name, decode(raw))
+                except ValueError as error:
+                    raise msgspec.ValidationError(f"{error} - at `$.{name}`") from error
+        return values
+
+    return decode_all
 
 
 class Result:
@@ -174,9 +209,17 @@ class Result:
 
         A result without an annotation, or with one that JSON cannot hold, is plain JSON.
         """
-        if job.result_json is None or self._decode is None:
+        if job.result_json is None:
             return job.returned
         field = f"result of job {job.id}"
+        if isinstance(self._annotation, _Unresolved):
+            raise Unreadable(
+                field,
+                f"cannot be decoded as task {self._name} is annotated: {self._annotation}; "
+                "job.returned is the stored value",
+            )
+        if self._decode is None:
+            return job.returned
         try:
             check_depth(job.result_json, field)
             return self._decode(job.result_json)
@@ -206,19 +249,55 @@ def changed_by_json(value: Any, stored: Any) -> tuple[Any, Any] | None:
     return next((found for pair in pairs if (found := changed_by_json(*pair)) is not None), None)
 
 
+class _Unresolved:
+    """An annotation that cannot be evaluated, such as a name that only type checkers import."""
+
+    def __init__(self, annotation: Any, why: Exception) -> None:
+        self._annotation = annotation
+        self._why = why
+
+    def __str__(self) -> str:
+        return (
+            f"the annotation {self._annotation!r:.80} cannot be evaluated ({self._why}): define or "
+            "import the class at the top of the module, outside of `if TYPE_CHECKING`"
+        )
+
+
+class _Annotated:
+    """What `typing.get_type_hints` takes, with one annotation."""
+
+    def __init__(self, annotation: Any) -> None:
+        self.__annotations__ = {"value": annotation}
+
+
 def _resolved(annotation: Any, handler: Handler) -> Any:
-    """Evaluate an annotation that is a string, as with `from __future__ import annotations`."""
-    if not isinstance(annotation, str):
+    """Evaluate the strings in an annotation, as in `list["User"]`, or the whole if it is one.
+
+    The names are those of the module, and of the functions around the handler as far as it uses
+    them.
+    """
+    if annotation is None or annotation is inspect.Parameter.empty:
         return annotation
     function = inspect.unwrap(handler)
     function = getattr(function, "__func__", function)
-    namespace = getattr(function, "__globals__", None) or getattr(
-        type(function).__call__, "__globals__", {}
-    )
+    if not hasattr(function, "__globals__"):
+        function = type(function).__call__
+    known = {**getattr(function, "__globals__", {}), **_enclosed(function)}
     try:
-        return eval(annotation, namespace)  # noqa: S307 - the program's own annotation
-    except Exception:  # noqa: BLE001 - it is any code, such as a name known to type checkers only
-        return Any
+        hints = get_type_hints(_Annotated(annotation), known, include_extras=True)
+    except Exception as error:  # noqa: BLE001 - it is any code
+        return _Unresolved(annotation, error)
+    return hints["value"]
+
+
+def _enclosed(function: Any) -> dict[str, Any]:
+    """Return the variables of functions around this one that it uses, if they have a value."""
+    code, cells = getattr(function, "__code__", None), getattr(function, "__closure__", None)
+    found = {}
+    for name, cell in zip(code.co_freevars if code else (), cells or (), strict=True):
+        with contextlib.suppress(ValueError):  # it is assigned later
+            found[name] = cell.cell_contents
+    return found
 
 
 def _holds_json(annotation: Any) -> bool:

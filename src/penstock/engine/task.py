@@ -357,3 +357,12 @@ def _new_job_fields(options: Options) -> dict[str, Any]:
             job.id if isinstance(job, Job) else JobId(job) for job in fields["after"]
         )
     return fields
+
+
+def check_owner(task: Task[..., Any, Any], penstock: "Penstock") -> None:
+    """Refuse a task of another Penstock, whose jobs would go to another store."""
+    if task._penstock is not penstock:  # noqa: SLF001 - of this module
+        raise ConfigurationError(
+            f"task {task.name} belongs to another Penstock than these jobs: register it with the "
+            "one that is given here"
+        )

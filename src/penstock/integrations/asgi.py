@@ -29,6 +29,7 @@ from penstock.web.routes import Answer, Identity, answer_to, respond
 from penstock.worker.worker import Worker
 
 try:
+    from starlette.concurrency import run_in_threadpool
     from starlette.requests import Request
 
     from penstock.server.app import Service
@@ -75,7 +76,10 @@ class Caller:
 
 
 Authenticate = Callable[[Request], Caller | Awaitable[Caller | None] | None]
-"""Returns who sent a request, or None if nobody is signed in; may be a coroutine function."""
+"""Returns who sent a request, or None if nobody is signed in; may be a coroutine function.
+
+A plain function runs in a thread, as the plain dependencies of FastAPI do: it may read a database.
+"""
 
 
 def trust_this_machine(request: Request) -> Caller | None:
@@ -113,6 +117,10 @@ class MountedServer:
             )
         self.penstock = penstock
         self._authenticate = authenticate
+        self._is_async = any(
+            inspect.iscoroutinefunction(one)
+            for one in (authenticate, getattr(authenticate, "__call__", None))  # noqa: B004
+        )
         self._service: Service | None = None
 
     @asynccontextmanager
@@ -172,7 +180,10 @@ class MountedServer:
             await service(own, receive, send)
 
     async def _caller(self, request: Request) -> Caller | None:
-        found = self._authenticate(request)
+        if self._is_async:
+            found = self._authenticate(request)
+        else:
+            found = await run_in_threadpool(self._authenticate, request)
         caller = await found if inspect.isawaitable(found) else found
         if caller is not None and not isinstance(caller, Caller):
             raise TypeError(f"authenticate must return a Caller or None, not {caller!r:.80}")

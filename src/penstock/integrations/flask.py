@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from penstock.core.errors import ConfigurationError, PenstockError
 from penstock.core.job import Job, NewJob
 from penstock.engine.penstock import Penstock, run_sync
-from penstock.engine.task import Task
+from penstock.engine.task import Task, check_owner
 
 if TYPE_CHECKING:
     from flask import Flask
@@ -68,6 +68,7 @@ class FlaskJobs:
 
     def enqueue(self, task: Task[P, Any, V], /, *args: P.args, **kwargs: P.kwargs) -> Job[V]:
         """Store a job; for options, pass `task.using(…)`."""
+        check_owner(task, self.penstock)
         joined = task if self._session is None else task.using(connection=self._session)
         return run_sync(joined.enqueue(*args, **kwargs))
 

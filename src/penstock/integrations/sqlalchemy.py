@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
 
 from penstock.core.job import Job, NewJob
 from penstock.engine.penstock import Penstock, run_sync
-from penstock.engine.task import Task
+from penstock.engine.task import Task, check_owner
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session
@@ -35,6 +35,7 @@ class SessionJobs:
 
     def enqueue(self, task: Task[P, Any, V], /, *args: P.args, **kwargs: P.kwargs) -> Job[V]:
         """Store a job; for options, pass `task.using(…)`."""
+        check_owner(task, self.penstock)
         return run_sync(task.using(connection=self.session).enqueue(*args, **kwargs))
 
     def enqueue_many(self, jobs: Sequence[NewJob]) -> list[Job]:
@@ -61,6 +62,7 @@ class AsyncSessionJobs:
 
     async def enqueue(self, task: Task[P, Any, V], /, *args: P.args, **kwargs: P.kwargs) -> Job[V]:
         """Store a job; for options, pass `task.using(…)`."""
+        check_owner(task, self.penstock)
         return await task.using(connection=self.session).enqueue(*args, **kwargs)
 
     async def enqueue_many(self, jobs: Sequence[NewJob]) -> list[Job]:

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import sys
+import threading
 from collections.abc import Awaitable, Coroutine, Generator, Mapping, Sequence
 from contextvars import ContextVar
 from datetime import datetime, timedelta
@@ -13,7 +14,7 @@ import msgspec
 from penstock.core import jsontext
 from penstock.core.errors import ConfigurationError, InvalidJob, PayloadTooLarge, Snooze
 from penstock.core.job import Job
-from penstock.core.lifecycle import Done, Failed
+from penstock.core.lifecycle import Done, Failed, Outcome
 from penstock.core.progress import STATE_LIMIT, Line, Progress, kept_text
 from penstock.engine.codec import changed_by_json
 from penstock.engine.penstock import run_sync
@@ -27,6 +28,8 @@ _logger = logging.getLogger(TASK_LOGGER)
 _formatter = logging.Formatter("%(message)s")
 # Every store can hold integers of this size.
 _COUNT_LIMIT = 2**63
+# Held for a moment when a run ends early, or concludes; a handler may be in another thread.
+_ending = threading.Lock()
 
 
 class Reporter(Protocol):
@@ -63,7 +66,10 @@ class Context:
     It may be passed to other threads, and used from several at once.
     """
 
-    __slots__ = ("_first", "_reporter", "_state", "cancelled", "finishing", "job")
+    __slots__ = (
+        "_first", "_reporter", "_state", "cancelled", "concluded", "finishing", "job", "lost",
+        "requested",
+    )  # fmt: skip
 
     def __init__(self, job: Job, reporter: Reporter | None = None) -> None:
         self.job = job
@@ -71,6 +77,12 @@ class Context:
         """Whether the run should end: cancelled, out of time, or its lease is lost."""
         self.finishing = False
         """Whether the run may have ended by `finish` already."""
+        self.lost = False
+        """Whether another worker may run the job now; what this run does is not stored."""
+        self.requested: Outcome | None = None
+        """How the run was asked to end early, for example because it is out of time."""
+        self.concluded = False
+        """Whether the outcome is decided: the run cannot be asked to end early any more."""
         self._reporter = reporter
         # _first and _state are set on first use: most jobs never need them.
 
@@ -202,6 +214,29 @@ def context() -> Context:
         return _current.get()
     except LookupError:
         raise LookupError("no job is running here") from None
+
+
+def request_end(run: Context, outcome: Outcome) -> bool:
+    """Ask a run to end with this outcome; return whether this is the first such request.
+
+    After `conclude`, none counts.
+    """
+    with _ending:
+        if run.concluded or run.requested is not None:
+            return False
+        run.requested = outcome
+        run.cancelled = True
+        return True
+
+
+def conclude(run: Context) -> Outcome | None:
+    """Return the end that was requested of a run, if any; requests that follow are ignored.
+
+    For code around a handler that has to know the outcome before the worker stores it.
+    """
+    with _ending:
+        run.concluded = True
+        return run.requested
 
 
 def enter(context: Context) -> None:

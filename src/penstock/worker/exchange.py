@@ -24,7 +24,8 @@ RETRY_PAUSE = 0.5
 """Seconds before the next attempt when the store did not answer."""
 # How long a worker that names no queues relies on the reserved ones that it has read.
 _RESERVED_FOR = 10.0
-_UNCOMMITTED = Failed("it called context.finish, but that transaction was not committed")
+UNCOMMITTED = Failed("it called context.finish, but that transaction was not committed")
+"""The outcome of a run whose `Context.finish` was rolled back."""
 
 
 class Exchange:
@@ -217,7 +218,7 @@ class Exchange:
         """Return the job as its transaction left it, or settle it; None if it is lost."""
         if found and found.token == job.token and found.state.final:
             return found
-        failed = _UNCOMMITTED if isinstance(outcome, Done) else outcome
+        failed = UNCOMMITTED if isinstance(outcome, Done) else outcome
         try:
             (settled,) = await self._penstock.leases.settle_held([(job, failed)])
         except StoreUnavailable:

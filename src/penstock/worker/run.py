@@ -13,22 +13,20 @@ from penstock.core.lifecycle import Cancelled, Done, Failed, Outcome
 from penstock.engine.task import Isolation, Task
 from penstock.worker.children.pool import ChildPool
 from penstock.worker.children.process import ChildFailed, ChildProcess
-from penstock.worker.context import Context, Reporter, enter
+from penstock.worker.context import Context, Reporter, enter, request_end
 from penstock.worker.outcomes import describe, raised, returned
 
 
 class Run:
     """One run of one job, which can be asked to end early."""
 
-    __slots__ = ("_ending", "_in_thread", "_task", "context", "job", "lost", "seconds")
+    __slots__ = ("_in_thread", "_task", "context", "job", "seconds")
 
     def __init__(self, job: Job, reporter: Reporter | None = None) -> None:
         self.job = job
         self.context = Context(job, reporter)
-        self.lost = False
         self.seconds = 0.0
         """How long it took."""
-        self._ending: Outcome | None = None
         self._task: asyncio.Task[Any] | None = None
         self._in_thread = False
 
@@ -37,21 +35,23 @@ class Run:
 
         A coroutine is cancelled; a thread cannot be: it only sees `context.cancelled`.
         """
-        if self._ending is None:
-            self._ending = outcome
-            self.context.cancelled = True
-            if self._task is not None and not self._in_thread:
-                self._task.cancel()
+        if request_end(self.context, outcome) and self._task is not None and not self._in_thread:
+            self._task.cancel()
 
     def lose(self) -> None:
         """End the run and do not settle it: another worker may run the job now."""
-        self.lost = True
+        self.context.lost = True
         self.end(Cancelled("the lease was lost"))
+
+    @property
+    def lost(self) -> bool:
+        """Whether another worker may run the job now."""
+        return self.context.lost
 
     @property
     def unstoppable(self) -> bool:
         """Whether the run timed out but continues, because a thread cannot be stopped."""
-        return self._in_thread and isinstance(self._ending, Failed)
+        return self._in_thread and isinstance(self.context.requested, Failed)
 
     async def execute(
         self,
@@ -60,7 +60,7 @@ class Run:
         current: asyncio.Task[Any] | None,
     ) -> Outcome:
         """Run the handler in the current asyncio task; raise only if that task is cancelled."""
-        ended_before = self._ending
+        ended_before = self.context.requested
         if ended_before is not None:
             return ended_before
         timer = self._timer(task)
@@ -69,8 +69,8 @@ class Run:
         try:
             return self._returned(await self._call(task, threads))
         except asyncio.CancelledError as error:
-            if self._ending is not None:
-                return self._ending
+            if self.context.requested is not None:
+                return self.context.requested
             if current is None or current.cancelling():
                 raise
             return Failed(describe(error))  # raised by the handler, not a request to end
@@ -93,7 +93,7 @@ class Run:
         current: asyncio.Task[Any] | None,
     ) -> Outcome:
         """Run the handler in a child process; its timeout begins when the child is ready."""
-        ended_before = self._ending
+        ended_before = self.context.requested
         if ended_before is not None:
             return ended_before
         timer = None
@@ -105,13 +105,13 @@ class Run:
                 outcome = await self._call_in_child(child)
             finally:
                 children.give_back(child)
-            return self._ending if isinstance(self._ending, Failed) else outcome
+            return self.context.requested if isinstance(self.context.requested, Failed) else outcome
         except (ChildFailed, ConfigurationError) as error:
             return Failed(str(error))
         except asyncio.CancelledError:
-            if self._ending is None:
+            if self.context.requested is None:
                 raise
-            return self._ending
+            return self.context.requested
         finally:
             self._task = None
             if timer is not None:
@@ -124,7 +124,7 @@ class Run:
             return await child.run(self.context)
         except asyncio.CancelledError:
             late = await child.stop()
-            if self._ending is not None and isinstance(late, Done):
+            if self.context.requested is not None and isinstance(late, Done):
                 return late  # it completed before it was stopped
             raise
 
@@ -148,8 +148,8 @@ class Run:
         return result
 
     def _returned(self, result: Any) -> Outcome:
-        if isinstance(self._ending, Failed):  # a thread that returned after its timeout
-            return self._ending
+        if isinstance(self.context.requested, Failed):  # a thread that returned after its timeout
+            return self.context.requested
         return returned(result)
 
     def _timer(self, task: Task[..., Any]) -> asyncio.TimerHandle | None:

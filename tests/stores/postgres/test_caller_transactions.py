@@ -206,6 +206,35 @@ def test_autocommit_is_refused(app: Penstock, postgres_server: str) -> None:
     assert len(run_sync(app.find())) == 1
 
 
+def test_autocommit_is_refused_after_a_transaction_of_the_same_connection(
+    app: Penstock, postgres_server: str
+) -> None:
+    with psycopg.connect(postgres_server, autocommit=True) as connection:
+        with connection.transaction():
+            run_sync(app.enqueue_many([new()], connection=connection))
+        with pytest.raises(ConfigurationError, match="autocommit"):
+            run_sync(app.enqueue_many([new()], connection=connection))
+    assert len(run_sync(app.find())) == 1
+
+
+def test_further_job_of_a_connection_takes_one_statement(
+    app: Penstock, postgres_server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    statements: list[Any] = []
+    execute = psycopg.Cursor.execute
+
+    def counted(self: Any, query: Any, *args: Any, **options: Any) -> Any:
+        statements.append(query)
+        return execute(self, query, *args, **options)
+
+    monkeypatch.setattr(psycopg.Cursor, "execute", counted)
+    with psycopg.connect(postgres_server) as connection:
+        run_sync(app.enqueue_many([new()], connection=connection))
+        statements.clear()
+        run_sync(app.enqueue_many([new()], connection=connection))
+        assert len(statements) == 1, statements
+
+
 def test_autocommit_of_sqlalchemy_is_refused(app: Penstock, postgres_server: str) -> None:
     engine = create_engine(
         dialect(postgres_server, "psycopg"), poolclass=NullPool, isolation_level="AUTOCOMMIT"

@@ -5,8 +5,10 @@ the caller commits, is created on connections of the store.
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import Any
+from weakref import WeakSet
 
 import msgspec
 from msgspec.structs import replace
@@ -19,7 +21,7 @@ from penstock.core.store import Clock
 from penstock.core.times import from_micros, span_to_micros, to_micros
 from penstock.core.transition import fields_after_move
 from penstock.stores.postgres.arrays import Texts, storable
-from penstock.stores.postgres.caller_connections import Fetch, joined
+from penstock.stores.postgres.caller_connections import Fetch, Joined, joined
 from penstock.stores.postgres.connection import DAY, Address
 from penstock.stores.sql import rows
 from penstock.stores.sql.database import Reader
@@ -30,6 +32,10 @@ _OPTIONS = (
     "dedupe", "scope", "tags", "retry", "correlation", "tenant", "parent", "throttle", "trace",
     "task_version", "needs",
 )  # fmt: skip
+# How long a queue is taken for granted, in microseconds. If it is removed meanwhile, the caller's
+# transaction creates it, and others who need it wait for that transaction.
+_TRUSTED = 10_000_000
+_REMEMBERED = 10_000
 _REFUSALS = {
     "autocommit": "the connection is in autocommit mode: begin a transaction first",
     "elsewhere": "the connection is to another database than the store",
@@ -45,10 +51,15 @@ class CallerTransactions:
         self._clock = clock
         self._source: int | None = None
         self._last_day = 0
+        self._seen: dict[str, int] = {}  # queue: when it existed
+        self._known: WeakSet[Any] = WeakSet()  # connections to a database with the schema
 
     def is_prepared(self, queues: Collection[str], now: int) -> bool:
         """Return whether everything exists that jobs of these queues need."""
-        return not queues and self._has_days(now // DAY)  # queues may be removed
+        seen = self._seen
+        return self._has_days(now // DAY) and all(
+            0 <= now - seen.get(queue, -_TRUSTED) < _TRUSTED for queue in queues
+        )
 
     def prepare(self, reader: Reader, queues: Collection[str], now: int) -> None:
         """Create what jobs of these queues need."""
@@ -59,22 +70,25 @@ class CallerTransactions:
                 reader.execute("add_partitions", (one,))
             self._last_day = day + 1
         reader.execute("add_queues", (Texts(sorted(queues)),))
+        if len(self._seen) + len(queues) > _REMEMBERED:
+            self._seen.clear()
+        self._seen.update(dict.fromkeys(queues, now))
 
     def _has_days(self, day: int) -> bool:
         return self._source is not None and day < self._last_day
 
     async def add(self, connection: Any, jobs: Sequence[NewJob], actor: str) -> list[Job]:
         """See `TableStore.add_within`."""
-        fetch = joined(connection)
+        caller = joined(connection)
         given = {"actor": storable(actor), "jobs": [_given(job) for job in jobs]}
-        answer = await self._call(fetch, "add_within", given)
+        answer = await self._call(connection, caller, "add_within", given)
         if "missing" in answer:
             raise JobNotFound(f"there is no job {answer['missing']} to wait for")
         if "full" in answer:
             raise QueueFull(answer["full"], answer["limit"])
         at = from_micros(answer["now"])
         stored = answer["jobs"]
-        held = await self._jobs(fetch, [one[0] for one in stored if len(one) == 1])
+        held = await self._jobs(caller.fetch, [one[0] for one in stored if len(one) == 1])
         return [
             replace(held[job_id], duplicate=True)
             if not stored_as
@@ -92,24 +106,23 @@ class CallerTransactions:
             "detail": outcome.detail,
             "actor": storable(actor),
         }
-        answer = await self._call(joined(connection), "finish_within", given)
+        answer = await self._call(connection, joined(connection), "finish_within", given)
         if "lost" in answer:
             raise LeaseLost(job.id, job.token)
         at = from_micros(answer["now"])
         fields = fields_after_move(advance(job, outcome), None, at=at, waiting=None)
         return replace(job, version=LogId(answer["version"]), **fields)
 
-    async def _call(self, fetch: Fetch, name: str, given: dict[str, Any]) -> dict[str, Any]:
-        transaction, is_there = await fetch(self._sql["caller_transaction"], "")
-        if not is_there:
-            raise ConfigurationError(
-                f"the database of the connection has no schema {self._where.schema} of a store"
-            )
-        given["transaction"] = transaction
+    async def _call(
+        self, connection: Any, caller: Joined, name: str, given: dict[str, Any]
+    ) -> dict[str, Any]:
+        # In a transaction of a connection that was asked before, one round trip is enough.
+        if not (caller.is_in_transaction() and self._is_known(connection)):
+            given["transaction"] = await self._transaction(connection, caller.fetch)
         given["source"] = str(self._source)
         given["now"] = None if self._clock is None else self._clock()
         given["ring"] = self._where.schema if self._where.notify else None
-        (text,) = await fetch(self._sql[name], encoded(given))
+        (text,) = await caller.fetch(self._sql[name], encoded(given))
         answer: dict[str, Any] = msgspec.json.decode(text)
         if "refused" in answer:
             raise ConfigurationError(_REFUSALS[answer["refused"]])
@@ -117,6 +130,23 @@ class CallerTransactions:
             passage, peer, place = answer["sealed"]
             check_open(MigrationLock(phase=MigrationPhase(passage), peer=peer, place=place))
         return answer
+
+    async def _transaction(self, connection: Any, fetch: Fetch) -> str:
+        """Return the id of the caller's transaction, by which the next statement recognises it."""
+        transaction, is_there = await fetch(self._sql["caller_transaction"], "")
+        if not is_there:
+            raise ConfigurationError(
+                f"the database of the connection has no schema {self._where.schema} of a store"
+            )
+        with suppress(TypeError):  # some have no room for a weak reference
+            self._known.add(connection)
+        return str(transaction)
+
+    def _is_known(self, connection: Any) -> bool:
+        try:
+            return connection in self._known
+        except TypeError:
+            return False
 
     async def _jobs(self, fetch: Fetch, ids: Sequence[int]) -> dict[int, Job]:
         if not ids:

@@ -219,11 +219,14 @@ class PostgresDatabase:
 
     async def read(self, work: Callable[[Reader], T]) -> T:
         """See `Database.read`."""
-        if self._closed:
-            raise StoreError(f"{self._where.name} was closed")
+        self._check_open()
         if await self._in_thread(lambda: self._read(external_changes.any_rows)):
             await self.write(external_changes.import_rows, None)
         return await self._in_thread(lambda: self._read(work))
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreError(f"{self._where.name} was closed")
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         """Do blocking work in another thread, if an event loop runs in this one."""
@@ -326,6 +329,7 @@ class PostgresDatabase:
         )
 
     async def _prepare_callers(self, queues: Collection[str]) -> None:
+        self._check_open()
         now = self.clock()
         if not self._callers.is_prepared(queues, now):
             await self.read(lambda reader: self._callers.prepare(reader, queues, now))

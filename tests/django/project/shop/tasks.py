@@ -1,3 +1,4 @@
+import asyncio
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -111,6 +112,60 @@ def settings_of_connection() -> Any:
 def enqueue_another() -> str:
     result = add.enqueue(3, 4)
     return str(result.id)
+
+
+@task
+def overrun() -> str:
+    """Run until it is out of time, and a moment longer; a thread cannot be stopped."""
+    while not context().cancelled:
+        time.sleep(0.001)
+    return "too late"
+
+
+@task
+async def overrun_async() -> None:
+    await asyncio.Event().wait()
+
+
+@task
+def overrun_and_notice() -> None:
+    while True:
+        time.sleep(0.001)
+        context().raise_if_cancelled()
+
+
+await_cancel = overrun_and_notice
+await_cancel_async = overrun_async
+
+
+@task
+def return_too_much() -> str:
+    return "x" * 1_000_001
+
+
+@task
+def finish_then_fail() -> None:
+    with transaction.atomic():
+        context().finish("finished", connection=connection)
+    raise OutOfTeaError
+
+
+@task
+def finish_and_roll_back() -> str:
+    with transaction.atomic():
+        context().finish("finished", connection=connection)
+        transaction.set_rollback(True)
+    return "returned"
+
+
+@task
+def raise_cancelled() -> None:
+    raise asyncio.CancelledError
+
+
+@task
+async def raise_cancelled_async() -> None:
+    raise asyncio.CancelledError
 
 
 @task

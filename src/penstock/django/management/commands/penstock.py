@@ -1,9 +1,12 @@
 """`manage.py penstock`: the commands of Penstock on the queue of a Django project."""
 
+import json
 import os
+import subprocess
+import sys
 from argparse import REMAINDER
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import connections
@@ -13,6 +16,13 @@ from penstock.django import databases
 from penstock.django.backend import PenstockBackend, backends
 
 _DJANGO_OPTIONS = {"--settings", "--pythonpath"}
+_NAME = "manage.py penstock"
+# Their parent forks, and must not have imported the project: children would keep its old code.
+_FORKING_OPTIONS = {"--processes", "--reload"}
+_PROGRAM = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
+    f"from penstock.cli.main import cli; cli.main(sys.argv[2:], {_NAME!r})"
+)
 
 
 class Command(BaseCommand):
@@ -33,7 +43,9 @@ class Command(BaseCommand):
         given = _without_django(arguments)
         if given[:1] == ["worker"]:
             given = _worker(chosen, given[1:])
-        cli.main(given, "manage.py penstock")
+            if not _FORKING_OPTIONS.isdisjoint(map(_name, given)):
+                _replace_process(given)
+        cli.main(given, _NAME)
 
 
 def _backend(alias: str | None) -> PenstockBackend:
@@ -57,14 +69,27 @@ def _without_django(arguments: Sequence[str]) -> list[str]:
     for argument in given:
         if argument in _DJANGO_OPTIONS:
             next(given, None)
-        elif argument.partition("=")[0] not in _DJANGO_OPTIONS:
+        elif _name(argument) not in _DJANGO_OPTIONS:
             rest.append(argument)
     return rest
 
 
 def _worker(backend: PenstockBackend, options: list[str]) -> list[str]:
     """Name the app, and the queues of the backend unless others are given."""
-    names_queues = any(option.partition("=")[0] == "--queues" for option in options)
-    if backend.queues and not names_queues:
+    if backend.queues and "--queues" not in map(_name, options):
         options = [*options, "--queues", ",".join(sorted(backend.queues))]
     return ["worker", f"penstock.django.worker:{backend.alias}", *options]
+
+
+def _name(option: str) -> str:
+    return option.partition("=")[0]
+
+
+def _replace_process(arguments: Sequence[str]) -> NoReturn:
+    """Run a command of Penstock in place of this process, with nothing of the project imported."""
+    flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined] # noqa: SLF001
+    connections.close_all()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    program = [sys.executable, *flags, "-c", _PROGRAM, json.dumps(sys.path), *arguments]
+    os.execv(sys.executable, program)  # noqa: S606 - no shell, and the same interpreter

@@ -1,0 +1,8 @@
+"""The shop for servers: `uvicorn asgi:application`."""
+
+import os
+
+from django.core.asgi import get_asgi_application
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "settings")
+application = get_asgi_application()
