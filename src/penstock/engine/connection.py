@@ -134,6 +134,7 @@ class Connection:
         self.url = url
         self.runtime = runtime
         self.secrets = secrets or Secrets()
+        self.payload_limit = payload_limit
         validator = JobValidator(payload_limit)
         self.check = validator.check
         self.check_encoded = validator.check_encoded
@@ -223,16 +224,18 @@ class Connection:
             self._store = None
 
     @contextlib.contextmanager
-    def elsewhere(self, url: str, store: Store, clock: Clock) -> Iterator[None]:
+    def elsewhere(
+        self, url: str, store: Store, runtime: Runtime, actor: str | None = None
+    ) -> Iterator[None]:
         """Inside the block, use another store, and afterwards the own one again; for tests.
 
         The caller closes the other store. The own one stays as it is, open or not.
         """
-        kept = self.url, self.runtime, self._open, self._store, self._pid
-        self.url, self.runtime = url, self.runtime.with_clock(clock)
+        kept = self.url, self.runtime, self._open, self._store, self._pid, self._actor
+        self.url, self.runtime, self._actor = url, runtime, actor or self._actor
         self._open = lambda *_, **__: store
         self._store = None
         try:
             yield
         finally:
-            self.url, self.runtime, self._open, self._store, self._pid = kept
+            self.url, self.runtime, self._open, self._store, self._pid, self._actor = kept
