@@ -4,7 +4,6 @@ import contextlib
 import os
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
@@ -107,10 +106,8 @@ _process = _UnannouncedProcess() if "uwsgi" in sys.modules else _Process()
 _inherited: list[Store] = []
 
 
-def _default_actor() -> str:
-    import socket
-
-    return f"{socket.gethostname()}:{os.getpid()}"
+def _default_actor(runtime: Runtime) -> str:
+    return f"{runtime.host()}:{runtime.process_id()}"
 
 
 class Connection:
@@ -140,7 +137,7 @@ class Connection:
         self.check_encoded = validator.check_encoded
         self.results = ResultWatch(self)
         self._given_actor = actor
-        self._actor = actor or _default_actor()
+        self._actor = actor or _default_actor(runtime)
         self.migrate = migrate
         self._create = create
         self._open = opener
@@ -203,7 +200,8 @@ class Connection:
 
     def before_fork(self, deadline: float) -> None:
         """Wait until the store is open, if another thread is opening it."""
-        self._held = self._opening.acquire(timeout=max(0.0, deadline - time.monotonic()))
+        left = deadline - self.runtime.monotonic()
+        self._held = self._opening.acquire(timeout=max(0.0, left))
 
     def check_before_fork(self) -> None:
         """Do nothing: the store itself looks around."""
@@ -217,7 +215,7 @@ class Connection:
     def after_fork_in_child(self) -> None:
         """Open a store of this process when it is needed, unless the parent's was private."""
         self._opening, self._held = threading.Lock(), False
-        self._actor = self._given_actor or _default_actor()
+        self._actor = self._given_actor or _default_actor(self.runtime)
         self.results = ResultWatch(self)
         if self._store is not None and not is_private(self.url):
             _inherited.append(self._store)

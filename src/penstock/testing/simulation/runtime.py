@@ -172,6 +172,7 @@ class SimulatedRuntime(Runtime):
         self.sleep = self._sleep
         self.file_time = lambda: clock() * 1000
         self.random = random.Random(f"process {seed} {number}")
+        self.host = lambda: "simulated"
         # One for all: they share the memory of one real process, as threads do.
         self.process_id = lambda: 1
         self.forks = Forks()  # the real process forks without it: its connections may be gone
