@@ -1,5 +1,6 @@
 """The runtime: background work, executors and child processes of the operating system."""
 
+import ast
 import logging
 import os
 import signal
@@ -251,3 +252,98 @@ def test_signal_reaches_the_whole_process_group() -> None:
         assert output.read() == b"", "the pipe closes when the last of them has ended"
     assert process.wait(SOON) == -signal.SIGKILL
     SYSTEM.signal_group(process, signal.SIGKILL)  # does nothing for one that was reaped
+
+
+# Nothing goes around it
+
+ROOT = Path(runtime_module.__file__).parent
+FORBIDDEN = {
+    "time": {"*"},
+    "random": {"*"},
+    "shutil": {"*"},
+    "tempfile": {"*"},
+    "subprocess": {"Popen", "run", "call", "check_call", "check_output"},
+    "socket": {"gethostname", "create_connection", "create_server"},
+    "threading": {"Thread", "Timer"},
+    "sqlite3": {"connect"},
+    "os": {
+        *("getpid", "getppid", "fork", "kill", "killpg", "_exit", "urandom", "scandir", "walk"),
+        *("open", "close", "read", "write", "pread", "pwrite", "lseek", "ftruncate", "truncate"),
+        *("fsync", "fdatasync", "stat", "fstat", "listdir", "replace", "rename", "link", "unlink"),
+        *("remove", "mkdir", "rmdir", "makedirs", "access", "pipe", "mkfifo", "posix_fallocate"),
+    },
+}
+"""What stores, engine and worker reach through the runtime only."""
+
+ALLOWED = [
+    ("engine/connection.py", "os.getpid", "keeps it: asking in every call takes a microsecond"),
+    (
+        "engine/archive_file.py",
+        "os.getpid os.open os.close os.fsync os.link",
+        "exports and archives are written on command, which no simulated world gives",
+    ),
+    ("stores/observed.py", "time.perf_counter", "measures how long calls really take"),
+    ("stores/backups.py", "tempfile.mkdtemp", "the name must be one that nobody can guess"),
+    ("stores/backups.py", "os.link", "unlike all other operations, it never replaces a file"),
+    ("stores/journal/backup.py", "shutil.copyfile", "the copy is synced through the runtime"),
+    (
+        "stores/postgres/schema.py",
+        "time.time_ns time.monotonic time.sleep",
+        "PostgreSQL is tested with real servers: no simulated world has one",
+    ),
+    ("stores/sqlite/forks.py", "os.listdir os.fstat", "descriptors of a process that really forks"),
+    (
+        "worker/children/main.py",
+        "os.getpid os.getppid os.kill os._exit",
+        "the program of a real child process; simulated workers have none",
+    ),
+    ("worker/children/process.py", "os.getpid", "tells a real child process who its parent is"),
+]
+"""Where the operating system is reached directly, and why."""
+
+
+def _bypasses(path: Path) -> set[str]:
+    """What a module uses of the operating system past the runtime."""
+    tree = ast.parse(path.read_text("utf-8"))
+    annotations = {
+        id(part)
+        for node in ast.walk(tree)
+        for field in ("annotation", "returns")
+        if isinstance(annotation := getattr(node, field, None), ast.AST)
+        for part in ast.walk(annotation)
+    }
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module in FORBIDDEN:
+            names = [(node.module, alias.name) for alias in node.names]
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            names = [(node.value.id, node.attr)] if id(node) not in annotations else []
+        else:
+            continue
+        for module, name in names:
+            if FORBIDDEN.get(module, set()) & {"*", name}:
+                found.add(f"{module}.{name}")
+    return found
+
+
+@pytest.mark.parametrize("package", ["stores", "engine", "worker"])
+def test_nothing_goes_around_the_runtime(package: str) -> None:
+    found = {
+        f"{path.relative_to(ROOT).as_posix()}": bypasses
+        for path in (ROOT / package).rglob("*.py")
+        if (bypasses := _bypasses(path))
+    }
+    allowed: dict[str, set[str]] = {}
+    for path, names, _ in ALLOWED:
+        if path.startswith(package):
+            allowed.setdefault(path, set()).update(names.split())
+    assert found == allowed
+
+
+def test_bypasses_are_recognised(tmp_path: Path) -> None:
+    module = tmp_path / "module.py"
+    module.write_text(
+        "import os, time\nfrom random import random\n"
+        "def f(sock: socket.socket) -> None:\n    os.getpid(), time.sleep(1), os.O_RDONLY\n"
+    )
+    assert _bypasses(module) == {"os.getpid", "time.sleep", "random.random"}

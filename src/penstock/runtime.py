@@ -169,6 +169,13 @@ TRANSIENT = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errn
 """Errors of files that may pass: full or failing disks, too many open files."""
 
 
+def _host() -> str:
+    """Call `socket.gethostname`; it takes a while to import, and not every program needs it."""
+    import socket
+
+    return socket.gethostname()
+
+
 def _open_sqlite(*args: Any, **options: Any) -> "sqlite3.Connection":
     """Call `sqlite3.connect`; programs on other stores do not import it."""
     import sqlite3
@@ -252,9 +259,9 @@ class Runtime:
     `clock` is the wall clock, in microseconds since 1970. `monotonic` returns seconds for measuring
     intervals, and `sleep` blocks the calling thread. `file_time` is the clock of file timestamps,
     in nanoseconds since 1970, even where a test sets `clock`. `random` is a source of randomness
-    for jitter and names, not for secrets. `process_id` returns the id of this process, and
-    `forks` is joined by what has to prepare for its forks. `sqlite` opens a SQLite file, with the
-    arguments of `sqlite3.connect`.
+    for jitter and names, not for secrets. `host` returns the name of this machine, `process_id`
+    the id of this process, and `forks` is joined by what has to prepare for its forks. `sqlite`
+    opens a SQLite file, with the arguments of `sqlite3.connect`.
     """
 
     def __init__(self, clock: Clock = system_clock) -> None:
@@ -263,6 +270,7 @@ class Runtime:
         self.sleep: Callable[[float], None] = time.sleep
         self.file_time: Callable[[], int] = time.time_ns
         self.random: random.Random = _random
+        self.host: Callable[[], str] = _host
         self.process_id: Callable[[], int] = os.getpid
         self.forks: Forks = FORKS
         self.files: Files = Files()

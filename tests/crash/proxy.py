@@ -1,10 +1,10 @@
-"""A proxy on loopback that cuts connections to PostgreSQL at the moment of a commit."""
+"""A proxy on loopback that cuts connections to PostgreSQL: at a commit, or at any message."""
 
 import contextlib
 import random
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from typing import Self
 from urllib.parse import urlsplit, urlunsplit
 
@@ -21,6 +21,12 @@ MOMENTS = (BEFORE, AMID, AFTER)
 _COMMIT = b"COMMIT\0"
 # The end of a transaction that is sent in one round trip.
 _SYNC = b"S\0\0\0\x04"
+# What begins a session; other packets of that form ask for encryption.
+_PROTOCOL = b"\0\3"
+_CODE = slice(4, 6)
+_READY = b"Z"
+# Notifications, notices and parameters: these come at any time, and answer nothing.
+_UNASKED = b"ANS"
 
 
 class Proxy:
@@ -38,10 +44,15 @@ class Proxy:
         self.choose: Callable[[], str | None] = lambda: None
         """Asked at each commit: at which moment to cut, None not to."""
         self.message: int | None = None
-        """So many messages from now on, the connection is cut; None for never."""
+        """So many messages of clients from now on, the connection is cut; None for never."""
+        self.answer: int | None = None
+        """So many messages of the server from now on, the connection is cut; None for never."""
         self.answered = False
         """Whether the server still answers the message that is cut, and nobody hears of it."""
+        self.cut: list[bytes] = []
+        """The messages before which, or with the answer of which, a connection was cut."""
         self.cuts = 0
+        self._counting = threading.Lock()
         self._threads: list[threading.Thread] = []
         self._sockets: list[socket.socket] = []
 
@@ -57,6 +68,15 @@ class Proxy:
     def cut_message(self, n: int, *, answered: bool) -> None:
         """Cut before the n-th message of a client from now on; or lose its answer."""
         self.message, self.answered = n, answered
+
+    def cut_answer(self, n: int) -> None:
+        """Pass on n messages of the server from now on, then cut both sides."""
+        self.answer = n
+
+    def cut_nothing(self) -> None:
+        """Pass on everything from now on."""
+        self.choose = lambda: None
+        self.message = self.answer = None
 
     def __enter__(self) -> Self:
         self._run(self._accept)
@@ -95,46 +115,111 @@ class Proxy:
             self._sockets.append(server)
             link = _Link(client, server)
             self._run(self._to_server, link)
-            self._run(link.to_client)
+            self._run(self._to_client, link)
 
     def _to_server(self, link: "_Link") -> None:
         with contextlib.suppress(OSError):
             while said := link.client.recv(65536):
-                if self.message is not None and self._cuts_within(link, said):
+                messages = link.from_client.feed(said)
+                if link.established and self._cuts_within(link, messages):
                     return
+                whole = b"".join(messages)
                 with link.choosing:
-                    moment = self.choose() if _commits(said) else None
+                    moment = self.choose() if _commits(whole) else None
                 if moment is not None:
                     self.cuts += 1
-                    link.cut_at(moment, said)
+                    link.cut_at(moment, whole)
                     return
-                link.server.sendall(said)
+                link.from_server.unframed += link.from_client.take_requests()
+                link.server.sendall(whole)
         _cut(link.server)
 
-    def _cuts_within(self, link: "_Link", said: bytes) -> bool:
+    def _cuts_within(self, link: "_Link", messages: Sequence[bytes]) -> bool:
         """Count messages; cut if the one that is waited for is among them."""
-        assert self.message is not None
-        messages = list(_messages(said))
-        if self.message >= len(messages):
-            self.message -= len(messages)
-            return False
-        found, self.message = messages[self.message], None
+        with self._counting:
+            if self.message is None:
+                return False
+            if self.message >= len(messages):
+                self.message -= len(messages)
+                return False
+            n, self.message = self.message, None
+            self.cuts += 1
+            self.cut.append(messages[n])
         # Without one of these, the server does not answer yet.
-        moment = AFTER if self.answered and said[found.start : found.start + 1] in b"QS" else AMID
-        end = found.stop if self.answered else found.start
-        self.cuts += 1
+        moment = AFTER if self.answered and messages[n][:1] in b"QS" else AMID
         with link.choosing:
-            link.cut_at(moment, said[:end])
+            link.cut_at(moment, b"".join(messages[: n + self.answered]))
         return True
 
+    def _to_client(self, link: "_Link") -> None:
+        with contextlib.suppress(OSError):
+            while (said := link.server.recv(65536)) and not link.muted:
+                messages = link.from_server.feed(said)
+                passed = self._answers_passed(link, messages)
+                link.client.sendall(b"".join(messages[:passed]))
+                if passed < len(messages):
+                    break
+        with link.choosing:  # the client learns nothing before that
+            _cut(link.client)
+        _cut(link.server)
 
-def _messages(said: bytes) -> Iterator[slice]:
-    """Where the messages of the protocol are: a letter, a length, and that many bytes."""
-    start = 0
-    while start + 5 <= len(said):
-        end = start + 1 + int.from_bytes(said[start + 1 : start + 5], "big")
-        yield slice(start, end)
-        start = end
+    def _answers_passed(self, link: "_Link", messages: Sequence[bytes]) -> int:
+        """Count answers; return how many messages are passed on before the cut, or all."""
+        with self._counting:
+            for n, message in enumerate(messages):
+                if (
+                    not link.established
+                ):  # this is the handshake, which ends with the first of these
+                    link.established = message[:1] == _READY
+                elif self.answer is not None and message[:1] not in _UNASKED:
+                    if self.answer == 0:
+                        self.answer = None
+                        self.cuts += 1
+                        self.cut.append(message)
+                        return n
+                    self.answer -= 1
+        return len(messages)
+
+
+class _Messages:
+    """Cuts what one side says into messages: a letter, a length, and that many bytes.
+
+    Packets before the session have no letter, and their answers are one letter without a length.
+    """
+
+    def __init__(self, *, lettered: bool) -> None:
+        self._lettered = lettered
+        self._buffer = b""
+        self._requests = 0
+        self.unframed = 0
+        """How many letters without a length come next."""
+
+    def feed(self, said: bytes) -> list[bytes]:
+        """Return the messages that are complete."""
+        self._buffer += said
+        found = []
+        while 0 < (size := self._size()) <= len(self._buffer):
+            message, self._buffer = self._buffer[:size], self._buffer[size:]
+            found.append(message)
+            if self.unframed:
+                self.unframed -= 1
+            elif not self._lettered:
+                self._lettered = message[_CODE] == _PROTOCOL
+                self._requests += not self._lettered
+        return found
+
+    def take_requests(self) -> int:
+        """Return how many packets were requests for encryption, since it was last asked."""
+        requests, self._requests = self._requests, 0
+        return requests
+
+    def _size(self) -> int:
+        if self.unframed:
+            return 1
+        start = int(self._lettered)
+        if len(self._buffer) < start + 4:
+            return 0
+        return start + int.from_bytes(self._buffer[start : start + 4], "big")
 
 
 class _Link:
@@ -144,19 +229,15 @@ class _Link:
         self.client = client
         self.server = server
         self.choosing = threading.Lock()
-        self._muted = False
-
-    def to_client(self) -> None:
-        with contextlib.suppress(OSError):
-            while (said := self.server.recv(65536)) and not self._muted:
-                self.client.sendall(said)
-        with self.choosing:  # the client learns nothing before that
-            _cut(self.client)
-        _cut(self.server)
+        self.from_client = _Messages(lettered=False)
+        self.from_server = _Messages(lettered=True)
+        self.established = False
+        """Whether the handshake is over."""
+        self.muted = False
 
     def cut_at(self, moment: str, said: bytes) -> None:
         if moment == AFTER:
-            self._muted = True
+            self.muted = True
             self.server.sendall(said)
             return  # the answer ends it
         _cut(self.client)

@@ -1,6 +1,7 @@
 """The wire to PostgreSQL is cut at every message of an enqueue, a claim and a settle.
 
-Every cut leaves nothing or all, and the caller learns which.
+Before and after every message of the client, and before every message of the server. Every cut
+leaves nothing or all, and the caller learns which.
 """
 
 from collections.abc import Callable, Iterator
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from penstock.core.errors import StoreUnavailable
-from penstock.core.job import Claim, Job
+from penstock.core.job import Job
 from penstock.core.lifecycle import Done, State
 from penstock.core.query import JobQuery
 from penstock.engine.penstock import run_sync
@@ -47,28 +48,35 @@ def claim(near: Client, far: Client) -> None:
     """The caller holds what is claimed."""
     run_sync(near.enqueue_many([near.new(lease=LONG_LEASE) for _ in range(2)]))
     held: list[Job] = []
-    wanted = Claim(worker=far.connection.actor, limit=2)
-    told = succeeds(lambda: held.extend(run_sync(far.store.claim(wanted))))
+    worker = far.connection.actor
+    told = succeeds(lambda: held.extend(run_sync(far.leases.claim(worker=worker, limit=2))))
     assert len(held) == 2 * told
     assert {job.lease for job in running(near)} == {job.lease for job in held}
-    rest = run_sync(near.store.claim(Claim(worker=near.connection.actor, limit=2)))
-    finish(near, [*held, *rest])
+    for job in held:
+        far.handle(job)
+        settle_by(near, job)
+    for job in claimed(near, 2):
+        near.handle(job)
+        settle_by(near, job)
 
 
 def settle(near: Client, far: Client) -> None:
     """A job is done, or still held."""
     run_sync(near.enqueue_many([near.new(lease=LONG_LEASE)]))
-    [job] = run_sync(near.store.claim(Claim(worker=far.connection.actor, limit=1)))
+    [job] = claimed(near, 1)
     near.handle(job)
     told = succeeds(lambda: run_sync(far.leases.settle([(job, Done())])))
     assert run_sync(near.get(job.id)).state is (State.DONE if told else State.RUNNING)
-    finish(near, running(near))
+    if not told:
+        settle_by(near, job)
 
 
-def finish(near: Client, jobs: list[Job]) -> None:
-    for job in jobs:
-        near.handle(job)
-        run_sync(near.leases.settle([(job, Done())]))
+def claimed(near: Client, limit: int) -> list[Job]:
+    return run_sync(near.leases.claim(worker=near.connection.actor, limit=limit))
+
+
+def settle_by(near: Client, job: Job) -> None:
+    run_sync(near.leases.settle([(job, Done())]))
 
 
 def succeeds(call: Callable[[], object]) -> bool:
@@ -81,10 +89,30 @@ def succeeds(call: Callable[[], object]) -> bool:
     return True
 
 
-@pytest.mark.parametrize("answered", [False, True], ids=["before", "after"])
+def cut_before(proxy: Proxy, n: int) -> None:
+    proxy.cut_message(n, answered=False)
+
+
+def cut_after(proxy: Proxy, n: int) -> None:
+    proxy.cut_message(n, answered=True)
+
+
+def cut_answer(proxy: Proxy, n: int) -> None:
+    proxy.cut_answer(n)
+
+
+def ends_transaction(message: bytes) -> bool:
+    """Whether this is a COMMIT, a Sync, or what the server says when it is idle again."""
+    return message[:1] == b"S" or b"COMMIT" in message or message == b"Z\0\0\0\5I"
+
+
+@pytest.mark.parametrize("cut", [cut_before, cut_after, cut_answer], ids=lambda cut: cut.__name__)
 @pytest.mark.parametrize("act", [enqueue, claim, settle], ids=lambda act: act.__name__)
 def test_every_cut_leaves_nothing_or_all(
-    act: Callable[[Client, Client], None], answered: bool, server: PostgresServer, tmp_path: Path
+    act: Callable[[Client, Client], None],
+    cut: Callable[[Proxy, int], None],
+    server: PostgresServer,
+    tmp_path: Path,
 ) -> None:
     use(tmp_path, server.url)
     with client(tmp_path, clock="server") as near, Proxy(server.url) as proxy:
@@ -94,11 +122,13 @@ def test_every_cut_leaves_nothing_or_all(
         with client(tmp_path, clock="server") as far:
             act(near, far)
             for n in range(MOST):
-                proxy.cut_message(n, answered=answered)
+                cut(proxy, n)
                 act(near, far)
                 if proxy.cuts == n:
                     break  # the call has no such message
+            proxy.cut_nothing()
+            act(near, far)
         (tmp_path / "url").write_text(direct)
         assert 2 < proxy.cuts < MOST
-    if act is enqueue:
-        assert_promises_kept(tmp_path, drained=False)
+        assert any(ends_transaction(message) for message in proxy.cut)
+    assert_promises_kept(tmp_path, drained=False)

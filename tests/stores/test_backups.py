@@ -474,7 +474,15 @@ def test_a_restore_that_fails_in_the_end_changes_nothing(
         raise OSError(errno.EIO, "Input/output error")
 
     monkeypatch.setattr("penstock.stores.sqlite.backup._overwrite", fail)
-    monkeypatch.setattr("os.rename", fail)
+    files = app.runtime.files
+    really_replace = files.replace
+
+    def replace(source: Path, target: Path) -> None:
+        if source.is_dir() and ".restore" in str(source):
+            fail()
+        really_replace(source, target)
+
+    monkeypatch.setattr(files, "replace", replace)
     with pytest.raises((StoreUnavailable, ConfigurationError), match="Input/output error"):
         restore(app, copy, replace=True)
     assert everything(app) == before

@@ -4,7 +4,6 @@ import contextlib
 import os
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
@@ -107,10 +106,8 @@ _process = _UnannouncedProcess() if "uwsgi" in sys.modules else _Process()
 _inherited: list[Store] = []
 
 
-def _default_actor() -> str:
-    import socket
-
-    return f"{socket.gethostname()}:{os.getpid()}"
+def _default_actor(runtime: Runtime) -> str:
+    return f"{runtime.host()}:{runtime.process_id()}"
 
 
 class Connection:
@@ -134,12 +131,13 @@ class Connection:
         self.url = url
         self.runtime = runtime
         self.secrets = secrets or Secrets()
+        self.payload_limit = payload_limit
         validator = JobValidator(payload_limit)
         self.check = validator.check
         self.check_encoded = validator.check_encoded
         self.results = ResultWatch(self)
         self._given_actor = actor
-        self._actor = actor or _default_actor()
+        self._actor = actor or _default_actor(runtime)
         self.migrate = migrate
         self._create = create
         self._open = opener
@@ -202,7 +200,8 @@ class Connection:
 
     def before_fork(self, deadline: float) -> None:
         """Wait until the store is open, if another thread is opening it."""
-        self._held = self._opening.acquire(timeout=max(0.0, deadline - time.monotonic()))
+        left = deadline - self.runtime.monotonic()
+        self._held = self._opening.acquire(timeout=max(0.0, left))
 
     def check_before_fork(self) -> None:
         """Do nothing: the store itself looks around."""
@@ -216,23 +215,25 @@ class Connection:
     def after_fork_in_child(self) -> None:
         """Open a store of this process when it is needed, unless the parent's was private."""
         self._opening, self._held = threading.Lock(), False
-        self._actor = self._given_actor or _default_actor()
+        self._actor = self._given_actor or _default_actor(self.runtime)
         self.results = ResultWatch(self)
         if self._store is not None and not is_private(self.url):
             _inherited.append(self._store)
             self._store = None
 
     @contextlib.contextmanager
-    def elsewhere(self, url: str, store: Store, clock: Clock) -> Iterator[None]:
+    def elsewhere(
+        self, url: str, store: Store, runtime: Runtime, actor: str | None = None
+    ) -> Iterator[None]:
         """Inside the block, use another store, and afterwards the own one again; for tests.
 
         The caller closes the other store. The own one stays as it is, open or not.
         """
-        kept = self.url, self.runtime, self._open, self._store, self._pid
-        self.url, self.runtime = url, self.runtime.with_clock(clock)
+        kept = self.url, self.runtime, self._open, self._store, self._pid, self._actor
+        self.url, self.runtime, self._actor = url, runtime, actor or self._actor
         self._open = lambda *_, **__: store
         self._store = None
         try:
             yield
         finally:
-            self.url, self.runtime, self._open, self._store, self._pid = kept
+            self.url, self.runtime, self._open, self._store, self._pid, self._actor = kept

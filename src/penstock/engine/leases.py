@@ -56,7 +56,7 @@ class Leases:
         only jobs of these.
         """
         check_limit(limit)
-        if self._limits.declared or self._limits.reserving:
+        if self._limits.unstored or self._limits.reserving:
             await self._limits.store_declared()
         wanted = Claim(
             worker=worker,

@@ -1,6 +1,8 @@
 """Limits: `Penstock.limits`, for queues, tasks, throttles and the number of queues."""
 
 import builtins
+import contextlib
+from collections.abc import Iterator
 from datetime import timedelta
 
 from msgspec import UNSET, UnsetType
@@ -24,9 +26,13 @@ class Limits:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self.declared: dict[str, int] = {}
-        """Limits that tasks were registered with and that are not stored yet."""
+        """Limits that tasks were registered with."""
+        self.unstored: set[str] = set()
+        """The tasks whose declared limit is not stored yet."""
+        self.declared_reserved: set[str] = set()
+        """Queues that were reserved here."""
         self.reserving: set[str] = set()
-        """Queues that were reserved here, and in the store not yet."""
+        """Those of them that are not reserved in the store yet."""
 
     @property
     def sync(self) -> SyncLimits:
@@ -64,7 +70,7 @@ class Limits:
         """Limit how many jobs of a task run at a time, in all processes; None removes the limit."""
         check_name("task", task)
         await self._set(Limit(kind="task", name=task, concurrency=concurrency))
-        self.declared.pop(task, None)
+        self.unstored.discard(task)
 
     async def throttle(self, prefix: str, concurrency: int | None) -> None:
         """Limit how many jobs of each throttle with this prefix run at a time; None removes it.
@@ -93,7 +99,13 @@ class Limits:
         """
         for queue in queues:
             check_name("queue", queue)
+        self.declared_reserved.update(queues)
         self.reserving.update(queues)
+
+    def declare(self, task: str, concurrency: int) -> None:
+        """Remember the limit of a task, which the next claim of this program stores."""
+        self.declared[task] = concurrency
+        self.unstored.add(task)
 
     async def reserved(self) -> frozenset[str]:
         """Return the queues that are reserved for workers that name them."""
@@ -120,13 +132,22 @@ class Limits:
         """Store what was declared here: limits of tasks and reserved queues."""
         if self.reserving:
             await self.store_reserved()
-        declared = dict(self.declared)
+        unstored = sorted(self.unstored)
         stored = {one.name: one for one in await self.list() if one.kind == "task"}
-        for name, n in declared.items():
-            if name not in stored or stored[name].concurrency != n:
-                await self.task(name, n)
-        for name in declared:
-            self.declared.pop(name, None)
+        for name in unstored:
+            if name not in stored or stored[name].concurrency != self.declared[name]:
+                await self.task(name, self.declared[name])
+        self.unstored.difference_update(unstored)
+
+    @contextlib.contextmanager
+    def afresh(self) -> Iterator[None]:
+        """Inside the block, where another store is used, store what is declared again."""
+        kept = self.unstored, self.reserving
+        self.unstored, self.reserving = set(self.declared), set(self.declared_reserved)
+        try:
+            yield
+        finally:
+            self.unstored, self.reserving = kept
 
     async def _set(self, limit: Limit) -> None:
         if limit.concurrency is not None:

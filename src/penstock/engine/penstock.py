@@ -281,7 +281,7 @@ class Penstock:
                 self.tasks[known] = task
                 self.connection.results.decoders[known] = task.returns
             if concurrency is not None:
-                self.limits.declared[title] = concurrency
+                self.limits.declare(title, concurrency)
             return task
 
         return register if handler is None else register(handler)

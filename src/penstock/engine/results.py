@@ -72,7 +72,9 @@ class ResultWatch:
                 raise job_not_found(job_id)
             if found[0].state.final:
                 return found[0]
-            if self._watching is None or self._watching.done():
+            watching = self._watching
+            # One in another event loop would end with it, unseen.
+            if watching is None or watching.done() or watching.get_loop() is not loop:
                 self._watching = loop.create_task(self._watch())
             async with limit(timeout):
                 return await ended

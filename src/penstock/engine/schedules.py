@@ -65,7 +65,8 @@ class Schedules:
     def __init__(self, connection: Connection, tasks: Mapping[str, Task[Any, Any]]) -> None:
         self._connection = connection
         self._tasks = tasks
-        self._declared: dict[str, Schedule] = {}
+        self.declared: dict[str, Schedule] = {}
+        """The schedules that tasks were registered with."""
         self._warned: dict[str, int] = {}
 
     @property
@@ -130,14 +131,14 @@ class Schedules:
     def declare(self, task: Task[..., Any], recurrence: Recurrence) -> None:
         """Remember that a task is periodic, for `register`."""
         schedule = self._checked(task.name, task, recurrence)
-        self._declared[task.name] = replace(schedule, declared=True)
+        self.declared[task.name] = replace(schedule, declared=True)
 
     async def register(self) -> builtins.list[Schedule]:
         """Store the schedules that tasks declare. Workers do this when they start.
 
         Returns those that are stored as declared, but that this program no longer declares.
         """
-        for wanted in self._declared.values():
+        for wanted in self.declared.values():
             await self._put(wanted)
         return [s for s in await self.list() if s.declared and not s.known]
 
@@ -150,7 +151,7 @@ class Schedules:
         stuck: set[str] = set()
         while True:
             limit = FIRED_AT_ONCE + len(stuck)
-            due = await self._connection.store.due(self._tasks.keys(), self._declared.keys(), limit)
+            due = await self._connection.store.due(self._tasks.keys(), self.declared.keys(), limit)
             left = [schedule for schedule in due.schedules if schedule.name not in stuck]
             # All at once, so that they share a transaction.
             fired = await _gather([self._fire(schedule, due.now) for schedule in left])
@@ -227,7 +228,7 @@ class Schedules:
 
     def _knows(self, schedule: Schedule) -> bool:
         return schedule.task in self._tasks and (
-            not schedule.declared or schedule.name in self._declared
+            not schedule.declared or schedule.name in self.declared
         )
 
     async def _stored(self, name: str) -> Schedule:

@@ -7,7 +7,7 @@ from penstock.testing.faults import Faults, faulty
 from penstock.testing.inline_store import inline
 from penstock.testing.leases import expire_lease
 from penstock.testing.process import WorkerProcess
-from penstock.testing.simulation.tasks import Simulation, simulate
+from penstock.testing.simulation.tasks import Simulation, simulate, simulate_every_kill
 from penstock.testing.stores import fresh
 
 __all__ = [
@@ -28,4 +28,5 @@ __all__ = [
     "inline",
     "run_until_empty",
     "simulate",
+    "simulate_every_kill",
 ]

@@ -37,7 +37,7 @@ def main(text: str) -> None:
     clock = system_clock if instructions.now is None else Clock(from_micros(instructions.now))
     store = open_store(instructions.url, runtime=Runtime(clock))
     with (
-        app.connection.elsewhere(instructions.url, store, clock),
+        app.connection.elsewhere(instructions.url, store, app.runtime.with_clock(clock)),
         ReportingStore(store, instructions).before(app),
     ):
         asyncio.run(_work(app, instructions))

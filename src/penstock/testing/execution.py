@@ -19,7 +19,7 @@ from penstock.worker.worker import Worker
 
 SOON = timedelta(seconds=30)
 # Keeps the jobs that ran however far a test moves the clock.
-_FOREVER = Retention(finished=timedelta(days=36_500), failed=timedelta(days=36_500))
+FOREVER = Retention(finished=timedelta(days=36_500), failed=timedelta(days=36_500))
 _FAILURES = frozenset({Event.FAILED, Event.EXPIRED})
 
 
@@ -138,7 +138,7 @@ async def _work(
         await app.leases.reclaim()
         clock = app.clock
         kind = _ImpatientWorker if isinstance(clock, Clock) else Worker
-        worker = kind(app, queues=queues, concurrency=concurrency, retention=_FOREVER)
+        worker = kind(app, queues=queues, concurrency=concurrency, retention=FOREVER)
         await worker.run(until_empty=True)
         if advance is False or not isinstance(clock, Clock):
             return

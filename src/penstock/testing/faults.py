@@ -140,5 +140,7 @@ class _Faulty(Proxy):
 def faulty(app: Penstock) -> Iterator[Faults]:
     """Inject faults into the store of an app inside the block; see `Faults.fail`."""
     faults = Faults()
-    with app.connection.elsewhere(app.url, faults.wrap(app.store), app.clock):
+    with app.connection.elsewhere(
+        app.url, faults.wrap(app.store), app.runtime.with_clock(app.clock)
+    ):
         yield faults

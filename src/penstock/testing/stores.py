@@ -40,8 +40,11 @@ def fresh(*apps: Penstock, url: str = MEMORY, clock: Clock | None = None) -> Ite
             stack.callback(lambda opened: call(opened.close()), store)
             for app in group:
                 stack.enter_context(
-                    app.connection.elsewhere(own_url, cast("Store", Proxy(store)), clock)
+                    app.connection.elsewhere(
+                        own_url, cast("Store", Proxy(store)), app.runtime.with_clock(clock)
+                    )
                 )
+                stack.enter_context(app.limits.afresh())
         yield apps[0]
 
 
@@ -68,5 +71,7 @@ class Proxy:
     @contextlib.contextmanager
     def before(self, app: Penstock) -> Iterator[Self]:
         """Replace the store of an app by this proxy inside the block."""
-        with app.connection.elsewhere(app.url, cast("Store", self), app.clock):
+        with app.connection.elsewhere(
+            app.url, cast("Store", self), app.runtime.with_clock(app.clock)
+        ):
             yield self

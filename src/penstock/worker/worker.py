@@ -7,8 +7,6 @@ changes, keep it in order (`upkeep`) and fire schedules (`scheduler`).
 
 import asyncio
 import logging
-import os
-import socket
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -191,8 +189,8 @@ class Worker:
         now = from_micros(self._penstock.clock())
         return WorkerInfo(
             name=self.name,
-            host=socket.gethostname(),
-            pid=os.getpid(),
+            host=self._penstock.runtime.host(),
+            pid=self._penstock.runtime.process_id(),
             queues=None if self._queues is None else tuple(self._queues),
             tags=tuple(self._tags),
             concurrency=self._concurrency,
@@ -321,8 +319,8 @@ class Worker:
 
 
 def _name(penstock: Penstock) -> str:
-    number = penstock.runtime.random.getrandbits(24)
-    return f"{socket.gethostname()}:{os.getpid()}:{number:06x}"
+    runtime = penstock.runtime
+    return f"{runtime.host()}:{runtime.process_id()}:{runtime.random.getrandbits(24):06x}"
 
 
 def _check_duration(name: str, value: object) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.core.errors import StoreError
-from penstock.runtime import Files
+from penstock.runtime import SYSTEM
 from penstock.stores.journal.folder import Folder
 from penstock.stores.journal.lines import line_of
 from penstock.stores.journal.lines import opened as opened_line
@@ -50,7 +50,7 @@ class Told:
 def replayed(folder: Path, data: bytes) -> list[WriteBatch]:
     """Return the content of a journal with these bytes."""
     (folder / "journal-1.jsonl").write_bytes(data)
-    with closing(_Unlocked(folder, Files(), create=False)) as unlocked:
+    with closing(_Unlocked(folder, SYSTEM, create=False)) as unlocked:
         return said(Replay(unlocked, 1).run().content)
 
 

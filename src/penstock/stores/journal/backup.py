@@ -3,7 +3,6 @@
 import contextlib
 import os
 import shutil
-import time
 from itertools import count
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import msgspec
 
 from penstock.core.errors import ConfigurationError, StoreError, StoreMissing
 from penstock.core.recovery import Backup, BackupProgress, RestoredStore
-from penstock.runtime import Files, Runtime
+from penstock.runtime import Runtime
 from penstock.stores.backups import (
     Continue,
     draft,
@@ -36,9 +35,10 @@ _PAUSE = 0.05
 class LiveFolder(Folder):
     """The folder of a journal that another process may write to: only reads, and locks nothing."""
 
-    def __init__(self, path: Path, files: Files) -> None:
+    def __init__(self, path: Path, runtime: Runtime) -> None:
         self.path = path
-        self.files = files
+        self.files = runtime.files
+        self._sleep = runtime.sleep
 
     def close(self) -> None:
         """Release nothing."""
@@ -55,7 +55,7 @@ class LiveFolder(Folder):
             line = super().read(path)[end:].partition(b"\n")
             if line[1] and opened(line[0]) is not None:
                 return data[:end]
-            time.sleep(_PAUSE)
+            self._sleep(_PAUSE)
         return data
 
 
@@ -77,7 +77,7 @@ def back_up(source: Path, target: Path, runtime: Runtime, progress: BackupProgre
     )
     with draft(target, ".backup") as folder:
         copy = folder / target.name
-        files = LiveFolder(folder, runtime.files)
+        files = LiveFolder(folder, runtime)
         size = write_snapshot(files, copy, head, portions(content))
         progress("copying", total, total)
         progress("checking", 0, total)
@@ -113,7 +113,7 @@ def restore(
     with draft(target, ".restore") as folder, contextlib.ExitStack() as stack:
         above = 0
         if exists:  # nobody may have it open, now or until it is replaced
-            held = Folder(target, runtime.files, create=False)
+            held = Folder(target, runtime, create=False)
             stack.callback(held.close)
             with contextlib.suppress(StoreError):  # a damaged one is replaced as well
                 former = Replay(held, 0).run().content
@@ -124,7 +124,7 @@ def restore(
         progress("copying", 0, 1)
         shutil.copyfile(backup, copy)
         progress("copying", 1, 1)
-        files = LiveFolder(made, runtime.files)
+        files = LiveFolder(made, runtime)
         progress("checking", 0, 1)
         head, content = _read(files, copy, backup)
         progress("checking", 1, 1)
@@ -149,7 +149,7 @@ def _replayed(source: Path, runtime: Runtime) -> Replay:
     while True:
         before = _names(source)
         try:
-            return Replay(LiveFolder(source, runtime.files), 0).run()
+            return Replay(LiveFolder(source, runtime), 0).run()
         except (FileNotFoundError, StoreError):
             attempts += 1
             if attempts >= _ATTEMPTS or _names(source) == before:
@@ -201,7 +201,7 @@ def _publish(made: Path, target: Path, runtime: Runtime, *, exists: bool) -> str
         )
         runtime.files.replace(target, replaced)
     try:
-        os.rename(made, target)  # noqa: PTH104 - which may replace an empty folder
+        runtime.files.replace(made, target)  # which may be an empty folder
     except OSError as error:
         if replaced is not None:
             runtime.files.replace(replaced, target)

@@ -8,7 +8,7 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 
 from penstock.core.errors import ConfigurationError, StoreError, StoreMissing
-from penstock.runtime import Files
+from penstock.runtime import Files, Runtime
 
 if sys.platform != "win32":
     import fcntl
@@ -20,12 +20,13 @@ _CHUNK = 256 * 1024
 class Folder:
     """A folder that belongs to this process until it is closed."""
 
-    def __init__(self, path: Path, files: Files, *, create: bool) -> None:
+    def __init__(self, path: Path, runtime: Runtime, *, create: bool) -> None:
         if sys.platform == "win32":
             raise ConfigurationError("a journal needs file locks that Windows does not have")
         self.path = path
-        self.files = files
-        if not _is_folder(files, path):
+        self.files = runtime.files
+        self._process_id = runtime.process_id
+        if not _is_folder(self.files, path):
             if not create:
                 raise StoreMissing(f"there is no store at {path}")
             self._make()
@@ -141,7 +142,7 @@ class Folder:
         try:
             files.lock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             files.truncate(fd, 0)
-            files.write_at(fd, b"%d\n" % os.getpid(), 0)
+            files.write_at(fd, b"%d\n" % self._process_id(), 0)
         except BlockingIOError as error:
             holder = files.read_at(fd, 20, 0).decode(errors="replace").strip() or "another"
             files.close(fd)

@@ -59,7 +59,7 @@ class Journal:
     ) -> tuple["Journal", Content]:
         """Open the journal in a folder; also returns the content that its records result in."""
         try:
-            folder = Folder(path, runtime.files, create=create)
+            folder = Folder(path, runtime, create=create)
             try:
                 found = Replay(folder, runtime.random.getrandbits(63)).run()
                 return cls(runtime, folder, found, syncs=syncs), found.content

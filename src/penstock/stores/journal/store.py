@@ -86,7 +86,7 @@ class JournalStore(MemoryStore):
         self._writing: CommitGroup | None = None
         self._writer = runtime.background(self._flush_pending, "penstock-journal")
         self._closed = False
-        self._process = os.getpid()
+        self._process = runtime.process_id()
         _opened.add(self)
 
     async def close(self) -> None:
@@ -225,7 +225,7 @@ class JournalStore(MemoryStore):
     # Forks
 
     def _check_process(self) -> None:
-        if self._process != os.getpid():
+        if self._process != self._runtime.process_id():
             raise StoreError(
                 f"the journal in {self._path} belongs to the process that opened it, not to its "
                 "forked children"

@@ -35,14 +35,14 @@ def back_up(source: Path, target: Path, runtime: Runtime, progress: BackupProgre
         raise StoreMissing(f"there is no store at {source}")
     with draft(target, ".backup") as folder:
         copy = folder / target.name
-        _copy(source, copy, progress)
+        _copy(source, copy, runtime, progress)
         taken_at = runtime.clock()
-        with translated(target), _opened(copy) as connection:
+        with translated(target), _opened(copy, runtime) as connection:
             connection.execute(
                 "INSERT OR REPLACE INTO penstock_meta (name, value) VALUES (?, ?)",
                 (BACKUP_MARK, taken_at),
             )
-        with translated(target), _opened(copy, reads=True) as connection:
+        with translated(target), _opened(copy, runtime, reads=True) as connection:
             _check(connection, copy, progress)
             (jobs,) = connection.execute("SELECT count(*) FROM penstock_job").fetchone()
             _, last_log = connection.execute(SQL["last_ids"]).fetchone()
@@ -80,27 +80,29 @@ def restore(
                 )
     with draft(target, ".restore") as folder:
         copy = folder / target.name
-        _copy(backup, copy, progress)
-        with translated(backup), _opened(copy) as connection:
+        _copy(backup, copy, runtime, progress)
+        with translated(backup), _opened(copy, runtime) as connection:
             _check(connection, backup, progress)
             taken_at = _unmark(connection)
         store = SqlStore(SqliteDatabase(copy, runtime, create=False))
         try:
-            cut = proceed(store, taken_at, _highest_id(target) if target.exists() else 0)
+            cut = proceed(store, taken_at, _highest_id(target, runtime) if target.exists() else 0)
         finally:
             finish(store.close())
         if replace and target.exists():
-            _overwrite(copy, target, progress)
+            _overwrite(copy, target, runtime, progress)
         else:
             publish(copy, target, runtime)
     return RestoredStore(taken_at=taken_at, cut=cut)
 
 
-def _copy(source: Path, copy: Path, progress: BackupProgress) -> None:
+def _copy(source: Path, copy: Path, runtime: Runtime, progress: BackupProgress) -> None:
     """Copy one moment of a file in use to a new one."""
     with contextlib.ExitStack() as stack:
         with translated(source):
-            reader = stack.enter_context(contextlib.closing(connect(source, reads=True)))
+            reader = stack.enter_context(
+                contextlib.closing(connect(source, runtime=runtime, reads=True))
+            )
             # As long as this transaction lasts, the copy need not start over when others write.
             reader.execute("BEGIN")
             if not reader.execute(
@@ -108,7 +110,7 @@ def _copy(source: Path, copy: Path, progress: BackupProgress) -> None:
             ).fetchone():
                 raise StoreMissing(f"{source} is a file without a store in it")
         with translated(copy):
-            writer = stack.enter_context(_opened(copy))
+            writer = stack.enter_context(_opened(copy, runtime))
             _transfer(reader, writer, progress)
 
 
@@ -121,20 +123,20 @@ def _transfer(
     source.backup(target, pages=_PORTION, progress=show)
 
 
-def _overwrite(copy: Path, target: Path, progress: BackupProgress) -> None:
+def _overwrite(copy: Path, target: Path, runtime: Runtime, progress: BackupProgress) -> None:
     """Write a whole file over another one, in one transaction of the other."""
-    with translated(copy), contextlib.closing(connect(copy, reads=True)) as source:
+    with translated(copy), contextlib.closing(connect(copy, runtime=runtime, reads=True)) as source:
         source.execute("BEGIN")
         source.execute("SELECT 1 FROM sqlite_schema").fetchone()
-        with translated(target), contextlib.closing(connect(target)) as written:
+        with translated(target), contextlib.closing(connect(target, runtime=runtime)) as written:
             _transfer(source, written, progress)
             written.execute("PRAGMA wal_checkpoint(PASSIVE)")
 
 
 @contextlib.contextmanager
-def _opened(path: Path, *, reads: bool = False) -> Iterator[sqlite3.Connection]:
+def _opened(path: Path, runtime: Runtime, *, reads: bool = False) -> Iterator[sqlite3.Connection]:
     """Open a file that nobody else uses; what is written is durable when it is published."""
-    connection = sqlite3.connect(
+    connection = runtime.sqlite(
         f"{path.absolute().as_uri()}{'?mode=ro' if reads else ''}", uri=True, isolation_level=None
     )
     try:
@@ -171,10 +173,10 @@ def _unmark(connection: sqlite3.Connection) -> datetime | None:
     return from_micros(row[0]) if row is not None and isinstance(row[0], int) else None
 
 
-def _highest_id(path: Path) -> int:
+def _highest_id(path: Path, runtime: Runtime) -> int:
     """Return the highest id that a store has assigned, as far as it can be read."""
     try:
-        with contextlib.closing(connect(path, reads=True)) as connection:
+        with contextlib.closing(connect(path, runtime=runtime, reads=True)) as connection:
             connection.execute("SELECT 1 FROM sqlite_schema").fetchone()
             with contextlib.suppress(*DRIVER_ERRORS):
                 return int(max(connection.execute(SQL["last_ids"]).fetchone()))

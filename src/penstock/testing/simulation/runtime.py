@@ -17,6 +17,8 @@ T = TypeVar("T")
 START = 1_893_456_000_000_000
 """The wall clock of a world when it begins: the year 2030, in microseconds since 1970."""
 _RETRY_PAUSE = 1.0
+# The threads of `asyncio.to_thread`.
+_THREADS = 4
 
 
 class WallClock:
@@ -114,8 +116,9 @@ class SimulatedExecutor(Executor):
     def __init__(self, runtime: "SimulatedRuntime", threads: int, name: str) -> None:
         self._runtime = runtime
         self._lanes = [runtime.new_lane(f"{name}-{n}") for n in range(min(threads, 4))]
+        for lane in self._lanes:
+            lane.pooled = True
         self._next = 0
-        self._waiting: list[asyncio.Handle] = []
 
     def submit(self, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """See `concurrent.futures.Executor`."""
@@ -169,11 +172,13 @@ class SimulatedRuntime(Runtime):
         self.sleep = self._sleep
         self.file_time = lambda: clock() * 1000
         self.random = random.Random(f"process {seed} {number}")
+        self.host = lambda: "simulated"
         # One for all: they share the memory of one real process, as threads do.
         self.process_id = lambda: 1
         self.forks = Forks()  # the real process forks without it: its connections may be gone
         if files is not None:
             self.files = files
+        loop.make_threads = lambda: self.executor(_THREADS, "thread")
 
     def new_lane(self, name: str) -> Lane:
         """Return the lane of a new thread."""

@@ -13,9 +13,11 @@ import random
 from asyncio import events
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextvars import Context
-from typing import Any, TypeVarTuple
+from typing import Any, TypeVar, TypeVarTuple
 
+T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 # A callback takes up to this long, in seconds.
@@ -25,14 +27,16 @@ _LONGEST_CALLBACK = 0.000_2
 class Lane:
     """The callbacks of one thread, which run one after the other.
 
-    `loop` is the event loop that runs in the thread, if any.
+    `loop` is the event loop that runs in the thread, if any; `pooled` says that the thread is one
+    of an executor.
     """
 
-    __slots__ = ("closed", "loop", "name", "ready", "stopped")
+    __slots__ = ("closed", "loop", "name", "pooled", "ready", "stopped")
 
     def __init__(self, name: str, loop: "SimulatedLoop | None" = None) -> None:
         self.name = name
         self.loop = loop
+        self.pooled = False
         self.ready: deque[asyncio.Handle] = deque()
         self.stopped = False
         self.closed = False
@@ -46,6 +50,8 @@ class Scheduler:
         self.steps = 0
         self.fingerprint = 0
         """A number that is equal for equal schedules."""
+        self.observe: Callable[[Lane, asyncio.Handle], object] | None = None
+        """Called after every callback, with its lane."""
         self._random = random.Random(f"schedule {seed}")
         self._timers: list[tuple[float, int, Lane, asyncio.Handle]] = []
         self._numbers = itertools.count()
@@ -60,6 +66,12 @@ class Scheduler:
         lane.closed = True
         lane.ready.clear()
         self._lanes.remove(lane)
+
+    def close(self) -> None:
+        """Forget everything that was to be done."""
+        self.observe = None
+        self._timers.clear()
+        self._lanes.clear()
 
     def schedule(self, when: float, lane: Lane, handle: asyncio.Handle) -> None:
         """Run a callback at this time."""
@@ -97,6 +109,8 @@ class Scheduler:
             handle._run()
         finally:
             events._set_running_loop(before)
+        if self.observe is not None:
+            self.observe(lane, handle)
 
 
 class _Numbered:
@@ -128,6 +142,9 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self.lane = Lane(name, self)
         self.errors: list[dict[str, Any]] = []
         self.tasks: list[asyncio.Task[Any]] = []
+        self.make_threads: Callable[[], Executor]
+        """Returns an executor of simulated threads; for `asyncio.to_thread`."""
+        self._threads: Executor | None = None
         self._scheduler = scheduler
         self._numbers = itertools.count()
         scheduler.add(self.lane)
@@ -177,6 +194,14 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     ) -> asyncio.TimerHandle:
         """See `asyncio.AbstractEventLoop`."""
         return self.call_at(self.time() + delay, callback, *args, context=context)
+
+    def run_in_executor(
+        self, executor: Executor | None, func: Callable[[*Ts], T], *args: *Ts
+    ) -> asyncio.Future[T]:
+        """Call a function in a simulated thread, also if the executor has real ones."""
+        if executor is None or isinstance(executor, ThreadPoolExecutor):
+            executor = self._threads = self._threads or self.make_threads()
+        return asyncio.wrap_future(executor.submit(func, *args), loop=self)
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         """Keep the error of a callback, or of a task that nobody awaited."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import ctypes
 import sys
 from asyncio import events
 from collections.abc import Callable, Coroutine, Iterator
@@ -16,6 +17,7 @@ from penstock.testing.simulation.scheduler import Scheduler, SimulatedLoop
 T = TypeVar("T")
 
 _MOST_WAITS = 100
+_OWN = ("penstock.engine.", "penstock.stores.", "penstock.worker.", "asyncio.")
 
 
 class Deadlock(Exception):
@@ -119,8 +121,14 @@ class World:
             raise TimeoutError(f"{task.get_name()} has not ended after {limit} virtual seconds")
         return task.result()
 
-    def close(self) -> None:
-        """End all processes, and what they would have done."""
+    def close(self, *, bury: bool = False) -> None:
+        """End all processes, and what they would have done.
+
+        With `bury`, handlers of processes that were killed run nothing any more, not even a
+        `finally`: their coroutines stay as they are, for ever. Otherwise they are closed, which
+        frees their memory.
+        """
+        buried = list(self._dead) if bury else []
         for process in list(self.processes):
             self.kill(process)
         self._clean_up()
@@ -128,9 +136,14 @@ class World:
             for process in self._dead:
                 for task in process.loop.tasks:
                     task._log_destroy_pending = False  # type: ignore[attr-defined]
-                    _end(task.get_coro())
+                    if process in buried and _is_foreign(task.get_coro()):
+                        # Never collected, not even at exit: that would close the coroutine.
+                        ctypes.pythonapi.Py_IncRef(ctypes.py_object(task))
+                    else:
+                        _end(task.get_coro())
                 process.loop.tasks.clear()
                 process.loop.close()
+        self.scheduler.close()
 
     def after_callback(self, call: Callable[[], object]) -> None:
         """Call this when the callback under way has returned, and the dead are cleaned up."""
@@ -154,6 +167,15 @@ def _end(coroutine: Any) -> None:
             coroutine.close()
         if coroutine.cr_frame is None:
             return
+
+
+def _is_foreign(coroutine: Any) -> bool:
+    """Return whether a suspended coroutine runs code that is not of a worker: of a handler."""
+    while coroutine is not None and getattr(coroutine, "cr_frame", None) is not None:
+        if not coroutine.cr_frame.f_globals["__name__"].startswith(_OWN):
+            return True
+        coroutine = coroutine.cr_await
+    return False
 
 
 @contextlib.contextmanager
