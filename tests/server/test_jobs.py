@@ -117,7 +117,7 @@ async def test_what_is_left_out_is_as_a_live_worker_has_announced_it(
 async def test_answer_warns_of_a_task_that_nobody_has_announced(api: Api) -> None:
     client = api.client
     one = await client.post("/api/v1/jobs", json={"task": 'no"body'})
-    assert one.headers["warning"] == "199 - \"no live worker has announced 'no'body'\""
+    assert one.headers["warning"] == "199 - \"no live worker has announced the task 'no'body'\""
     many = await client.post(
         "/api/v1/jobs/batch", json={"jobs": [{"task": f"t{n}"} for n in range(5)]}
     )
