@@ -186,7 +186,7 @@ def test_store_that_ignores_timelines_gives_tokens_again(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A broken variant, which shows that the test before would notice."""
-    monkeypatch.setattr(timeline, "current", lambda _: None)
+    monkeypatch.setattr(timeline, "current", lambda *_: None)
     lost, found, _ = lose_tokens(pair)
     assert set(lost) & set(found)
 

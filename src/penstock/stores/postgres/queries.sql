@@ -131,6 +131,11 @@ SELECT
 SELECT
     (SELECT last_value - (NOT is_called)::integer FROM penstock.job_id), penstock.newest();
 
+-- The name of a WAL file begins with its timeline, from the moment of a promotion on. What
+-- pg_control_checkpoint() says follows with the next checkpoint only.
+-- name: timeline
+SELECT ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint;
+
 -- name: meta
 SELECT value FROM penstock.meta WHERE name = $1;
 
