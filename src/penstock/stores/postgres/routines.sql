@@ -1,4 +1,4 @@
--- version: 7
+-- version: 8
 --
 -- The functions and triggers of the store: what runs inside the database, whichever program writes.
 -- They hold no data. When the version above rises, the next process that opens the store replaces
