@@ -141,6 +141,17 @@ class Sources:
         check()  # what types cannot express, so that `config` refuses what `serve` refuses
         return Section(name, settings, sources)
 
+    def one(self, kind: type[msgspec.Struct], name: str) -> Any:
+        """Return one validated setting of the server, whatever the others are.
+
+        Programs that are no server use some of its settings; the others are not their business.
+        """
+        stored = {key: value for key, value in self._stored.items() if not isinstance(value, dict)}
+        self._refuse_unknown("", stored, kind)
+        field = next(one for one in msgspec.structs.fields(kind) if one.name == name)
+        source, value = self._find(_variables("", kind, name), field, stored, {})
+        return field.default if source == "default" else _converted(value, field, name, source)
+
     def check_sections(self, known: Collection[str]) -> None:
         """Raise `ConfigurationError` for a section of the file that is not known."""
         for name, value in self._stored.items():

@@ -11,6 +11,8 @@ import pytest
 from playwright.sync_api import Browser, Locator, Page, Route, expect
 
 from penstock import Job, JobQuery, NewJob, RetryPolicy, State
+from penstock.core.job import Claim
+from penstock.core.tasks import AnnouncedTask, KnownTasks
 from penstock.jobs import JobId, Progress
 from penstock.leases import Done, Failed, Report, WorkerInfo
 from penstock.server import search
@@ -586,6 +588,35 @@ def test_worker_is_shown_with_its_leases_and_drained(site: Site, page: Page) -> 
     toast(page, "w:1 was asked to drain.")
     expect(card).to_contain_text("draining")
     assert site.do(site.app.store.heartbeat([info])) == ["w:1"]
+
+
+def test_task_that_no_live_worker_knows_is_named_with_its_jobs(site: Site, page: Page) -> None:
+    job = enqueue(site, *[new("report")] * 3)[0]
+    tasks = (AnnouncedTask(name="mail"),)
+    worker = WorkerInfo(name="web-2", host="h", seen_at=job.enqueued_at, tasks=tasks)
+    site.do(site.app.store.heartbeat([worker]))
+    known = KnownTasks({"mail": (1,)})
+    assert site.do(site.app.store.claim(Claim(worker="web-2", limit=1, tasks=known))) == []
+    ready(page, f"{site.url}/#/workers")
+    panel = page.get_by_role("region", name="Tasks without a worker")
+    expect(panel).to_contain_text("no live worker knows task 'report'; no worker has announced it")
+    expect(panel.get_by_role("row").nth(1)).to_contain_text("3")
+
+
+def test_dashboard_says_when_there_are_more_jobs_than_it_counts(site: Site, page: Page) -> None:
+    answer = {
+        "task": "report",
+        "version": 1,
+        "jobs": 10_000,
+        "oldest": "2030-01-01T00:00:00Z",
+        "text": "no live worker knows task 'report'",
+    }
+    page.route(
+        "**/api/v1/workers",
+        lambda route: route.fulfill(json={"workers": [], "after": None, "waiting_tasks": [answer]}),
+    )
+    ready(page, f"{site.url}/#/workers")
+    expect(page.get_by_role("region", name="Tasks without a worker")).to_contain_text("10,000+")
 
 
 def test_schedule_is_run_now_paused_and_resumed(site: Site, page: Page) -> None:

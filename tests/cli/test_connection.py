@@ -32,6 +32,33 @@ def test_missing_store_is_not_created(command: list[str], tmp_path: Path, shell:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    "command", [*STEERING, ["enqueue", "t"], ["worker", "misconfigured:app"]], ids=" ".join
+)
+def test_wrong_setting_is_refused_by_every_command_that_uses_it(
+    command: list[str], app: Penstock, shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that took it for the default would migrate a store that others still use."""
+    run_sync(app.queues.list())
+    program = "import penstock\napp = penstock.Penstock('memory://')\napp.task('t', lambda: None)\n"
+    (tmp_path / "misconfigured.py").write_text(program)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PENSTOCK_MIGRATE", "manuel")
+    assert "PENSTOCK_MIGRATE" in shell.error(*command, code=2)
+    monkeypatch.delenv("PENSTOCK_MIGRATE")
+    (tmp_path / "penstock.toml").write_text('migarte = "manual"\n')
+    assert "there is no setting 'migarte'" in shell.error(*command, code=2)
+
+
+def test_settings_that_a_command_does_not_use_do_not_matter(
+    app: Penstock, shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kubernetes sets this variable for a Service named penstock."""
+    run_sync(app.queues.list())
+    monkeypatch.setenv("PENSTOCK_PORT", "tcp://10.0.0.1:8000")
+    assert shell.json("status")
+
+
 def test_default_store_lies_in_the_current_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

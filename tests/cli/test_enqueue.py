@@ -8,6 +8,7 @@ from penstock import Penstock, run_sync
 from penstock.core.workers import WorkerInfo
 from penstock.engine.task import announcement
 from tests.cli.support import Shell
+from tests.server.support import served
 
 APP = """
 from penstock import Penstock
@@ -56,6 +57,30 @@ def test_options_are_those_that_a_worker_has_announced(app: Penstock, shell: She
     assert shell("enqueue", "send", "--priority", "2").stderr == ""
     job = run_sync(app.get(2))
     assert (job.queue, job.priority, job.task_version) == ("mail", 2, 3)
+
+
+def test_warning_is_json_where_the_answer_is(shell: Shell, app: Penstock) -> None:
+    run_sync(app.queues.list())
+    said = shell("enqueue", "send", "--json").stderr
+    assert json.loads(said) == {
+        "warning": "no live worker has announced the task 'send'; the job waits for one"
+    }
+
+
+@pytest.mark.parametrize("scopes", [("publish",), ("publish", "read")], ids="+".join)
+def test_warning_of_a_server_is_shown_whatever_the_token_may_read(
+    scopes: tuple[str, ...],
+    app: Penstock,
+    url: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PENSTOCK_TOKEN", run_sync(app.tokens.create("ci", scopes)))
+    with served(tmp_path, "--store", url, "--workers", "0") as (_, address):
+        shell = Shell(address)
+        expected = "no live worker has announced the task 'send'; the job waits for one"
+        assert shell("enqueue", "send").stderr == f"penstock: warning: {expected}\n"
+        assert json.loads(shell("enqueue", "send", "--json").stderr) == {"warning": expected}
 
 
 def test_duplicate_is_told(app: Penstock, shell: Shell) -> None:

@@ -1,6 +1,7 @@
 """A claim that names its tasks takes jobs of these; others stay where they are, in their order."""
 
 import random
+from collections import Counter
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -167,6 +168,46 @@ async def test_tags_choose_among_known_tasks(store: Store) -> None:
     assert ids(await take(store, tasks=known("b"), tags=("red",))) == [jobs[1].id]
 
 
+async def test_claims_by_tag_tell_what_they_do_not_know(store: Store) -> None:
+    """A fleet that claims by tags alone gets the same metric, page and alert."""
+    jobs = await add(
+        store,
+        *(new(task=task, tags=("red",)) for task in ("a", "b", "a")),
+        new(task="c", tags=("blue",)),
+        new(task="d"),
+    )
+    assert ids(await take(store, tasks=known("b"), tags=("red",))) == [jobs[1].id]
+    found = {(one.task, one.jobs) for one in await store.set_aside()}
+    assert found <= {("a", 1), ("a", 2)}
+    assert await take(store, tasks=known("b"), tags=("red",)) == []
+    assert [(one.task, one.jobs) for one in await store.set_aside()] == [("a", 2)]
+    assert await take(store, tasks=known("b"), tags=("red",)) == []
+    assert ids(await take(store, tasks=known("a"), tags=("red", "blue"))) == [
+        jobs[0].id,
+        jobs[2].id,
+    ]
+    assert [one.task for one in await store.set_aside()] == ["c"]
+    assert ids(await take(store)) == [jobs[3].id, jobs[4].id]
+
+
+async def test_claim_by_tag_behind_many_jobs_of_unknown_tasks_finds_its_own(store: Store) -> None:
+    await add(store, *[new(task=f"unknown {n % 7}", tags=("red",)) for n in range(2_500)])
+    own = await add(store, *[new(tags=("red",))] * 3)
+    assert ids(await take(store, tasks=known("t"), tags=("red",))) == ids(own)
+    assert sum(one.jobs for one in await store.set_aside()) == 2_500
+
+
+async def test_only_some_jobs_of_each_task_are_counted(store: Store) -> None:
+    for task in "ab":
+        await add(store, *[new(task=task, queue=queue) for queue in "qqrr"])
+    assert await take(store, tasks=known("x")) == []
+    for most, counted in ((1, 1), (3, 3), (4, 4), (None, 4)):
+        jobs: Counter[str] = Counter()
+        for one in await store.set_aside(most):
+            jobs[one.task] += one.jobs
+        assert jobs == {"a": counted, "b": counted}
+
+
 async def test_what_is_set_aside_is_listed_and_counts_as_ready(
     store: Store, clock: ManualClock
 ) -> None:
@@ -225,6 +266,7 @@ def test_claims_give_what_the_model_says(any_store: Store, clock: ManualClock, s
                 job
                 for job in waiting.values()
                 if job.queue not in paused and wanted.wants(job.queue) and wanted.knows(job)
+                if not wanted.tags or {*wanted.tags} & {*job.tags}
             ]
             fitting.sort(key=lambda job: (-job.priority, job.run_at, job.id))
             expected = [job.id for job in fitting[: wanted.limit]]
@@ -243,6 +285,7 @@ def _random_job(rng: random.Random) -> NewJob:
         task_version=rng.choice((1, 1, 2)),
         queue=rng.choice("qrs"),
         priority=rng.choice((2, 5, 5, 9)),
+        tags=rng.choice(((), ("red",), ("red", "blue"))),
     )
 
 
@@ -253,6 +296,12 @@ def _random_claim(rng: random.Random) -> Claim:
         tasks = KnownTasks({name: rng.choice(((1,), (2,), (1, 2))) for name in names})
     queues = tuple(rng.sample("qrs", 2)) if rng.random() < 0.3 else None
     besides = frozenset("r") if queues is None and rng.random() < 0.3 else frozenset[str]()
+    tags = rng.choice(((), (), ("red",), ("red", "blue")))
     return Claim(
-        worker="w", limit=rng.randint(1, 5), queues=queues, except_queues=besides, tasks=tasks
+        worker="w",
+        limit=rng.randint(1, 5),
+        queues=queues,
+        except_queues=besides,
+        tasks=tasks,
+        tags=tags,
     )

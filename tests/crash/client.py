@@ -103,7 +103,14 @@ class Client(Recorded):
         self.task("work", self.work, permanent=(Hopeless,))
         self.task("plain", self.plain, permanent=(Hopeless,))
         if options.get("novel"):  # a task of a newer version of the program
-            self.task("novel", self.work, permanent=(Hopeless,))
+            self.task(
+                "novel",
+                self.work,
+                permanent=(Hopeless,),
+                version=2,
+                accepts=range(1, 3),
+                aliases=["fresh"],
+            )
 
     def _shifted_clock(self) -> int:
         return (self.stands_at or system_clock()) + int(self.offset * 1e6)

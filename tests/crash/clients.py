@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+from msgspec.structs import replace
 
 from penstock.core.errors import LeaseLost, PenstockError, QueueFull, StoreUnavailable
 from penstock.core.job import NewJob, Retention
@@ -92,7 +93,9 @@ def plain_producer(app: Client, options: dict[str, Any]) -> None:
 def novel_producer(app: Client, options: dict[str, Any]) -> None:
     """Enqueues jobs of a task that only newer versions of the program know."""
     while True:
-        run_sync(app.enqueue_many([app.new(task="novel", key=app.rng.choice(["n1", None]))]))
+        task, version = app.rng.choice([("novel", 1), ("novel", 2), ("fresh", 1), ("fresh", 2)])
+        new = app.new(task="novel", key=app.rng.choice(["n1", None]))
+        run_sync(app.enqueue_many([replace(new, task=task, task_version=version)]))
         time.sleep(app.rng.uniform(0, 0.1))
 
 

@@ -22,7 +22,7 @@ from tests import tiers
 from tests.crash.client import Client
 from tests.crash.history import Stored, read_store
 from tests.crash.processes import ROOT, Child, Zygote, until
-from tests.crash.recording import store_url
+from tests.crash.recording import Claimed, read_history, store_url
 from tests.crash.serving import free_port
 from tests.crash.support import (
     QUEUES,
@@ -38,6 +38,8 @@ KILLS = tiers.amount(1, 4)
 """How many others are killed and started again while one is replaced."""
 CAST = ("plain_producer", "worker", "http_server", "http_publisher", "http_worker")
 """Twice, with a server each."""
+NOVEL = ("novel", "fresh")
+"""A task of the newer program, which takes two versions, and its former name."""
 
 
 def archive_of(commit: str) -> bytes:
@@ -70,7 +72,7 @@ def oldest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zygote]:
 
 
 class Fleet:
-    """Processes of two versions; the newer ones also know the task `novel`."""
+    """Processes of two versions; the newer ones also know the task `novel` and its former name."""
 
     def __init__(self, seed: int, older: Zygote, newer: Zygote, app: Client) -> None:
         self._rng = random.Random(seed)
@@ -123,7 +125,7 @@ class Fleet:
 
 
 def migrate(url: str) -> None:
-    """What an operator runs with the new version, before the first process of it starts."""
+    """What an operator runs with the new version while the older fleet works."""
     command = [sys.executable, "-m", "penstock", "migrate-schema", "--apply", "--store", url]
     found = subprocess.run(command, capture_output=True, text=True, check=False)
     assert found.returncode == 0, found.stdout + found.stderr
@@ -136,24 +138,37 @@ def test_fleet_of_two_versions_keeps_all_promises(
 ) -> None:
     first = oldest.start("script", folder)  # the older version makes the store
     first.succeed()
-    migrate(store_url(folder))
-    with client(folder, novel=True) as app:
+    with client(folder, novel=True) as app:  # it opens the store when it first uses it
         fleet = Fleet(1, oldest, zygote, app)
         fleet.start_all()
+        wait_for_claims(folder)
+        migrate(store_url(folder))
+        wait_for_claims(folder)
         wait_for_another(app)
         novel = zygote.start("novel_producer", folder, novel=True)
         fleet.replace_all("newer")
-        until(lambda: done_of(app, "novel") > 0, "no novel job is done")
+        for task in NOVEL:
+            until(lambda task=task: done_of(app, task) > 0, f"no job of {task} is done")  # type: ignore[misc] # bound at once
         fleet.replace_all("older")
         before = len(read_store(folder).log)
         until(lambda: len(read_store(folder).log) > before + 50, "the older ones do not go on")
         novel.kill()
-        waiting = [job for job in read_store(folder).jobs.values() if job.task == "novel"]
+        waiting = [job for job in read_store(folder).jobs.values() if job.task in NOVEL]
         assert any(job.state is State.PENDING for job in waiting), "they wait for newer workers"
         fleet.replace_all("newer")
         fleet.end()
     assert_promises_kept(folder)
     assert_no_attempt_was_burnt(read_store(folder))
+
+
+def wait_for_claims(folder: Path) -> None:
+    """Wait until workers have claimed some jobs, without opening the store."""
+
+    def claims() -> int:
+        return sum(isinstance(note, Claimed) for note in read_history(folder))
+
+    before = claims()
+    until(lambda: claims() > before + 5, "nothing is claimed any more")
 
 
 def done_of(app: Client, task: str) -> int:
@@ -164,8 +179,8 @@ def done_of(app: Client, task: str) -> int:
 
 def assert_no_attempt_was_burnt(stored: Stored) -> None:
     """Jobs of the new task have run on workers that know it only, and none failed for another."""
-    novel = {job.id for job in stored.jobs.values() if job.task == "novel"}
-    assert novel
+    novel = {job.id for job in stored.jobs.values() if job.task in NOVEL}
+    assert {stored.jobs[one].task_version for one in novel} == {1, 2}
     assert {stored.jobs[one].state for one in novel} == {State.DONE}
     failed = [entry for entry in stored.log if entry.event is Event.FAILED]
     assert not [entry for entry in failed if entry.job_id in novel]

@@ -56,9 +56,9 @@ def deletes_what_it_gives_out() -> None:
     SQL["delete_given_out"] = "DELETE FROM penstock_job WHERE id = ?"
     real = claims.claim_ready
 
-    def claim_ready(tx: Transaction, *rest: Any) -> list[Job]:
+    def claim_ready(tx: Transaction, *rest: Any) -> list[Job] | None:
         jobs = real(tx, *rest)
-        tx.executemany("delete_given_out", [(job.id,) for job in jobs])
+        tx.executemany("delete_given_out", [(job.id,) for job in jobs or ()])
         return jobs
 
     claims.claim_ready = claim_ready  # type: ignore[assignment] # breaks it on purpose

@@ -6,21 +6,24 @@ import kubernetes_validate
 import pytest
 
 from penstock import Penstock
+from penstock.cli.errors import Exit
 from penstock.config import Server
 from penstock.server.app import Service
 from tests.deploy.support import LAST_BREATH, WIND_DOWN, documents, options
 
 FILES = ("server", "worker")
+PODS = (*FILES, "migrate")
 VERSIONS = ("1.29", "1.33", kubernetes_validate.latest_version())
 
 
 def deployment(name: str) -> Any:
-    (found,) = (one for one in documents(f"kubernetes/{name}.yaml") if one["kind"] == "Deployment")
+    kinds = ("Deployment", "Job")
+    (found,) = (one for one in documents(f"kubernetes/{name}.yaml") if one["kind"] in kinds)
     return found["spec"]["template"]["spec"]
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", PODS)
 def test_manifests_are_valid(name: str, version: str) -> None:
     for document in documents(f"kubernetes/{name}.yaml"):
         kubernetes_validate.validate(document, version, strict=True)
@@ -65,7 +68,18 @@ def test_probes_of_the_worker_look_at_the_file_that_it_touches() -> None:
         assert file in " ".join(container[kind]["exec"]["command"])
 
 
-@pytest.mark.parametrize("name", FILES)
+def test_job_migrates_and_is_not_repeated_when_others_hold_up_a_switch() -> None:
+    (container,) = deployment("migrate")["containers"]
+    given = options(container["args"])
+    assert (given["apply_"], given["check"], given["force"]) == (True, False, False)
+    assert deployment("migrate")["restartPolicy"] == "Never"
+    (job,) = documents("kubernetes/migrate.yaml")
+    (rule,) = job["spec"]["podFailurePolicy"]["rules"]
+    assert rule["onExitCodes"]["containerName"] == container["name"]
+    assert rule["onExitCodes"]["values"] == [Exit.TO_MIGRATE]
+
+
+@pytest.mark.parametrize("name", PODS)
 def test_pods_are_restricted(name: str) -> None:
     pod = deployment(name)
     # Variables of a Service named penstock would be taken for settings: PENSTOCK_PORT=tcp://…

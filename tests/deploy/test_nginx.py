@@ -1,6 +1,7 @@
 """A real nginx with the configuration of deploy/nginx, in front of a real server."""
 
 import json
+import re
 import socket
 import subprocess
 import threading
@@ -13,7 +14,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from tests.deploy.support import DEPLOY, tool
+from tests.deploy.support import DEPLOY, ROOT, tool
 from tests.environment import SOON
 from tests.server.support import served, streaming, transitions
 
@@ -114,6 +115,32 @@ def test_large_bodies_pass(address: str) -> None:
     events = [{"title": "x", "tags": "large", "payload": "x" * 100_000}] * 40
     answer = httpx.post(f"{address}/events/batch", json={"events": events}, timeout=SOON)
     assert answer.status_code == 201, answer.text
+
+
+def test_actions_of_pages_that_came_through_the_proxy_are_accepted(address: str) -> None:
+    """The server compares the origin of a page with the host that was asked, port included."""
+    headers = {"origin": address, "sec-fetch-site": "same-origin"}
+    url = f"{address}/api/v1/queues/proxied/pause"
+    answer = httpx.post(url, headers=headers, timeout=SOON)
+    assert answer.status_code == 200, answer.text
+    foreign = httpx.post(url, headers={"origin": "http://other.example"}, timeout=SOON)
+    assert foreign.status_code == 403, foreign.text
+
+
+def test_proxy_accepts_as_large_bodies_as_any_route() -> None:
+    """nginx counts in units of 1,024."""
+    configured = re.search(
+        r"client_max_body_size (\d+)m;", (DEPLOY / "nginx" / "penstock.conf").read_text("utf-8")
+    )
+    assert configured
+    limits = re.compile(r"(?:body_limit=|_JSON_LIMIT = )(\d[\d_]*)")
+    declared = [
+        int(limit.replace("_", ""))
+        for file in (ROOT / "src").rglob("*.py")
+        for limit in limits.findall(file.read_text("utf-8"))
+    ]
+    assert max(declared) == 80_000_000
+    assert int(configured[1]) * 1_024**2 >= max(declared)
 
 
 def test_metrics_are_not_for_everybody(address: str) -> None:

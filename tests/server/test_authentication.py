@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +98,9 @@ async def door() -> AsyncIterator[Door]:
     secrets["expired"] = await app.tokens.create("expired", list(Access), timedelta(milliseconds=1))
     secrets["revoked"] = await app.tokens.create("revoked", list(Access))
     await app.tokens.revoke("revoked")
+    [short] = [token for token in await app.tokens.list() if token.name == "expired"]
+    while not short.has_expired(datetime.now(UTC)):
+        await asyncio.sleep(0)
     async with guarded(service):
         yield Door(service, app, secrets)
 

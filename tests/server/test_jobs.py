@@ -97,6 +97,7 @@ async def test_what_is_left_out_is_as_a_live_worker_has_announced_it(
     task = app.task(
         "send", lambda: None, queue="mail", priority=7, version=2, aliases=["mail"],
         timeout=9 * SECOND, lease=8 * SECOND, retry=RetryPolicy(attempts=4, delay=SECOND),
+        delay=7 * SECOND, key="k", tags=["red"], tenant="ada", throttle="smtp",
     )  # fmt: skip
     announced = (announcement(task, "send"), announcement(task, "mail"))
     await app.store.heartbeat([WorkerInfo(name="w", host="h", seen_at=clock.now, tasks=announced)])
@@ -112,12 +113,17 @@ async def test_what_is_left_out_is_as_a_live_worker_has_announced_it(
             expected.timeout,
             expected.lease_time,
         )
+        assert (job.run_at, job.key, job.tags) == (clock.now + 7 * SECOND, "k", ("red",))
+        assert (job.tenant, job.throttle) == ("ada", "smtp")
+    own = {"task": "send", "run_at": "2031-01-01T00:00:00Z", "tags": ["blue"], "key": "l"}
+    job = await app.get((await api("POST", "/jobs", own, status=201))["id"])
+    assert (job.run_at.year, job.tags, job.key, job.tenant) == (2031, ("blue",), "l", "ada")
 
 
 async def test_answer_warns_of_a_task_that_nobody_has_announced(api: Api) -> None:
     client = api.client
     one = await client.post("/api/v1/jobs", json={"task": 'no"body'})
-    assert one.headers["warning"] == "199 - \"no live worker has announced 'no'body'\""
+    assert one.headers["warning"] == "199 - \"no live worker has announced the task 'no'body'\""
     many = await client.post(
         "/api/v1/jobs/batch", json={"jobs": [{"task": f"t{n}"} for n in range(5)]}
     )

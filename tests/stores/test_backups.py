@@ -5,6 +5,7 @@ import importlib.util
 import os
 import sqlite3
 import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -18,17 +19,21 @@ from hypothesis import strategies as st
 
 from penstock import ConfigurationError, LeaseLost, Penstock, State, StoreError, run_sync
 from penstock.core.recovery import Phase, next_floor
-from penstock.errors import NotOffered, StoreMissing, StoreUnavailable
+from penstock.errors import NotOffered, SchemaMismatch, StoreMissing, StoreUnavailable
 from penstock.jobs import Event
 from penstock.leases import Done, Lease
 from penstock.runtime import Files, Runtime
 from penstock.stores.journal import backup as journal_backup
 from penstock.stores.postgres.connection import address
+from penstock.stores.schemas import status
+from tests import versions
 from tests.contract.support import HOUR, ManualClock, new
 from tests.postgres import VERSION
 from tests.schemas import schemas
+from tests.stores.filled import load_sqlite
 
 KINDS = ("sqlite", "journal")
+FIXTURE = Path(__file__).parent / "fixtures" / "sqlite-18.sql"
 
 pytestmark = pytest.mark.every_store
 
@@ -97,6 +102,48 @@ def leftovers(folder: Path) -> list[str]:
 
 
 # Backing up
+
+
+def test_a_backup_shows_the_moment_of_its_beginning(
+    place: Place, tmp_path: Path, clock: ManualClock
+) -> None:
+    app, began = place.app(), clock.now
+    fill(app)
+    made = run_sync(
+        app.archive.backup(tmp_path / "jobs.bak", progress=lambda *_: clock.advance(HOUR))
+    )
+    assert made.taken_at == began
+    assert restore(place.app("other"), tmp_path / "jobs.bak").taken_at == began
+
+
+def test_restore_migrates_an_earlier_schema_only_where_it_may(tmp_path: Path) -> None:
+    load_sqlite(FIXTURE.read_text("utf-8"), tmp_path / "old.db")
+    copy, target = tmp_path / "old.bak", tmp_path / "jobs.db"
+    back_up(Penstock(f"sqlite:///{tmp_path}/old.db", migrate="manual"), copy)
+    for app in (
+        Penstock(f"sqlite:///{target}", migrate="manual"),
+        Penstock(f"sqlite:///{target}?migrate=manual", migrate="auto"),
+    ):
+        with pytest.raises(SchemaMismatch, match=r"old\.bak has an earlier schema"):
+            restore(app, copy)
+        assert not target.exists()
+        assert leftovers(tmp_path) == []
+    restore(Penstock(f"sqlite:///{target}"), copy)
+    found = status(f"sqlite:///{target}")
+    assert found is not None
+    assert found.migrations == []
+
+
+def test_restore_leaves_switches_to_programs_that_see_who_has_the_store_open(
+    tmp_path: Path,
+) -> None:
+    later = versions.make_later_version(tmp_path / "later")
+    url, copy = f"sqlite:///{tmp_path / 'jobs.db'}", tmp_path / "jobs.bak"
+    with versions.program(url) as older:
+        back_up(Penstock(url), copy)
+        command = [sys.executable, "-m", "penstock", "restore", str(copy), "--replace", "--yes"]
+        subprocess.run([*command, "--store", url], env=versions.environment(later), check=True)
+        assert older.tell("write") == "done", "it is not refused"
 
 
 def test_a_backup_has_everything_at_one_moment(place: Place, tmp_path: Path) -> None:

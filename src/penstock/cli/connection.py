@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Awaitable, Iterable, Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 from click.core import ParameterSource
@@ -28,9 +28,7 @@ from penstock.core.queue import QueueQuery
 from penstock.core.redaction import redacted
 from penstock.engine.penstock import Penstock, run_sync
 from penstock.engine.protocol import App
-
-if TYPE_CHECKING:
-    from penstock.config import Server
+from penstock.stores import Migrate
 
 T = TypeVar("T")
 
@@ -147,14 +145,17 @@ async def offered(call: Awaitable[T]) -> T | None:
         return None
 
 
-def configured() -> "Server":
-    """Return the settings of a server on this machine, or the defaults."""
+def configured_migrate() -> Migrate | None:
+    """Return whether to migrate a store, as a server on this machine would."""
+    found: Migrate | None = _setting("migrate")
+    return found
+
+
+def _setting(name: str) -> Any:
+    """Return one setting of a server on this machine."""
     from penstock.config import Server, Sources
 
-    try:
-        return Sources().section("", Server).settings
-    except ConfigurationError:
-        return Server()
+    return Sources().one(Server, name)
 
 
 def _remote(url: str, **options: Any) -> App:
@@ -166,13 +167,12 @@ def _remote(url: str, **options: Any) -> App:
 
 def _penstock(url: str, *, create: bool) -> Penstock:
     """Return a store, unopened, with what a server would hide of it."""
-    settings = configured()
     return Penstock(
         url,
         actor=_actor(),
         create=create,
-        migrate=settings.migrate,
-        secret_fields=settings.secret_fields,
+        migrate=configured_migrate(),
+        secret_fields=_setting("secret_fields"),
     )
 
 

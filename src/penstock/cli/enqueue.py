@@ -1,7 +1,9 @@
 """The command `enqueue`: stores a job."""
 
+import contextlib
+import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -10,12 +12,14 @@ import msgspec
 
 from penstock.cli.connection import complete_queues, connected
 from penstock.cli.discovery import load_app
-from penstock.cli.options import JOB_ID, on_store, parse_seconds
+from penstock.cli.errors import warn
+from penstock.cli.options import JOB_ID, is_server, on_store, parse_seconds
 from penstock.cli.output import emit
 from penstock.core import jsontext
 from penstock.core.decode_errors import mismatch
-from penstock.core.errors import InvalidJob, PenstockError, UnknownTask
+from penstock.core.errors import InvalidJob, UnknownTask
 from penstock.core.job import NewJob
+from penstock.core.tasks import AnnouncedTask
 from penstock.core.workers import announced_task
 from penstock.engine.penstock import run_sync
 from penstock.engine.protocol import App
@@ -76,20 +80,21 @@ def enqueue_job(
     """
     options = {name: value for name, value in given.items() if value not in (None, ())}
     values = _arguments(arguments, text)
-    is_announced = True
-    with connected(store) as app:
+    warnings: list[str] = []
+    with connected(store) as app, _server_warnings(warnings.append):
         if target is None:
             payload = jsontext.encode(values, "args", jsontext.DEPTH_LIMIT + 1)
-            own, is_announced = _announced(app, task)
+            # A server fills in what is left out, and warns.
+            announced = None if is_server(store) else _announced(app, task)
+            own = announced_options(announced)
             new = NewJob(**{"task": task, **own, **options}, payload=payload)
+            if announced is None and not is_server(store):
+                warnings.append(f"no live worker has announced the task {task!r}")
         else:
             new = _checked(target, task, values, options)
         (job,) = run_sync(app.enqueue_many([new]))
-    if not is_announced:
-        click.echo(
-            f"Warning: no live worker has announced the task {task!r}. The job waits for one.",
-            err=True,
-        )
+    for warning in warnings:
+        warn(f"{warning}; the job waits for one", as_json=as_json)
     if as_json:
         emit({"job": job, "duplicate": job.duplicate})
     elif job.duplicate:
@@ -98,17 +103,20 @@ def enqueue_job(
         click.echo(f"Job {job.id} is {job.state} ({job.waiting}).")
 
 
-def _announced(app: App, task: str) -> tuple[dict[str, Any], bool]:
-    """Return the options of a task that a live worker has announced, and whether any has.
+def _announced(app: App, task: str) -> AnnouncedTask | None:
+    return announced_task(task, run_sync(app.workers.list()), datetime.now(UTC))
 
-    A server fills in what is left out.
-    """
+
+@contextlib.contextmanager
+def _server_warnings(note: Callable[[str], None]) -> Iterator[None]:
+    """Note what a server warns of, which the client logs."""
+    logger, handler = logging.getLogger("penstock.client"), logging.Handler()
+    handler.emit = lambda record: note(record.getMessage())  # type: ignore[method-assign] # a function will do
+    logger.addHandler(handler)
     try:
-        workers = run_sync(app.workers.list())
-    except PenstockError:  # a token that may only enqueue
-        return {}, True
-    found = announced_task(task, workers, datetime.now(UTC))
-    return announced_options(found), found is not None
+        yield
+    finally:
+        logger.removeHandler(handler)
 
 
 def _arguments(pairs: Sequence[str], text: str | None) -> dict[str, Any]:

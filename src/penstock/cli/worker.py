@@ -14,7 +14,7 @@ import click
 
 from penstock.apps.kit.background import in_background
 from penstock.cli import event_loop
-from penstock.cli.connection import configured
+from penstock.cli.connection import configured_migrate
 from penstock.cli.discovery import load_app
 from penstock.cli.options import json_option, parse_seconds
 from penstock.cli.output import emit, shown
@@ -231,7 +231,7 @@ class _Parent(NamedTuple):
 
 def _load(options: _Options) -> Penstock:
     app = load_app(options.target, options.imports)
-    app.connection.migrate = app.connection.migrate or configured().migrate
+    app.connection.migrate = app.connection.migrate or configured_migrate()
     set_up_logging(as_json=options.as_json, level=options.level)
     return app
 

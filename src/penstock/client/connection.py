@@ -7,6 +7,7 @@ of an ASGI application in this process.
 import asyncio
 import contextlib
 import itertools
+import logging
 import os
 import random
 import time
@@ -29,6 +30,8 @@ AsgiApp = Callable[
     Awaitable[None],
 ]
 """An ASGI application: called with a scope, and functions to receive and to send messages."""
+
+_log = logging.getLogger(__name__)
 
 CONNECT_TIME = 10.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
@@ -200,7 +203,7 @@ class InProcessTransport:
         """Call the application and collect the whole reply."""
         content = bytearray()
         status, headers = await self._call(request, content.extend)
-        return Reply(status, bytes(content), headers.get("retry-after"))
+        return Reply(status, bytes(content), headers.get("retry-after"), headers.get("warning"))
 
     async def fetch(self, request: Request, file: IO[bytes]) -> None:
         """Write the body of a reply to a file as the application sends it."""
@@ -270,6 +273,8 @@ class Connection:
             if not may or attempt >= self.retries:
                 if error is not None:
                     raise error
+                if (text := reply.warned()) is not None:
+                    _log.warning("%s", text)
                 return answer(request, reply, kind, self._name)
             await self._transport.pause(pause)
         raise AssertionError  # unreachable: the count is endless
@@ -397,7 +402,9 @@ def _is_stream(response: "httpx.Response") -> bool:
 
 
 def _reply(response: "httpx.Response") -> Reply:
-    return Reply(response.status_code, response.content, response.headers.get("Retry-After"))
+    headers = response.headers
+    said = headers.get("Retry-After"), headers.get("Warning")
+    return Reply(response.status_code, response.content, *said)
 
 
 @contextmanager

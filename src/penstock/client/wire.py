@@ -77,6 +77,13 @@ class Reply(NamedTuple):
     status: int
     content: bytes
     retry_after: str | None = None
+    warning: str | None = None
+
+    def warned(self) -> str | None:
+        """Return the text of a warning, which the header has behind a code and an agent."""
+        if self.warning is None:
+            return None
+        return self.warning.partition('"')[2].removesuffix('"') or self.warning
 
     def after(self) -> float | None:
         """Return the seconds to wait before the next attempt, if the server names them."""

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import msgspec
 
 from penstock.core.limits import Places
-from penstock.core.tasks import FIRST_VERSION, Versioned, holder_of
+from penstock.core.tasks import FIRST_VERSION, UNKNOWN, Versioned, holder_of
 
 HIGHEST = 10
 PRIORITIES = range(HIGHEST, -1, -1)
@@ -139,7 +139,8 @@ class _Line:
 class Chosen(msgspec.Struct):
     """The result of a claim: the jobs to start, and those that are held, by what holds them.
 
-    That is a limit, or a task that the claim does not know.
+    That is a limit, or a task that the claim does not know. It `gave_up` if there may be more to
+    take behind those.
     """
 
     taken: list[Candidate] = []
@@ -153,10 +154,13 @@ def choose(
     places: Places,
     patience: int | None,
     knows: Callable[[Versioned], bool],
+    *,
+    holds_for_limits: bool = True,
 ) -> Chosen:
     """Take up to `limit` jobs of known tasks for which there are places.
 
-    Gives up after `patience` jobs that are held, so that the caller can set them aside.
+    Gives up after `patience` jobs that are held, so that the caller can set them aside. Without
+    `holds_for_limits`, these are jobs of unknown tasks only.
     """
     chosen = Chosen()
     seen: set[int] = set()
@@ -174,7 +178,7 @@ def choose(
                 taken = True
                 places.take(job)
                 chosen.taken.append(job)
-            else:
+            elif holds_for_limits or holder[0] == UNKNOWN:
                 chosen.held[job.id] = holder
                 if patience is not None and len(chosen.held) >= patience:
                     chosen.gave_up = True

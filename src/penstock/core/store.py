@@ -137,8 +137,11 @@ class JobStore(Protocol):
         """Return the limits that would keep this job from starting now if it were ready."""
         ...
 
-    async def set_aside(self) -> list[SetAside]:
-        """Return the tasks whose ready jobs claims have met and did not know."""
+    async def set_aside(self, most: int | None = None) -> list[SetAside]:
+        """Return the tasks whose ready jobs claims have met and did not know.
+
+        Looks at `most` jobs of each task at most.
+        """
         ...
 
     # Reading

@@ -124,6 +124,11 @@ class AnnouncedTask(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     retry: AnnouncedRetry | None = None
     timeout: float | None = None
     lease: float | None = None
+    delay: float | None = None
+    key: str | None = None
+    tags: tuple[str, ...] = ()
+    tenant: str | None = None
+    throttle: str | None = None
 
     def accepts(self, version: int) -> bool:
         """Return whether the worker takes jobs of this version."""

@@ -144,8 +144,15 @@ def unknown_task(
     )
 
 
+MOST_COUNTED = 10_000
+"""How many waiting jobs of an unknown task are counted."""
+
+
 class WaitingTask(msgspec.Struct, frozen=True, kw_only=True):
-    """Ready jobs that wait because no live worker knows their task; `text` says so."""
+    """Ready jobs that wait because no live worker knows their task; `text` says so.
+
+    At most 10,000 jobs are counted; `oldest` is that of the first of these.
+    """
 
     task: str
     version: int

@@ -200,8 +200,8 @@ class Archive:
 
         return await self._aside(
             partial(
-                restore, Path(backup), own.url, proceed, replace=replace, runtime=own.runtime,
-                progress=progress,
+                restore, Path(backup), own.url, proceed, replace=replace, migrate=own.migrate,
+                runtime=own.runtime, progress=progress,
             )
         )  # fmt: skip
 

@@ -12,7 +12,13 @@ from penstock.core.progress import Report
 from penstock.core.tasks import AnnouncedTask, KnownTasks
 from penstock.core.times import from_micros
 from penstock.core.transition import Change
-from penstock.core.workers import WaitingTask, WorkerInfo, announced_task, waiting_tasks
+from penstock.core.workers import (
+    MOST_COUNTED,
+    WaitingTask,
+    WorkerInfo,
+    announced_task,
+    waiting_tasks,
+)
 from penstock.engine.connection import Connection
 from penstock.engine.decision import decide
 from penstock.engine.limits import Limits
@@ -250,11 +256,12 @@ class Workers:
     async def waiting_tasks(self) -> builtins.list[WaitingTask]:
         """Return the tasks whose ready jobs wait because no live worker knows them.
 
-        Counts only jobs that a worker has seen, not those of queues without workers.
+        Counts only jobs that a worker has seen, not those of queues without workers, and at most
+        10,000 jobs of each task.
         """
         store = self._connection.store
         now = from_micros(self._connection.clock())
-        aside = await store.set_aside()
+        aside = await store.set_aside(MOST_COUNTED)
         if not aside:
             return []
         return waiting_tasks(aside, await store.workers(), await store.departed_tasks(), now)

@@ -294,6 +294,9 @@ class Registration(Protocol):
     def __call__(self, handler: Callable[P, R], /) -> Task[P, R]: ...
 
 
+_ANNOUNCED_AS_THEY_ARE = ("key", "tags", "tenant", "throttle")
+
+
 def announcement(task: Task[..., Any], name: str) -> AnnouncedTask:
     """Return what a worker announces of a task under its name, or under a former one."""
     fields = {**task._fields, "supersede": False}
@@ -309,6 +312,8 @@ def announcement(task: Task[..., Any], name: str) -> AnnouncedTask:
         retry=None if job.retry == DEFAULT_RETRY else _announced_retry(job.retry),
         timeout=None if job.timeout is None else job.timeout.total_seconds(),
         lease=None if job.lease == DEFAULT_LEASE else job.lease.total_seconds(),
+        delay=None if job.delay is None else job.delay.total_seconds(),
+        **{name: getattr(job, name) for name in _ANNOUNCED_AS_THEY_ARE},
     )
 
 
@@ -337,9 +342,12 @@ def announced_options(task: AnnouncedTask | None) -> dict[str, Any]:
             name: timedelta(seconds=getattr(task.retry, name)) for name in ("delay", "max_delay")
         }
         options["retry"] = RetryPolicy(**{**msgspec.structs.asdict(task.retry), **spans})
-    for name in ("timeout", "lease"):
+    for name in ("timeout", "lease", "delay"):
         if (seconds := getattr(task, name)) is not None:
             options[name] = timedelta(seconds=seconds)
+    for name in _ANNOUNCED_AS_THEY_ARE:
+        if value := getattr(task, name):
+            options[name] = value
     return options
 
 

@@ -106,7 +106,8 @@ def _warning(tasks: Sequence[str]) -> tuple[bytes, bytes]:
     """Return the header that says that no live worker has announced these tasks."""
     shown = ", ".join(map(ascii, tasks[:_MOST_WARNED]))
     more = len(tasks) - _MOST_WARNED
-    text = f"no live worker has announced {shown}{f' and {more} more' if more > 0 else ''}"
+    noun = "the task" if len(tasks) == 1 else "the tasks"
+    text = f"no live worker has announced {noun} {shown}{f' and {more} more' if more > 0 else ''}"
     return b"warning", b'199 - "%s"' % text.replace('"', "'").encode()
 
 

@@ -1,8 +1,9 @@
 """Metrics for Prometheus: the state of the store, and the requests and calls of this process.
 
-No query here visits jobs: depths are stored totals, counters are sums of the log. Only a limited
-number of queues and workers is shown by name. A named queue keeps its series until it is removed;
-the others share one, `(other)`, whose counters never decrease because nothing is taken out of it.
+No query here visits jobs, except for up to 10,000 of each unknown task: depths are stored totals,
+counters are sums of the log. Only a limited number of queues and workers is shown by name. A named
+queue keeps its series until it is removed; the others share one, `(other)`, whose counters never
+decrease because nothing is taken out of it.
 
 The text format is written by hand because it is this small; a library would add a registry of its
 own to the store, which has the numbers already.
@@ -275,7 +276,9 @@ def _workers(workers: _Workers) -> tuple[Family, ...]:
 def _waiting_tasks(waiting: Sequence[WaitingTask]) -> Family:
     """Return how many jobs wait for a task; of many tasks, those with the most jobs by name."""
     family = Family(
-        "penstock_unknown_task_jobs", "gauge", "Ready jobs whose task no live worker knows."
+        "penstock_unknown_task_jobs",
+        "gauge",
+        "Ready jobs whose task no live worker knows, up to 10000 of each.",
     )
     shown = sorted(waiting, key=lambda one: one.jobs, reverse=True)
     for one in shown[:_NAMED_TASKS]:

@@ -69,8 +69,8 @@ _DEFAULT_RETRY = RetryShape()
 class JobRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A job to enqueue. The server need not know its task.
 
-    `queue`, `priority`, `retry`, `timeout`, `lease` and `task_version` are by default those of the
-    task, if a live worker has announced it.
+    `queue`, `priority`, `retry`, `timeout`, `lease`, `delay`, `key`, `tags`, `tenant`, `throttle`
+    and `task_version` are by default those of the task, if a live worker has announced it.
     """
 
     task: Name
@@ -158,7 +158,9 @@ def new_job(request: JobRequest, task: AnnouncedTask | None = None) -> NewJob:
     if task is None:
         return NewJob(**fields)
     options = announced_options(task)
-    given = {name for name, value in fields.items() if value is not None} - {"task"}
+    given = {name for name, value in fields.items() if value not in (None, ())} - {"task"}
+    if request.run_at is not None:
+        given.add("delay")
     return NewJob(**{**fields, **{name: options[name] for name in options.keys() - given}})
 
 

@@ -64,11 +64,17 @@ def _open_sqlite(url: str, runtime: Runtime, *, create: bool, migrate: Migrate |
     from penstock.stores.sqlite.database import SqliteDatabase
 
     path, given = sqlite_path(url), dict(parse_qsl(_parts(url).query))
-    chosen = cast("Migrate", given.get("migrate") or migrate or "auto")
     restarts = given.get("checkpoints") != "passive"
+    chosen = sqlite_migrate(url, migrate)
     return SqlStore(
         SqliteDatabase(path, runtime, create=create, migrate=chosen, restarts_log=restarts)
     )
+
+
+def sqlite_migrate(url: str, migrate: Migrate | None) -> Migrate:
+    """Return who migrates a SQLite store: as its URL says, or a setting, or automatically."""
+    given = dict(parse_qsl(_parts(url).query))
+    return cast("Migrate", given.get("migrate") or migrate or "auto")
 
 
 def sqlite_path(url: str) -> Path:

@@ -16,7 +16,7 @@ from penstock.core.recovery import Backup, BackupProgress, Cut, Phase, RestoredS
 from penstock.core.redaction import redacted
 from penstock.core.store import Store
 from penstock.runtime import SYSTEM, Runtime
-from penstock.stores import journal_path, sqlite_path
+from penstock.stores import Migrate, journal_path, sqlite_migrate, sqlite_path
 
 T = TypeVar("T")
 
@@ -44,10 +44,15 @@ class BackupKind(Protocol):
         proceed: Continue,
         *,
         replace: bool,
+        migrate: Migrate,
         runtime: Runtime,
         progress: BackupProgress,
     ) -> RestoredStore:
-        """Make a store of a backup; until it is complete, there is none at the target."""
+        """Make a store of a backup; until it is complete, there is none at the target.
+
+        One of an earlier schema is migrated, or refused if `migrate` is manual. It is never
+        switched: programs that are not seen here may have the target open.
+        """
         ...
 
 
@@ -69,6 +74,7 @@ def restore(
     proceed: Continue,
     *,
     replace: bool = False,
+    migrate: Migrate | None = None,
     runtime: Runtime = SYSTEM,
     progress: BackupProgress | None = None,
 ) -> RestoredStore:
@@ -81,7 +87,13 @@ def restore(
     _check_folder(target)
     with _file_errors(target):
         return kind.restore(
-            backup, target, proceed, replace=replace, runtime=runtime, progress=progress or _ignore
+            backup,
+            target,
+            proceed,
+            replace=replace,
+            migrate=sqlite_migrate(url, migrate),
+            runtime=runtime,
+            progress=progress or _ignore,
         )
 
 

@@ -7,8 +7,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from penstock.core.job import NewJob
+from penstock.core.job import Claim, NewJob
+from penstock.core.tasks import KnownTasks
 from penstock.engine.penstock import Penstock, run_sync
+from penstock.stores.postgres.arrays import Texts
 from penstock.stores.postgres.connection import Address, address, connect, queries
 
 # Tables that do not grow with the jobs.
@@ -129,6 +131,30 @@ def test_rearranging_a_key_does_not_look_at_the_jobs_behind_its_head(
     ((said,),) = connection.execute(explained, ('["k"]',), prepare=False).fetchall()
     plan = (json.loads(said) if isinstance(said, str) else said)[0]["Plan"]
     assert examined(plan) <= 3
+
+
+def test_unknown_tasks_cost_a_claim_nothing_and_are_counted_to_a_bound(
+    postgres_url: str, connection: "psycopg.Connection[Any]"
+) -> None:
+    """By the rows that are looked at, once 3,000 jobs are set aside."""
+    app = Penstock(postgres_url)
+    known = KnownTasks({"t": (1,)})
+    run_sync(app.enqueue_many([NewJob(task="unknown", payload="{}")] * 3_000))
+    run_sync(app.enqueue_many([NewJob(task="t", payload="{}")] * 4))
+    assert len(run_sync(app.store.claim(Claim(worker="w", limit=1, tasks=known)))) == 1
+    run_sync(app.close())
+    sql = queries(address(postgres_url).schema)
+
+    def rows(name: str, parameters: tuple[Any, ...]) -> int:
+        explained = f"EXPLAIN (ANALYZE, FORMAT JSON) {sql[name]}".encode()
+        ((said,),) = connection.execute(explained, parameters, prepare=False).fetchall()
+        return examined((json.loads(said) if isinstance(said, str) else said)[0]["Plan"])
+
+    beginning = ("default", -(2**31), 0, 0)
+    expected = (None, None, Texts(known.holders))
+    parameters = (1, "w", None, None, *beginning, 1, *expected)
+    assert rows("claim_of_one", parameters) < 20
+    assert rows("set_aside", (50,)) < 100
 
 
 def test_job_that_has_left_its_stage_is_not_restaged(

@@ -2,19 +2,24 @@
 
 import sqlite3
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from penstock.core.job import Claim, NewJob
 from penstock.core.limits import Limit
+from penstock.core.store import Clock
 from penstock.core.tasks import KnownTasks
-from penstock.runtime import system_clock
+from penstock.runtime import Runtime, system_clock
+from penstock.stores import open_store
 from penstock.stores.sql import claims
 from penstock.stores.sql.store import SqlStore
 from penstock.stores.sqlite.transaction import SQL, SqliteTransaction
-from tests.contract.support import drive
+from tests.contract.support import ManualClock, drive
+from tests.stores.sql.databases import Database
 from tests.stores.support import sqlite_store, writing_connection
 
 KNOWN = KnownTasks({"t": (1,)})
@@ -22,6 +27,12 @@ KNOWN = KnownTasks({"t": (1,)})
 
 def new(**options: str) -> NewJob:
     return NewJob(task=options.pop("task", "t"), payload="{}", **options)  # type: ignore[arg-type] # options as data
+
+
+def opened(database: Database, clock: Clock = system_clock) -> SqlStore:
+    store = open_store(database.url, runtime=Runtime(clock))
+    assert isinstance(store, SqlStore)
+    return store
 
 
 def claim(store: SqlStore, limit: int = 1, tasks: KnownTasks | None = None) -> list[int]:
@@ -108,6 +119,35 @@ def test_cost_of_a_claim_does_not_grow_with_jobs_of_unknown_tasks(tmp_path: Path
         drive(store.close())
     for few, many in zip(*costs, strict=True):
         assert many <= 1.2 * few + 1
+
+
+@pytest.mark.parametrize("tags", [(), ("red",)], ids=["any", "by tag"])
+def test_one_transaction_sets_aside_a_portion_and_others_write_meanwhile(
+    database: Database, tags: tuple[str, ...]
+) -> None:
+    store = opened(database)
+    drive(store.add([replace(new(task="unknown"), tags=tags)] * 3_500, actor="p"))
+    wanted = Claim(worker="w", limit=5, tasks=KNOWN, tags=tags)
+    for portion in (1_000, 2_000, 3_000):
+        assert drive(store.database.write(store.database.claim, wanted)) is None
+        assert [one.jobs for one in drive(store.set_aside())] == [portion]
+    own = drive(store.add([replace(new(), tags=tags)], actor="p"))
+    assert drive(store.claim(wanted))[0].id == own[0].id
+    drive(store.close())
+
+
+def test_one_transaction_makes_a_portion_ready_of_what_has_fallen_due(database: Database) -> None:
+    clock = ManualClock()
+    store = opened(database, clock)
+    due = clock.now + timedelta(hours=1)
+    drive(store.add([replace(new(task="unknown"), run_at=due)] * 2_500, actor="p"))
+    clock.advance(timedelta(hours=2))
+    wanted = Claim(worker="w", limit=5, tasks=KNOWN)
+    assert drive(store.database.write(store.database.claim, wanted)) is None
+    assert sum(one.jobs for one in drive(store.set_aside())) <= 1_000
+    assert drive(store.claim(wanted)) == []
+    assert sum(one.jobs for one in drive(store.set_aside())) == 2_500
+    drive(store.close())
 
 
 @pytest.mark.parametrize("kind", ["tenant", "throttle", "task"])

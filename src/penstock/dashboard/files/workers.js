@@ -2,7 +2,7 @@
 
 import { h, replace, keyed } from "./dom.js";
 import { post, part } from "./api.js";
-import { to, ago, span, plural } from "./words.js";
+import { to, ago, span, number, plural } from "./words.js";
 import { head, table, cell, empty, badge, flag, meter, action, ask } from "./widgets.js";
 
 export async function show(view) {
@@ -18,12 +18,15 @@ export async function show(view) {
   replace(view.root, head("Workers"), waiting, list, none);
 }
 
+/** The server counts so many of each task. */
+const mostCounted = 10000;
+
 function waitingTasks(tasks) {
   return h("section.panel", { "aria-label": "Tasks without a worker" },
     h("header", {}, h("h2", {}, "Tasks without a worker")),
     table("Tasks without a worker", ["Task", ["Jobs", "number"], "Waiting since"], tasks.map((one) => h("tr", {},
       cell("", "wide", h("strong", {}, one.task), h("span.sub", {}, one.text)),
-      cell("Jobs", "number", String(one.jobs)), cell("Waiting since", "nowrap", ago(one.oldest))))));
+      cell("Jobs", "number", number(one.jobs) + (one.jobs < mostCounted ? "" : "+")), cell("Waiting since", "nowrap", ago(one.oldest))))));
 }
 
 function card(view, one) {

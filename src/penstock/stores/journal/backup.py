@@ -11,6 +11,7 @@ import msgspec
 from penstock.core.errors import ConfigurationError, StoreError, StoreMissing
 from penstock.core.recovery import Backup, BackupProgress, RestoredStore
 from penstock.runtime import Runtime
+from penstock.stores import Migrate
 from penstock.stores.backups import (
     Continue,
     draft,
@@ -103,6 +104,7 @@ def restore(
     proceed: Continue,
     *,
     replace: bool,
+    migrate: Migrate,  # noqa: ARG001 - it has no schema
     runtime: Runtime,
     progress: BackupProgress,
 ) -> RestoredStore:

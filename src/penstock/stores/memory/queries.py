@@ -137,16 +137,20 @@ def ready_tags(content: Content, queue: str, limit: int, among: Sequence[str] | 
     return []
 
 
-def set_aside(content: Content) -> list[SetAside]:
+def set_aside(content: Content, most: int | None) -> list[SetAside]:
     """See `Store.set_aside`."""
     found: dict[tuple[TaskVersion, str], list[Job]] = {}
+    seen: Counter[TaskVersion] = Counter()
     rankings = [*content.ready.items()]
     for place, shares in content.tenants.shares.items():
         rankings += [(place, ranking) for ranking in shares.values()]
     for (queue, tag, task), ranking in rankings:
         if tag is None and task is not None:
-            jobs = found.setdefault((task, queue), [])
-            jobs += [content.jobs[place] for place in ranking.ids()]
+            left = None if most is None else max(0, most - seen[task])
+            some = [content.jobs[place] for place in islice(ranking.ids(), left)]
+            seen[task] += len(some)
+            if some:
+                found.setdefault((task, queue), []).extend(some)
     return [
         SetAside(*task, queue=queue, jobs=len(jobs), oldest=min(job.run_at for job in jobs))
         for (task, queue), jobs in sorted(found.items())

@@ -222,9 +222,9 @@ class MemoryStore(Executor):
         return self._content.limits.all()
 
     @verb
-    def set_aside(self) -> list[SetAside]:
+    def set_aside(self, most: int | None = None) -> list[SetAside]:
         self._tick()
-        return queries.set_aside(self._content)
+        return queries.set_aside(self._content, most)
 
     @verb
     def held(self, job: Job) -> list[Held]:

@@ -23,6 +23,7 @@ from penstock.core.transition import fields_after_move
 from penstock.stores.postgres.arrays import Texts, storable
 from penstock.stores.postgres.caller_connections import Fetch, Joined, joined
 from penstock.stores.postgres.connection import DAY, Address
+from penstock.stores.postgres.timeline import UnknownTimeline
 from penstock.stores.sql import rows
 from penstock.stores.sql.database import Reader
 from penstock.stores.sql.rows import encoded
@@ -124,6 +125,11 @@ class CallerTransactions:
         given["ring"] = self._where.schema if self._where.notify else None
         (text,) = await caller.fetch(self._sql[name], encoded(given))
         answer: dict[str, Any] = msgspec.json.decode(text)
+        if answer.get("refused") == "timeline":
+            raise UnknownTimeline(
+                f"{self._where.name}: another server was promoted; nothing was changed, try again "
+                "in another transaction"
+            )
         if "refused" in answer:
             raise ConfigurationError(_REFUSALS[answer["refused"]])
         if "sealed" in answer:

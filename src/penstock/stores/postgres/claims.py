@@ -30,11 +30,11 @@ class Claims:
         self._positions = ScanPositions(monotonic)
         self._began = 0.0
 
-    def claim(self, tx: PostgresTransaction, calls: Sequence[Claim]) -> list[list[Job]]:
-        """See `Store.claim`."""
+    def claim(self, tx: PostgresTransaction, calls: Sequence[Claim]) -> list[list[Job] | None]:
+        """See `Database.claim`."""
         return [self._claim_next(tx, wanted) for wanted in calls]
 
-    def _claim_next(self, tx: PostgresTransaction, wanted: Claim) -> list[Job]:
+    def _claim_next(self, tx: PostgresTransaction, wanted: Claim) -> list[Job] | None:
         if (jobs := self._claim_as_before(tx, wanted)) is not None:
             return jobs
         more, queues = self._claimable(tx, wanted)
@@ -45,7 +45,7 @@ class Claims:
             jobs = self._claim_limited(tx, wanted)
         else:
             jobs = self._claim_plain(tx, wanted, queues)
-        return jobs or (self._claim_next(tx, wanted) if more else [])
+        return None if more and not jobs else jobs
 
     def _claimable(
         self, tx: PostgresTransaction, wanted: Claim
@@ -80,7 +80,7 @@ class Claims:
         usable = queues and not wanted.tags and not positions.are_advanced
         return open_queues, positions if usable else None
 
-    def _claim_limited(self, tx: PostgresTransaction, wanted: Claim) -> list[Job]:
+    def _claim_limited(self, tx: PostgresTransaction, wanted: Claim) -> list[Job] | None:
         """Claim where limits, tenants or ages matter: by the code that all SQL stores share."""
         if with_tenants := tx.execute("merged_with_tenants").fetchall():
             queue_names.unmerge_for_tenants(tx, [queue for (queue,) in with_tenants])
@@ -96,7 +96,7 @@ class Claims:
 
     def _claim_plain(
         self, tx: PostgresTransaction, wanted: Claim, queues: Sequence[str]
-    ) -> list[Job]:
+    ) -> list[Job] | None:
         if not queues:
             return []
         if MERGED in queues:
@@ -106,7 +106,8 @@ class Claims:
         if wanted.tags:
             source = (Texts(queues), Texts(wanted.tags))
             besides = (Texts(sorted(wanted.except_queues)), _holders(wanted))
-            return self._started(tx, wanted, "claim_tagged", source, besides) or []
+            jobs = self._started(tx, wanted, "claim_tagged", source, besides)
+            return self._claim_known(tx, wanted) if jobs is None else jobs
         positions = self._positions.of(queues)
         jobs = self._claim_from(tx, wanted, positions)
         if jobs is None:
@@ -116,7 +117,7 @@ class Claims:
             jobs += self._claim_from(tx, rest, self._positions.beginnings(queues)) or []
         return jobs
 
-    def _claim_known(self, tx: PostgresTransaction, wanted: Claim) -> list[Job]:
+    def _claim_known(self, tx: PostgresTransaction, wanted: Claim) -> list[Job] | None:
         """Claim after meeting jobs of unknown tasks, which are set aside."""
         self._open_queues = None, ()
         tx.require_exclusive()

@@ -4,7 +4,8 @@ import asyncio
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from functools import partial
 from typing import Any, ClassVar, TypeVar, cast
 
 import psycopg
@@ -17,7 +18,7 @@ from penstock.core.store import Clock
 from penstock.forks import ForkGuard, end_threads
 from penstock.runtime import Runtime, system_clock
 from penstock.stores import Migrate
-from penstock.stores.postgres import external_changes, keyed_jobs, mirrors
+from penstock.stores.postgres import external_changes, keyed_jobs, mirrors, timeline
 from penstock.stores.postgres.caller_transactions import CallerTransactions
 from penstock.stores.postgres.claims import Claims
 from penstock.stores.postgres.connection import address, connect, queries, translated
@@ -27,6 +28,7 @@ from penstock.stores.postgres.plain_jobs import PlainJobs
 from penstock.stores.postgres.presence import introduced
 from penstock.stores.postgres.round_trips import RoundTrip
 from penstock.stores.postgres.schema import prepare, switch
+from penstock.stores.postgres.timeline import UnknownTimeline
 from penstock.stores.postgres.transaction import (
     Connection,
     LockMode,
@@ -313,14 +315,25 @@ class PostgresDatabase:
         """See `Database.add_within`."""
         new, actor, _ = addition
         await self._prepare_callers({job.queue for job in new})
-        return await self._callers.add(connection, new, actor)
+        return await self._on_known_timeline(lambda: self._callers.add(connection, new, actor))
 
     async def finish_within(
         self, connection: Any, ended: Sequence[tuple[Job, Done]], actor: str
     ) -> list[Job]:
         """See `Database.finish_within`."""
         await self._prepare_callers(())
-        return [await self._callers.finish(connection, *one, actor) for one in ended]
+        return [
+            await self._on_known_timeline(partial(self._callers.finish, connection, *one, actor))
+            for one in ended
+        ]
+
+    async def _on_known_timeline(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Call; raise the floor of ids first if this is too early on a promoted server."""
+        try:
+            return await call()
+        except UnknownTimeline:
+            await self.write(timeline.follow, None)
+            return await call()
 
     async def supersede_within(self, *_: Any) -> bool:
         """See `Database.supersede_within`."""

@@ -131,6 +131,11 @@ SELECT
 SELECT
     (SELECT last_value - (NOT is_called)::integer FROM penstock.job_id), penstock.newest();
 
+-- The name of a WAL file begins with its timeline, from the moment of a promotion on. What
+-- pg_control_checkpoint() says follows with the next checkpoint only.
+-- name: timeline
+SELECT ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint;
+
 -- name: meta
 SELECT value FROM penstock.meta WHERE name = $1;
 
@@ -691,18 +696,17 @@ met AS MATERIALIZED (
 
 -- By tags: the same, of each queue and tag.
 -- name: _picked_tagged
-SELECT t.job_id AS id, -t.priority AS rank, t.run_at
+SELECT t.job_id AS id, -t.priority AS rank, t.run_at, {_holder} AS holder
     FROM penstock.ready_tag AS t CROSS JOIN LATERAL (
         SELECT stage, tenant, held, throttle, task, task_version FROM penstock.job_active
         WHERE id = t.job_id OFFSET 0
     ) AS j
     WHERE t.queue = q.name AND t.tag = q.tag AND j.stage = 0 AND j.tenant IS NULL
     AND j.held IS NULL AND j.throttle IS NULL
-    AND ($9::text[] IS NULL OR {_holder} = ANY ($9))
     ORDER BY -t.priority, t.tenant, t.run_at, t.job_id
 
 -- name: _picked_merged_tagged
-SELECT t.job_id AS id, -t.priority AS rank, t.run_at
+SELECT t.job_id AS id, -t.priority AS rank, t.run_at, {_holder} AS holder
     FROM penstock.ready_tag AS t CROSS JOIN LATERAL (
         SELECT stage, tenant, held, throttle, task, task_version FROM penstock.job_active
         WHERE id = t.job_id OFFSET 0
@@ -711,7 +715,6 @@ SELECT t.job_id AS id, -t.priority AS rank, t.run_at
     AND j.held IS NULL AND j.throttle IS NULL
     AND (SELECT q.merged FROM penstock.queue AS q WHERE q.name = t.queue) = 1
     AND t.queue <> ALL ($8::text[])
-    AND ($9::text[] IS NULL OR {_holder} = ANY ($9))
     ORDER BY -t.priority, t.run_at, t.job_id
 
 -- name: claim_tagged
@@ -722,20 +725,24 @@ m (tag) AS (
     SELECT t FROM unnest($6::text[]) AS t WHERE '' = ANY ($5)
 ),
 wanted AS MATERIALIZED (
-    SELECT rank, run_at, id FROM q CROSS JOIN LATERAL ({_picked_tagged} LIMIT $7) AS p
+    SELECT rank, run_at, id, holder FROM q CROSS JOIN LATERAL ({_picked_tagged} LIMIT $7) AS p
     UNION
-    SELECT rank, run_at, id FROM m CROSS JOIN LATERAL ({_picked_merged_tagged} LIMIT $7) AS p
+    SELECT rank, run_at, id, holder FROM m CROSS JOIN LATERAL ({_picked_merged_tagged} LIMIT $7) AS p
     ORDER BY rank, run_at, id LIMIT $7
+),
+fit AS MATERIALIZED (
+    SELECT NOT EXISTS (SELECT 1 FROM wanted WHERE holder <> ALL ($9::text[])) AS whole
 ),
 picked AS MATERIALIZED (
     SELECT j.tid, w.id, j.previous, w.rank, w.run_at
-    FROM wanted AS w CROSS JOIN LATERAL (
+    FROM fit CROSS JOIN wanted AS w CROSS JOIN LATERAL (
         SELECT ctid AS tid, version AS previous FROM penstock.job_active
         WHERE id = w.id AND stage + 0 = 0 FOR UPDATE SKIP LOCKED
     ) AS j
+    WHERE fit.whole
 ),
 {_claimed}
-SELECT true, * FROM started ORDER BY place, since, id;
+SELECT f.whole, s.* FROM fit AS f LEFT JOIN started AS s ON true ORDER BY s.place, s.since, s.id;
 
 -- The queries of a claim where limits, tenants or ages matter, under an exclusive lock.
 -- name: open_queues
@@ -814,11 +821,23 @@ WITH RECURSIVE holder (held) AS (
 )
 SELECT held FROM holder WHERE held IS NOT NULL LIMIT $1;
 
--- The queue is '' for all merged ones together.
+-- From one task to the next, and some jobs of each. The queue is '' for all merged ones together.
 -- name: set_aside
-SELECT held, CASE WHEN merged THEN '' ELSE queue END AS place, count(*), min(run_at)
-FROM penstock.job_active WHERE stage = 0 AND held IS NOT NULL AND held >= 'unknown:'
-GROUP BY held, place;
+WITH RECURSIVE holder (held) AS (
+    SELECT min(held) FROM penstock.job_active
+    WHERE stage = 0 AND held IS NOT NULL AND held >= 'unknown:'
+    UNION ALL
+    SELECT (
+        SELECT min(j.held) FROM penstock.job_active AS j
+        WHERE j.stage = 0 AND j.held IS NOT NULL AND j.held > holder.held
+    )
+    FROM holder WHERE holder.held IS NOT NULL
+)
+SELECT h.held, j.place, count(*), min(j.run_at) FROM holder AS h CROSS JOIN LATERAL (
+    SELECT CASE WHEN merged THEN '' ELSE queue END AS place, run_at FROM penstock.job_active
+    WHERE stage = 0 AND held = h.held AND held IS NOT NULL LIMIT $1
+) AS j
+GROUP BY h.held, j.place ORDER BY h.held, j.place;
 
 -- name: holding_tasks_among
 SELECT h FROM json_array_elements_text($1::json) AS h
@@ -982,17 +1001,23 @@ FROM (
     ORDER BY run_at, id LIMIT $5
 ) AS t;
 
+-- By tag, without those that are set aside under other names than these.
 -- name: pick_merged_level_tagged
 SELECT coalesce(json_agg(json_build_array(run_at, job_id, task, throttle, version, queue))::text, '[]')
 FROM (
     SELECT t.run_at, t.job_id, j.task, j.throttle, j.version, t.queue FROM penstock.ready_tag AS t
     CROSS JOIN LATERAL (
-        SELECT task, throttle, coalesce(task_version, 1) AS version FROM penstock.job_active WHERE id = t.job_id OFFSET 0
+        SELECT task, throttle, held, coalesce(task_version, 1) AS version FROM penstock.job_active
+        WHERE id = t.job_id OFFSET 0
     ) AS j
     WHERE t.merged AND t.tag = $6 AND -t.priority = -$2::bigint
     AND (t.run_at, t.job_id) > ($3, $4)
     AND (SELECT q.merged FROM penstock.queue AS q WHERE q.name = t.queue) = 1
     AND t.queue NOT IN (SELECT json_array_elements_text($1::json))
+    AND (
+        j.held IS NULL OR j.held < 'unknown:' OR $7::text IS NULL
+        OR j.held IN (SELECT json_array_elements_text($7::json))
+    )
     ORDER BY t.run_at, t.job_id LIMIT $5
 ) AS t;
 
@@ -1009,10 +1034,15 @@ SELECT coalesce(json_agg(json_build_array(run_at, id, task, throttle, version)):
 SELECT coalesce(json_agg(json_build_array(run_at, job_id, task, throttle, version))::text, '[]') FROM (
     SELECT t.run_at, t.job_id, j.task, j.throttle, j.version FROM penstock.ready_tag AS t
     CROSS JOIN LATERAL (
-        SELECT task, throttle, coalesce(task_version, 1) AS version FROM penstock.job_active WHERE id = t.job_id OFFSET 0
+        SELECT task, throttle, held, coalesce(task_version, 1) AS version FROM penstock.job_active
+        WHERE id = t.job_id OFFSET 0
     ) AS j
     WHERE t.queue = $1 AND t.tag = $6 AND -t.priority = -$2::bigint AND t.tenant = $7
     AND (t.run_at, t.job_id) > ($3, $4)
+    AND (
+        j.held IS NULL OR j.held < 'unknown:' OR $8::text IS NULL
+        OR j.held IN (SELECT json_array_elements_text($8::json))
+    )
     ORDER BY t.run_at, t.job_id LIMIT $5
 ) AS t;
 

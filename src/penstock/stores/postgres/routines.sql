@@ -1,4 +1,4 @@
--- version: 7
+-- version: 8
 --
 -- The functions and triggers of the store: what runs inside the database, whichever program writes.
 -- They hold no data. When the version above rises, the next process that opens the store replaces
@@ -129,6 +129,21 @@ BEGIN
     RETURN (extract(epoch FROM clock_timestamp()) * 1000000)::bigint;
 END $$;
 
+-- Whether the store was last written on the timeline of this server; true where the server does not
+-- tell. Otherwise ids may come again that a former primary has assigned: see `timeline.py`. Asked
+-- where no connection is opened that could have asked before: in transactions of others, and
+-- behind poolers.
+CREATE OR REPLACE FUNCTION penstock.is_timeline_known() RETURNS boolean
+LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    RETURN NOT EXISTS (
+        SELECT 1 FROM penstock.meta WHERE name = 'timeline' AND value
+        <> ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint
+    );
+EXCEPTION WHEN feature_not_supported OR insufficient_privilege OR undefined_function THEN
+    RETURN true;
+END $$;
+
 -- The entry up to which the log is complete: no open transaction will add one below it. The newest
 -- is read first: a transaction that enters after that will be above it.
 CREATE OR REPLACE FUNCTION penstock.complete() RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
@@ -250,13 +265,14 @@ END $$;
 -- its own, and leaves to others what its jobs mean for theirs. What cannot be done is reported in
 -- the answer: an error would undo all that the caller has done before.
 
--- Why a call is refused: it is not part of the transaction whose number the caller asked for, or
--- not in this store.
+-- Why a call is refused: it is not part of the transaction whose number the caller asked for, not
+-- in this store, or too early on a server that was promoted.
 CREATE OR REPLACE FUNCTION penstock.refused(call json) RETURNS text LANGUAGE sql VOLATILE AS $$
     SELECT CASE
         WHEN call ->> 'source' <> (SELECT value::text FROM penstock.meta WHERE name = 'source')
         THEN 'elsewhere'
         WHEN call ->> 'transaction' <> pg_current_xact_id()::text THEN 'autocommit'
+        WHEN NOT penstock.is_timeline_known() THEN 'timeline'
     END
 $$;
 
@@ -469,6 +485,11 @@ CREATE OR REPLACE FUNCTION penstock.call_enter() RETURNS bigint LANGUAGE plpgsql
 DECLARE
     at bigint := penstock.enter(0);
 BEGIN
+    IF NOT penstock.is_timeline_known() THEN
+        RAISE EXCEPTION 'penstock: another server was promoted, or a backup restored, and ids may'
+        ' come twice until a worker or a server of Penstock has written to the store; try again'
+        USING ERRCODE = 'PS004';
+    END IF;
     IF EXISTS (SELECT 1 FROM penstock.seal) THEN
         RAISE EXCEPTION 'penstock: jobs move between this store and another';
     END IF;

@@ -9,20 +9,21 @@ from collections.abc import Mapping, Sequence
 
 import psycopg
 
+from penstock.core.errors import StoreUnavailable
 from penstock.stores.postgres.transaction import Connection, PostgresTransaction
 from penstock.stores.sql.recovery import raise_floor
 
 _log = logging.getLogger(__name__)
 
-# The name of a WAL file begins with its timeline, from the moment of a promotion on. What
-# pg_control_checkpoint() says follows with the next checkpoint only.
-_CURRENT = "SELECT ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint"
+
+class UnknownTimeline(StoreUnavailable):
+    """A caller's transaction came before a writer that could have raised the floor of ids."""
 
 
-def current(connection: Connection) -> int | None:
+def current(connection: Connection, sql: Mapping[str, str]) -> int | None:
     """Return the timeline of a primary; None where the server does not tell."""
     try:
-        ((timeline,),) = connection.execute(_CURRENT).fetchall()
+        ((timeline,),) = connection.execute(sql["timeline"]).fetchall()
     except (psycopg.NotSupportedError, psycopg.ProgrammingError) as error:
         _log.debug("the server does not tell its timeline: %s", error)
         return None
@@ -37,15 +38,18 @@ def is_known(connection: Connection, sql: Mapping[str, str], timeline: int) -> b
     return row is None or row[0] == timeline
 
 
-def follow(tx: PostgresTransaction, timelines: Sequence[int]) -> list[None]:
-    """Note the timeline and raise the floor of ids, if no other process was faster."""
-    for timeline in timelines:
-        ((known,),) = tx.execute("meta", ("timeline",)).fetchall()
-        if known == timeline:
-            continue
+def follow(tx: PostgresTransaction, calls: Sequence[None]) -> list[None]:
+    """Note the timeline and raise the floor of ids, if no other process was faster.
+
+    The timeline is that of the server on which this transaction runs: behind a pooler, it need not
+    be that of the statement before.
+    """
+    ((timeline,),) = tx.execute("timeline").fetchall()
+    ((known,),) = tx.execute("meta", ("timeline",)).fetchall()
+    if known != timeline:
         reason = f"PostgreSQL went from timeline {known} to {timeline}"
         (cut,) = raise_floor(tx, [("penstock", reason, 0, False)])
         _log.warning("%s; ids continue above %d", reason, cut.floor)
         tx.execute("set_meta", ("timeline", timeline))
         tx.written = True
-    return [None] * len(timelines)
+    return [None] * len(calls)

@@ -110,9 +110,15 @@ class PostgresWriter:
         self._round_trips = {} if where.pooled or not pipeline.AVAILABLE else round_trips
         self._notification = notification
         self._after_commit = after_commit
-        entered = b"SELECT %s.enter(%%d), pg_current_xact_id(), oldest_program FROM %s.schema_%d"
         schema = where.schema.encode()
-        self._begin_statement = begin(where) + entered % (schema, schema, SCRIPTS.version)
+        # Behind a pooler, the server may become another one while the connection lasts.
+        is_known = b"%s.is_timeline_known()" % schema if where.pooled else b"true"
+        entered = (
+            b"SELECT %s.enter(%%d), pg_current_xact_id(), oldest_program, %s FROM %s.schema_%d"
+        )
+        entered %= (schema, is_known, schema, SCRIPTS.version)
+        self._begin_statement = begin(where) + entered
+        self._is_following = False
         self.first: Connection | None = None
         """A connection that is open already, for the first use."""
         self._connection: Connection | None = None
@@ -229,13 +235,16 @@ class PostgresWriter:
     def _follow_timeline(self, connection: Connection) -> None:
         """Let ids continue higher up, before anything else, if another server was promoted."""
         try:
-            found = timeline.current(connection)
+            found = timeline.current(connection, self._sql)
             if found is not None and not timeline.is_known(connection, self._sql, found):
-                self._attempt([Request(timeline.follow, found, None)], LockMode.EXCLUSIVE)
+                self._is_following = True
+                self._attempt([Request(timeline.follow, None, None)], LockMode.EXCLUSIVE)
         except BaseException:
             connection.close()
             self._connection = None
             raise
+        finally:
+            self._is_following = False
 
     def _attempt(self, requests: Sequence[Request], mode: LockMode) -> PostgresTransaction:
         if len({request.verb for request in requests}) == 1 and mode is not LockMode.EXCLUSIVE:
@@ -245,7 +254,7 @@ class PostgresWriter:
         connection = self._open()
         tx, number = self._begin(connection, mode)
         try:
-            if mode is LockMode.EXCLUSIVE:
+            if mode is LockMode.EXCLUSIVE and not self._is_following:  # they need ids
                 external_changes.import_rows(tx)
                 external_changes.handle(tx)
             for verb, group in groupby(requests, key=_verb_of):
@@ -353,7 +362,11 @@ class PostgresWriter:
         cursor = connection.execute(self._begin_statement % mode, prepare=False)
         while cursor.nextset():
             pass
-        at, number, oldest_program = cursor.fetchall()[0]
+        at, number, oldest_program, is_timeline_known = cursor.fetchall()[0]
+        if not is_timeline_known and not self._is_following:
+            self._pipeline.roll_back()
+            self._follow_timeline(connection)
+            return self._begin(connection, mode)
         if self._clock is None:
             now = at
             self.ahead = at - self._runtime.clock()

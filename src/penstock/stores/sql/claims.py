@@ -37,19 +37,13 @@ class Claimable(NamedTuple):
     """Queues with ready jobs, whether limits, tenants or ages matter there, and if it is merged."""
 
 
-def claim(tx: Transaction, calls: Sequence[Claim]) -> list[list[Job]]:
-    """See `Store.claim`."""
+def claim(tx: Transaction, calls: Sequence[Claim]) -> list[list[Job] | None]:
+    """See `Database.claim`."""
     tx.handle_external_changes()
     migration_lock.check_open(tx)
     more = promote_due(tx, tx.now)
     answers = [claim_ready(tx, wanted, _claimable(tx, wanted)) for wanted in calls]
-    while more and not all(answers):
-        more = promote_due(tx, tx.now)
-        answers = [
-            answer or claim_ready(tx, wanted, _claimable(tx, wanted))
-            for wanted, answer in zip(calls, answers, strict=True)
-        ]
-    return answers
+    return [None if more and not answer else answer for answer in answers]
 
 
 def promote_due(tx: Transaction, now: int) -> bool:
@@ -78,8 +72,8 @@ def renew(tx: Transaction, calls: Sequence[Sequence[Lease]]) -> list[list[Job]]:
     return [[held[lease] for lease in call if lease in held] for call in calls]
 
 
-def claim_ready(tx: Transaction, wanted: Claim, claimable: Claimable) -> list[Job]:
-    """Claim jobs that are ready already."""
+def claim_ready(tx: Transaction, wanted: Claim, claimable: Claimable) -> list[Job] | None:
+    """Claim jobs that are ready already; None if another transaction has to go on."""
     merged = bool(claimable.any_merged) and wanted.queues is None
     if merged and wanted.except_queues:  # stepping over their jobs would cost every claim
         queue_names.unmerge(tx, wanted.except_queues)
@@ -97,13 +91,13 @@ def claim_ready(tx: Transaction, wanted: Claim, claimable: Claimable) -> list[Jo
 
 def _claim_limited(
     tx: Transaction, wanted: Claim, claimable: Claimable, queues: Collection[str]
-) -> list[Job]:
+) -> list[Job] | None:
     """Claim where limits, tenants, ages or unknown tasks matter."""
     merged = bool(claimable.any_merged) and wanted.queues is None
     if any(index == queue_names.MERGED for *_, index in claimable.queues):
         queue_names.unmerge(tx, queues)  # what is held there needs an index of its own
     ids = LimitedClaim(tx, wanted).choose(queues, merged=merged)
-    return (tx.start(ids, wanted) or []) if ids else []
+    return (tx.start(ids, wanted) or []) if ids else (None if ids is None else [])
 
 
 def _claimable(tx: Transaction, wanted: Claim) -> Claimable:

@@ -197,8 +197,8 @@ class Database(Protocol):
     kind: ClassVar[str]
 
     @property
-    def claim(self) -> Verb[Claim, list[Job]]:
-        """The verb of `Store.claim`."""
+    def claim(self) -> Verb[Claim, list[Job] | None]:
+        """The verb of `Store.claim`; None if another transaction has to go on."""
         ...
 
     @property

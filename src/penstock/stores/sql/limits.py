@@ -45,6 +45,7 @@ _MOST_HELD = 1_000
 _TENANTS_AT_ONCE = 20
 _MOST_TENANTS_AT_ONCE = 500
 _ALL = -1
+_EVERY_ONE = 2**62
 # Of how many unknown tasks a claim without tasks considers the jobs that are set aside.
 MOST_TASKS = 10_000
 # The name under which the held jobs of all merged queues are found; no queue has it.
@@ -105,10 +106,11 @@ class _Queue:
 class _ReadyInSql:
     """The ready jobs of a queue, or those with any of some tags, read in portions as needed."""
 
-    def __init__(self, tx: Transaction, queue: _Queue, tags: Sequence[str], portion: int) -> None:
+    def __init__(self, tx: Transaction, queue: _Queue, wanted: Claim, portion: int) -> None:
         self._tx = tx
         self._queue = queue
-        self._tags = tags
+        self._tags = wanted.tags
+        self._holders = _holders(wanted)
         self._portion = portion
         # The first job of tenants, by priority: queries return it with their names.
         self._firsts: dict[tuple[int, str], tuple[int, int, str, str | None, int]] = {}
@@ -130,7 +132,8 @@ class _ReadyInSql:
     def jobs(self, priority: int, tenant: str) -> Iterator[Candidate]:
         if self._tags:  # a job that has several of them comes up once for each
             name = "pick_level_tagged"
-            return merge(*(self._jobs(name, priority, tenant, tag, tenant) for tag in self._tags))
+            more = (tenant, self._holders)
+            return merge(*(self._jobs(name, priority, tenant, tag, *more) for tag in self._tags))
         ready = self._ready_jobs(priority, tenant)
         aside = self._queue.aside.get((tenant, priority))
         if not aside:
@@ -167,7 +170,9 @@ class _ReadyInSql:
             after = found[-1][0]
             at_once = min(2 * at_once, _MOST_TENANTS_AT_ONCE)
 
-    def _jobs(self, name: str, priority: int, tenant: str, *more: str) -> Iterator[Candidate]:
+    def _jobs(
+        self, name: str, priority: int, tenant: str, *more: str | None
+    ) -> Iterator[Candidate]:
         run_at, job_id = -(2**63), 0
         queue, portion = self._queue, self._portion
         if not self._tags and (first := self._firsts.pop((priority, tenant), None)):
@@ -206,10 +211,11 @@ def _aside(
 class _Merged:
     """The ready jobs of all queues without an index of their own, except those `besides`."""
 
-    def __init__(self, tx: Transaction, besides: str, tags: Sequence[str], portion: int) -> None:
+    def __init__(self, tx: Transaction, wanted: Claim, portion: int) -> None:
         self._tx = tx
-        self._besides = besides
-        self._tags = tags
+        self._besides = encoded(wanted.except_queues)
+        self._tags = wanted.tags
+        self._holders = _holders(wanted)
         self._portion = portion
         self.aside: dict[int, list[str]] = defaultdict(list)
         """The names under which jobs that the claim may take are set aside, by priority."""
@@ -232,7 +238,7 @@ class _Merged:
                 return merge(*aside)
             return merge(self._level("pick_merged_level", priority), *aside)
         name = "pick_merged_level_tagged"  # a job with several of them comes up for each
-        return merge(*(self._level(name, priority, tag) for tag in self._tags))
+        return merge(*(self._level(name, priority, tag, self._holders) for tag in self._tags))
 
     def _aside_level(self, priority: int, held: str) -> Iterator[Candidate]:
         group = (MERGED, priority, NO_TENANT, held, self._besides)
@@ -241,7 +247,7 @@ class _Merged:
         ):
             yield Candidate(-priority, run_at, job_id, queue, task, throttle, None, version)
 
-    def _level(self, name: str, priority: int, *tag: str) -> Iterator[Candidate]:
+    def _level(self, name: str, priority: int, *tag: str | None) -> Iterator[Candidate]:
         run_at, job_id, portion = -(2**63), 0, self._portion
         while True:
             parameters = (self._besides, priority, run_at, job_id, portion, *tag)
@@ -253,6 +259,11 @@ class _Merged:
             portion = min(2 * portion, _MOST_HELD)  # it walks over held ones
 
 
+def _holders(wanted: Claim) -> str | None:
+    """Return the names under which jobs that the claim may take are set aside; None for all."""
+    return None if wanted.tasks is None else wanted.tasks.encoded_holders
+
+
 class LimitedClaim:
     """One claim: what it may take, in which order, and what it finds held."""
 
@@ -260,14 +271,16 @@ class LimitedClaim:
         self._tx = tx
         self._wanted = wanted
 
-    def choose(self, names: Collection[str], *, merged: bool) -> list[int]:
-        """Return the ids of the jobs to start; none only if there is none to take.
+    def choose(self, names: Collection[str], *, merged: bool) -> list[int] | None:
+        """Return the ids of the jobs to start.
 
-        Looks at these queues, and at all without an index of their own if `merged`.
+        None if there may be some behind those that were set aside now: another transaction goes on,
+        so that none keeps other writers waiting. Looks at these queues, and at all without an index
+        of their own if `merged`.
         """
         chosen = self._choose(names, merged)
-        while chosen.gave_up and not chosen.taken:
-            chosen = self._choose(names, merged)  # behind those that are set aside now
+        if chosen.gave_up and not chosen.taken:
+            return None
         return [job.id for job in chosen.taken]
 
     def _choose(self, names: Collection[str], merged: bool) -> Chosen:  # noqa: FBT001
@@ -276,7 +289,7 @@ class LimitedClaim:
         places = places_of(self._tx, {name: queue.room for name, queue in queues.items()})
         by_tag = bool(self._wanted.tags)
         portion = max(1, min(self._wanted.limit, 100))
-        others = _Merged(self._tx, encoded(self._wanted.except_queues), self._wanted.tags, portion)
+        others = _Merged(self._tx, self._wanted, portion)
         if not by_tag:
             self._release(places, queues, merged)
             self._find_aside(queues, others)
@@ -285,18 +298,23 @@ class LimitedClaim:
         ]
         if merged:
             streams.append(others.stream())
-        # By tag, a claim also meets jobs that were set aside; it cannot set them aside again.
-        patience = None if by_tag else _MOST_HELD
-        chosen = choose(streams, self._wanted.limit, places, patience, self._wanted.knows)
-        if not by_tag:
-            self._hold(chosen)
+        chosen = choose(
+            streams,
+            self._wanted.limit,
+            places,
+            _MOST_HELD,
+            self._wanted.knows,
+            # By tag, a claim also meets jobs that limits hold; it cannot set them aside again.
+            holds_for_limits=not by_tag,
+        )
+        self._hold(chosen)
         self._record(chosen, queues)
         return chosen
 
     def _stream(self, queue: _Queue) -> Stream:
         portion = max(1, min(self._wanted.limit, 100))
         return stream_of(
-            _ReadyInSql(self._tx, queue, self._wanted.tags, portion),
+            _ReadyInSql(self._tx, queue, self._wanted, portion),
             # By tag, a claim also meets held jobs, whose tenants the queue does not count.
             fair=queue.fair or bool(self._wanted.tags),
             ages=queue.promote_after is not None,
@@ -351,7 +369,7 @@ class LimitedClaim:
         for held, ids in groups.items():
             self._tx.execute("hold_jobs", (held, encoded(ids)))
             self._tx.written = True
-        if chosen.gave_up:
+        if chosen.gave_up and chosen.taken:
             self._tx.notify = True  # there may be more to take behind those
 
     def _record(self, chosen: Chosen, queues: Mapping[str, _Queue]) -> None:
@@ -431,11 +449,13 @@ def held_by(reader: Reader, job: Job) -> list[Held]:
     return held
 
 
-def set_aside(reader: Reader) -> list[SetAside]:
+def set_aside(reader: Reader, most: int | None) -> list[SetAside]:
     """See `Store.set_aside`."""
     return [
         SetAside(*set_aside_as(held), queue=queue, jobs=jobs, oldest=from_micros(oldest))
-        for held, queue, jobs, oldest in reader.execute("set_aside").fetchall()
+        for held, queue, jobs, oldest in reader.execute(
+            "set_aside", (_EVERY_ONE if most is None else most,)
+        ).fetchall()
     ]
 
 

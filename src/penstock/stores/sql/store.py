@@ -88,7 +88,9 @@ class SqlStore:
 
     async def claim(self, wanted: Claim) -> list[Job]:
         """See `Store.claim`."""
-        return await self._write(self.database.claim, wanted)
+        while (jobs := await self._write(self.database.claim, wanted)) is None:
+            pass  # other writers had their turn
+        return jobs
 
     async def renew(self, leases: Sequence[Lease]) -> list[Job]:
         """See `Store.renew`."""
@@ -254,9 +256,9 @@ class SqlStore:
         """See `Store.limits`."""
         return await self._read(queues.limits)
 
-    async def set_aside(self) -> list[SetAside]:
+    async def set_aside(self, most: int | None = None) -> list[SetAside]:
         """See `Store.set_aside`."""
-        return await self._read(limits.set_aside)
+        return await self._read(lambda reader: limits.set_aside(reader, most))
 
     async def held(self, job: Job) -> list[Held]:
         """See `Store.held`."""

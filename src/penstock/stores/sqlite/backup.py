@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 
-from penstock.core.errors import ConfigurationError, StoreError, StoreMissing
+from penstock.core.errors import ConfigurationError, SchemaMismatch, StoreError, StoreMissing
 from penstock.core.recovery import Backup, BackupProgress, RestoredStore
 from penstock.core.times import from_micros
 from penstock.runtime import Runtime
+from penstock.stores import Migrate
 from penstock.stores.backups import (
     Continue,
     draft,
@@ -18,9 +19,9 @@ from penstock.stores.backups import (
     refuse_existing,
 )
 from penstock.stores.sql.store import SqlStore
+from penstock.stores.sqlite import schema
 from penstock.stores.sqlite.connection import DAMAGED, DRIVER_ERRORS, connect, translated
 from penstock.stores.sqlite.database import SqliteDatabase
-from penstock.stores.sqlite.schema import BACKUP_MARK
 from penstock.stores.sqlite.transaction import SQL
 
 # Pages between two reports of progress: 4 MiB.
@@ -35,12 +36,12 @@ def back_up(source: Path, target: Path, runtime: Runtime, progress: BackupProgre
         raise StoreMissing(f"there is no store at {source}")
     with draft(target, ".backup") as folder:
         copy = folder / target.name
+        taken_at = runtime.clock()  # what was committed by now is in the copy
         _copy(source, copy, runtime, progress)
-        taken_at = runtime.clock()
         with translated(target), _opened(copy, runtime) as connection:
             connection.execute(
                 "INSERT OR REPLACE INTO penstock_meta (name, value) VALUES (?, ?)",
-                (BACKUP_MARK, taken_at),
+                (schema.BACKUP_MARK, taken_at),
             )
         with translated(target), _opened(copy, runtime, reads=True) as connection:
             _check(connection, copy, progress)
@@ -60,6 +61,7 @@ def restore(
     proceed: Continue,
     *,
     replace: bool,
+    migrate: Migrate,
     runtime: Runtime,
     progress: BackupProgress,
 ) -> RestoredStore:
@@ -84,7 +86,8 @@ def restore(
         with translated(backup), _opened(copy, runtime) as connection:
             _check(connection, backup, progress)
             taken_at = _unmark(connection)
-        store = SqlStore(SqliteDatabase(copy, runtime, create=False))
+        _bring_up_to_date(copy, backup, migrate, runtime)
+        store = SqlStore(SqliteDatabase(copy, runtime, create=False, migrate="manual"))
         try:
             cut = proceed(store, taken_at, _highest_id(target, runtime) if target.exists() else 0)
         finally:
@@ -94,6 +97,18 @@ def restore(
         else:
             publish(copy, target, runtime)
     return RestoredStore(taken_at=taken_at, cut=cut)
+
+
+def _bring_up_to_date(copy: Path, backup: Path, migrate: Migrate, runtime: Runtime) -> None:
+    """Migrate a copy of an earlier schema, and switch nothing."""
+    if not schema.status(copy, runtime=runtime).migrations:
+        return
+    if migrate == "manual":
+        raise SchemaMismatch(
+            f"{backup} has an earlier schema, and migrations are manual; restore it with the "
+            "Penstock that wrote it, or add ?migrate=auto to the URL of the store"
+        )
+    schema.prepared(copy, create=False, runtime=runtime).close()
 
 
 def _copy(source: Path, copy: Path, runtime: Runtime, progress: BackupProgress) -> None:
@@ -168,7 +183,7 @@ def _check(connection: sqlite3.Connection, path: Path, progress: BackupProgress)
 def _unmark(connection: sqlite3.Connection) -> datetime | None:
     """Make a store of a backup; returns the moment that it shows, if it is known."""
     row = connection.execute(
-        "DELETE FROM penstock_meta WHERE name = ? RETURNING value", (BACKUP_MARK,)
+        "DELETE FROM penstock_meta WHERE name = ? RETURNING value", (schema.BACKUP_MARK,)
     ).fetchone()
     return from_micros(row[0]) if row is not None and isinstance(row[0], int) else None
 

@@ -369,11 +369,28 @@ WITH RECURSIVE holder (held) AS (
 )
 SELECT held FROM holder WHERE held IS NOT NULL;
 
--- The queue is '' for all merged ones together.
+-- From one task to the next, and some jobs of each: a subquery with a limit is run for each only as
+-- a list of ids. The queue is '' for all merged ones together.
 -- name: set_aside
-SELECT held, CASE WHEN merged THEN '' ELSE queue END AS place, count(*), min(run_at)
-FROM penstock_job WHERE stage = 0 AND held IS NOT NULL AND held >= 'unknown:'
-GROUP BY held, place;
+WITH RECURSIVE holder (held) AS (
+    SELECT min(held) FROM penstock_job
+    WHERE stage = 0 AND held IS NOT NULL AND held >= 'unknown:'
+    UNION ALL
+    SELECT (
+        SELECT min(j.held) FROM penstock_job AS j
+        WHERE j.stage = 0 AND j.held IS NOT NULL AND j.held > holder.held
+    )
+    FROM holder WHERE holder.held IS NOT NULL
+)
+SELECT h.held, json_extract(p.value, '$[0]') AS place, count(*), min(json_extract(p.value, '$[1]'))
+FROM holder AS h CROSS JOIN json_each((
+    SELECT json_group_array(json_array(place, run_at)) FROM (
+        SELECT CASE WHEN merged THEN '' ELSE queue END AS place, run_at FROM penstock_job
+        WHERE stage = 0 AND held = h.held AND held IS NOT NULL LIMIT ?1
+    )
+)) AS p
+WHERE h.held IS NOT NULL
+GROUP BY h.held, place ORDER BY h.held, place;
 
 -- name: holding_tasks_among
 SELECT value FROM json_each(?)
@@ -523,6 +540,7 @@ SELECT json_group_array(json_array(run_at, id, task, throttle, ifnull(task_versi
     ORDER BY run_at, id LIMIT ?5
 );
 
+-- By tag, without those that are set aside under other names than these.
 -- name: pick_merged_level_tagged
 SELECT json_group_array(json_array(run_at, job_id, task, throttle, version, queue)) FROM (
     SELECT
@@ -532,6 +550,10 @@ SELECT json_group_array(json_array(run_at, job_id, task, throttle, version, queu
     WHERE t.merged AND t.tag = ?6 AND t.priority = ?2 AND (t.run_at, t.job_id) > (?3, ?4)
     AND (SELECT q.merged FROM penstock_queue AS q WHERE q.name = t.queue) = 1
     AND t.queue NOT IN (SELECT value FROM json_each(?1))
+    AND (
+        j.held IS NULL OR j.held < 'unknown:' OR ?7 IS NULL
+        OR j.held IN (SELECT value FROM json_each(?7))
+    )
     ORDER BY t.run_at, t.job_id LIMIT ?5
 );
 
@@ -550,6 +572,10 @@ SELECT json_group_array(json_array(run_at, job_id, task, throttle, version)) FRO
     CROSS JOIN penstock_job AS j ON j.id = t.job_id
     WHERE t.queue = ?1 AND t.tag = ?6 AND t.priority = ?2 AND t.tenant = ?7
     AND (t.run_at, t.job_id) > (?3, ?4)
+    AND (
+        j.held IS NULL OR j.held < 'unknown:' OR ?8 IS NULL
+        OR j.held IN (SELECT value FROM json_each(?8))
+    )
     ORDER BY t.run_at, t.job_id LIMIT ?5
 );
 
