@@ -2,6 +2,11 @@
 
 import gc
 import os
+import re
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -11,14 +16,17 @@ from tests.simulation.machines import MACHINES
 from tests.simulation.scenario import play
 
 SEEDS = {"memory": 100, "sqlite": 120, "journal": 100}
+MORE = 10
+"""With `--all`, so many times as many."""
 PARTS = 8
 """The seeds of a scenario are played in so many tests, which processes of a run share."""
 
 
+@pytest.mark.every_store
 @pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("scenario", MACHINES)
 def test_all_promises_hold(scenario: str, part: int) -> None:
-    seeds = tiers.amount(SEEDS[scenario], 10 * SEEDS[scenario], "PENSTOCK_SIMULATION_SEEDS")
+    seeds = tiers.amount(SEEDS[scenario], MORE * SEEDS[scenario], "PENSTOCK_SIMULATION_SEEDS")
     failed = {}
     for seed in range(part, seeds, PARTS):
         if violations := play(scenario, seed).violations:
@@ -26,11 +34,36 @@ def test_all_promises_hold(scenario: str, part: int) -> None:
     assert failed == {}, f"tell the story: ./dev simulate --scenario {scenario} --seed N --trace"
 
 
+@pytest.mark.every_store
 @pytest.mark.parametrize("scenario", MACHINES)
 def test_seed_tells_the_same_story_every_time(scenario: str) -> None:
     first, second, other = play(scenario, 3), play(scenario, 3), play(scenario, 4)
     assert first.trace == second.trace
     assert first.fingerprint == second.fingerprint != other.fingerprint
+
+
+def test_each_tier_plays_as_many_seeds_as_the_guide_says() -> None:
+    quick, everything = played_seeds(), played_seeds("--all")
+    assert sum(quick.values()) >= 300
+    assert quick["sqlite"] >= 100
+    assert MORE * sum(everything.values()) >= 3000
+    assert quick == everything, "the tiers differ in how many seeds a part plays, not in parts"
+
+
+def played_seeds(*options: str) -> Counter[str]:
+    """How many seeds of each scenario the tests play that are collected with these options."""
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider"]
+    listed = subprocess.run(
+        [*command, *options, __file__],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    found: Counter[str] = Counter()
+    for scenario, part in re.findall(r"test_all_promises_hold\[(\w+)-(\d+)\]", listed):
+        found[scenario] += len(range(int(part), SEEDS[scenario], PARTS))
+    return found
 
 
 # Each of these seeds fails without the mending of what was found, with faults of these kinds.
