@@ -1,18 +1,32 @@
 """The command `./dev simulate`: plays seeds, tells which fail, and tells the story of one."""
 
 import argparse
+import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from tests.simulation.machines import MACHINES
 from tests.simulation.plan import make
 from tests.simulation.scenario import Result, play
 from tests.simulation.shrinking import shrink
 
+_SEEDS = 100
 
-def main() -> None:
-    options = _parser().parse_args()
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    options = _parser().parse_args(arguments)
+    try:
+        failed = _play_all(options)
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader has seen enough, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    sys.exit(1 if failed else 0)
+
+
+def _play_all(options: argparse.Namespace) -> int:
+    """Play all seeds, and return how many failed."""
     failed = played = 0
     begun = time.monotonic()
     scenarios = [options.scenario] if options.scenario else list(MACHINES)
@@ -46,12 +60,12 @@ def main() -> None:
         _progress(f"{played} seeds played, {failed} failed, {rate:.1f} a second")
     _clear()
     print(f"{played} seeds played, {failed} failed, {time.monotonic() - begun:.0f} s")
-    sys.exit(1 if failed else 0)
+    return failed
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="./dev simulate", description=__doc__)
-    parser.add_argument("--seeds", type=int, default=100, help="how many, for each scenario")
+    parser.add_argument("--seeds", type=int, help="how many, for each scenario; else 100")
     parser.add_argument("--seed", type=int, help="play this one, or begin with it")
     parser.add_argument("--scenario", choices=list(MACHINES), help="play only this one")
     parser.add_argument("--until-failure", action="store_true", help="stop at the first failure")
@@ -64,14 +78,12 @@ def _parser() -> argparse.ArgumentParser:
 
 def _rounds(scenarios: list[str], options: argparse.Namespace) -> Iterator[tuple[str, int]]:
     """Scenarios take turns. A single seed is played once, unless it is to be a beginning."""
-    first = 0 if options.seed is None else options.seed
-    if options.until_failure:
-        last = options.seeds if "--seeds" in sys.argv else sys.maxsize
-        seeds: Iterator[int] = iter(range(first, first + last))
-    else:
-        single = options.seed is not None and "--seeds" not in sys.argv
-        seeds = iter(range(first, first + (1 if single else options.seeds)))
-    for seed in seeds:
+    first, seeds = options.seed or 0, options.seeds
+    if seeds is None and options.until_failure:
+        seeds = sys.maxsize
+    elif seeds is None:
+        seeds = _SEEDS if options.seed is None else 1
+    for seed in range(first, first + seeds):
         for scenario in scenarios:
             yield scenario, seed
 
