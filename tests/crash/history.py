@@ -119,6 +119,7 @@ def check(
         _attempts_are_limited(facts),
         _waits_for_a_reason(facts),
         _dedupe_and_limits_hold(facts),
+        _running_jobs_keep_no_pending_ones_away(facts),
         _batches_are_whole(facts),
         _keys_are_serialisable(facts),
         _log_is_whole(facts),
@@ -426,6 +427,32 @@ def _rivals(
         scopes = {jobs[n].scope for n in (job_id, other) if n in jobs}
         if states[other] is State.PENDING or Scope.UNFINISHED in scopes:
             yield Violation(5, f"jobs {job_id} and {other} hold one dedupe key at once")
+
+
+def _running_jobs_keep_no_pending_ones_away(facts: _Facts) -> Iterator[Violation]:
+    """Between two jobs with the scope `PENDING`, one that has begun holds its key no longer."""
+    turns = _certain_runs(facts)
+    for call, told in facts.told.items():
+        asked = facts.calls[call]
+        for job, (job_id, duplicate) in zip(asked.jobs, told.jobs, strict=True):
+            holder = facts.asked.get(job_id)
+            if duplicate and holder and job.scope is holder.scope is Scope.PENDING:
+                for started, ended in turns[job_id]:
+                    if started < asked.at and told.at < ended:
+                        yield Violation(5, f"{job.mark} was answered with job {job_id}, which ran")
+
+
+def _certain_runs(facts: _Facts) -> Mapping[int, Sequence[tuple[int, int]]]:
+    """When jobs ran for certain: from the start of a handler to its end, if that was settled."""
+    ends = {(note.job, note.token): note.at for note in facts.all_of(Ended)}
+    found: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for note in facts.all_of(Started):
+        run, ended = facts.runs.get(note.token), ends.get((note.job, note.token))
+        settle = run.end if run is not None and run.settled else None
+        # A cancelled one may have ended before its handler did.
+        if ended is not None and settle and settle.event is not Happened.CANCELLED:
+            found[note.job].append((note.at, ended))
+    return found
 
 
 def _batches_are_whole(facts: _Facts) -> Iterator[Violation]:
