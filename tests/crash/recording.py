@@ -51,6 +51,8 @@ class Asked(Note, frozen=True, gc=False):
 
     call: int
     jobs: list[AskedJob]
+    repeats: bool = False
+    """Whether the request may arrive more than once, under a dedupe key of its own."""
 
 
 class Told(Note, frozen=True, gc=False):

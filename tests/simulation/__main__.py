@@ -7,8 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 
 from tests.simulation.machines import MACHINES
-from tests.simulation.plan import make
-from tests.simulation.scenario import Result, play
+from tests.simulation.scenario import Result, make_plan, play
 from tests.simulation.shrinking import shrink
 
 _SEEDS = 100
@@ -39,8 +38,7 @@ def _play_all(options: argparse.Namespace) -> int:
         options.fault = options.fault or broken.fault
     for scenario, seed in _rounds(scenarios, options):
         kinds = options.fault.split(",") if options.fault else []
-        plan = make(seed, kinds, kinds) if kinds else None
-        result = play(scenario, seed, plan)
+        result = play(scenario, seed, make_plan(scenario, seed, kinds))
         played += 1
         if result.violations:
             failed += 1

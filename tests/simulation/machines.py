@@ -7,9 +7,11 @@ from penstock.core.store import Store
 from penstock.stores import open_store
 from penstock.testing.simulation.world import Process, World
 from tests.simulation.disk import Disk, ProcessFiles
+from tests.simulation.network import Network
 from tests.simulation.plan import Fault
 from tests.simulation.sqlite import Driver
 
+SERVERS = ("server0", "server1")
 DISK_FAULTS = (
     "die-at-disk",
     "fail-write",
@@ -19,6 +21,7 @@ DISK_FAULTS = (
     "crash",
     "crash-at-disk",
 )
+NETWORK_FAULTS = ("cut", "duplicate", "delay", "partition", "kill-server")
 PROCESS_FAULTS = ("kill", "kill-producer", "stop", "jump", "drift")
 
 
@@ -39,7 +42,10 @@ class Machine:
     own_faults: ClassVar[Sequence[str]] = ()
     is_shared: ClassVar[bool] = True
     """Whether several processes can open the store."""
+    events_share: ClassVar[float] = 0.0
+    """How many of the orders are events, which need a server."""
     url: str
+    network: Network | None = None
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -88,8 +94,8 @@ class MemoryMachine(Machine):
 class DiskMachine(Machine):
     """A machine whose disk fails, fills up, and loses what was not synced."""
 
-    faults = (*PROCESS_FAULTS, *DISK_FAULTS)
-    own_faults = DISK_FAULTS
+    faults: ClassVar[Sequence[str]] = (*PROCESS_FAULTS, *DISK_FAULTS)
+    own_faults: ClassVar[Sequence[str]] = DISK_FAULTS
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
@@ -147,6 +153,29 @@ class SqliteMachine(DiskMachine):
         super().lose_power()
 
 
+class ServerMachine(SqliteMachine):
+    """A machine with two servers and some workers; producers and a worker are on another one."""
+
+    faults: ClassVar[Sequence[str]] = (*DiskMachine.faults, *NETWORK_FAULTS)
+    own_faults: ClassVar[Sequence[str]] = NETWORK_FAULTS
+    events_share = 0.4
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self.network: Network = Network(world)
+
+    def strike(self, fault: Fault, processes: Sequence[Process], striker: Striker) -> None:
+        server = SERVERS[fault.target % len(SERVERS)]
+        if fault.kind not in NETWORK_FAULTS:
+            super().strike(fault, processes, striker)
+        else:
+            self.network.strike(fault.kind, server, fault.amount)
+
+    def heal(self) -> None:
+        super().heal()
+        self.network.heal()
+
+
 class JournalMachine(DiskMachine):
     """One process with everything in it, and its journal."""
 
@@ -161,4 +190,5 @@ MACHINES: dict[str, type[Machine]] = {
     "memory": MemoryMachine,
     "sqlite": SqliteMachine,
     "journal": JournalMachine,
+    "servers": ServerMachine,
 }
