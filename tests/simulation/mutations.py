@@ -9,8 +9,11 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from penstock.client.connection import Connection
+from penstock.client.wire import Request
 from penstock.core import dedupe as core_dedupe
 from penstock.core import lifecycle
+from penstock.core.errors import ServerUnreachable
 from penstock.core.job import Job, LogEntry
 from penstock.core.lifecycle import Event, Move, State
 from penstock.stores.journal.file import JournalFile
@@ -196,6 +199,31 @@ def says_that_a_failed_record_changed_nothing() -> None:
     replace(Journal, "give_up", give_up)
 
 
+def server_answers_before_the_commit() -> None:
+    variants.acknowledges_before_commit()
+
+
+def repeats_a_request_without_its_dedupe_key() -> None:
+    replace(Connection, "dedupe_key", lambda self: None)
+
+
+def repeats_a_report_with_another_token() -> None:
+    real = Connection.ask
+
+    async def ask(self: Connection, request: Request, kind: type[Any]) -> Any:
+        if request.path not in {"/events/complete", "/events/fail"}:
+            return await real(self, request, kind)
+        once = Connection(self.url, self._transport, 0, self.runtime)
+        try:
+            return await real(once, request, kind)
+        except ServerUnreachable:
+            events = [{**one, "token": one["token"] + 1} for one in request.body["events"]]
+            body = {**request.body, "events": events}
+            return await real(self, request._replace(body=body), kind)
+
+    replace(Connection, "ask", ask)
+
+
 _NEED = {
     says_that_a_failed_record_changed_nothing: "fail-sync-then-crash",
 }
@@ -218,6 +246,9 @@ MUTATIONS: dict[str, Broken] = {
         ("sqlite", syncs_no_commit),
         ("journal", syncs_no_record),
         ("journal", says_that_a_failed_record_changed_nothing),
+        ("servers", server_answers_before_the_commit),
+        ("servers", repeats_a_request_without_its_dedupe_key),
+        ("servers", repeats_a_report_with_another_token),
     )
 }
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import logging
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
@@ -18,7 +19,7 @@ from tests.simulation.application import History, Program, WorldFence
 from tests.simulation.judge import judge
 from tests.simulation.machines import MACHINES, SERVERS, Machine, ServerMachine
 from tests.simulation.plan import Event, Fault, Order, Steer
-from tests.simulation.servers import RemoteProgram, collect_generators, serve
+from tests.simulation.servers import RemoteProgram, quiet, serve
 
 T = TypeVar("T")
 
@@ -59,7 +60,10 @@ def play(scenario: str, seed: int, plan: Sequence[Event] | None = None) -> Resul
     """Play a seed; with a `plan`, play that in place of the one that the seed makes."""
     result = _play(scenario, seed, make_plan(scenario, seed) if plan is None else plan)
     if MACHINES[scenario] is ServerMachine:
-        collect_generators()
+        # Asynchronous generators, unlike coroutines, cannot be ended while they wait. Those of
+        # servers that died would be reported when Python collects them.
+        with quiet():
+            gc.collect()
     return result
 
 
@@ -68,7 +72,7 @@ def _play(scenario: str, seed: int, plan: Sequence[Event]) -> Result:
     with (
         _logged(world),
         contextlib.closing(MACHINES[scenario](world)) as machine,
-        contextlib.closing(world),
+        _closing(world),
     ):
         played = _Play(world, machine, plan)
         violations = played.run()
@@ -378,6 +382,15 @@ class _Play:
             if not any(n for (_, state, _), n in counts.items() if not state.final):
                 return
             await asyncio.sleep(_LOOK_EVERY)
+
+
+@contextlib.contextmanager
+def _closing(world: World) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        with quiet():
+            world.close()
 
 
 @contextlib.contextmanager

@@ -1,10 +1,11 @@
 """Servers in a simulated world, and the programs that reach them over its network."""
 
 import asyncio
-import gc
+import contextlib
 import logging
 import sys
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple, cast
 
@@ -59,15 +60,14 @@ async def serve(
             await asyncio.sleep(_RESTART)
 
 
-def collect_generators() -> None:
-    """Collect what servers that died left half done; Python would report it, at any later time.
-
-    Asynchronous generators, unlike coroutines, cannot be ended while they wait for something.
-    """
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Report nothing about what processes that died left half done."""
     before, sys.unraisablehook = sys.unraisablehook, lambda _: None
     logging.disable()
     try:
-        gc.collect()
+        with warnings.catch_warnings(action="ignore"):
+            yield
     finally:
         logging.disable(logging.NOTSET)
         sys.unraisablehook = before

@@ -15,7 +15,7 @@ from tests.simulation import plan as plans
 from tests.simulation.machines import MACHINES
 from tests.simulation.scenario import play
 
-SEEDS = {"memory": 100, "sqlite": 120, "journal": 100}
+SEEDS = {"memory": 100, "sqlite": 105, "journal": 65, "servers": 40}
 MORE = 10
 """With `--all`, so many times as many."""
 PARTS = 8
@@ -46,6 +46,7 @@ def test_each_tier_plays_as_many_seeds_as_the_guide_says() -> None:
     quick, everything = played_seeds(), played_seeds("--all")
     assert sum(quick.values()) >= 300
     assert quick["sqlite"] >= 100
+    assert quick["servers"] >= 30
     assert MORE * sum(everything.values()) >= 3000
     assert quick == everything, "the tiers differ in how many seeds a part plays, not in parts"
 
