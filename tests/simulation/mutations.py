@@ -22,6 +22,7 @@ from penstock.stores.memory import draft as drafts
 from penstock.stores.memory import store as memory
 from penstock.stores.memory.batch import WriteBatch
 from penstock.stores.memory.draft import Draft
+from penstock.stores.memory.schedules import StoredSchedules
 from penstock.stores.sql import dedupe
 from penstock.stores.sql.queue_names import QueueNames
 from penstock.stores.sqlite import connection as sqlite_connection
@@ -199,6 +200,11 @@ def says_that_a_failed_record_changed_nothing() -> None:
     replace(Journal, "give_up", give_up)
 
 
+def fires_without_comparing() -> None:
+    """Workers that found the same schedule due all fire it."""
+    replace(StoredSchedules, "is_due", lambda *_: True)
+
+
 def server_answers_before_the_commit() -> None:
     variants.acknowledges_before_commit()
 
@@ -242,6 +248,7 @@ MUTATIONS: dict[str, Broken] = {
         ("memory", takes_leases_back_early),
         ("memory", dedupes_against_running_jobs),
         ("sqlite", checks_dedupe_then_acts),
+        ("memory", fires_without_comparing),
         ("sqlite", forgets_outcomes_the_store_refused),
         ("sqlite", syncs_no_commit),
         ("journal", syncs_no_record),

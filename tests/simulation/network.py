@@ -144,7 +144,7 @@ class Network:
     def _answer(self, exchange: "Exchange", reply: Reply) -> None:
         if exchange.server in self._unreachable:
             return
-        if exchange.cut == "after":
+        if exchange.cut:
             exchange.fail("connection lost")
         else:
             exchange.succeed(reply)

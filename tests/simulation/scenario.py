@@ -16,6 +16,7 @@ from tests.crash.history import Stored, Violation, read_all
 from tests.crash.recording import DOUBT, Trouble
 from tests.simulation import plan as plans
 from tests.simulation.application import History, Program, WorldFence
+from tests.simulation.cron import Schedules
 from tests.simulation.judge import judge
 from tests.simulation.machines import MACHINES, SERVERS, Machine, ServerMachine
 from tests.simulation.plan import Event, Fault, Order, Steer
@@ -95,6 +96,7 @@ class _Play:
         self.plan = plan
         self.history = History(world)
         self.fence = WorldFence()
+        self.schedules = Schedules()
         self.stored: Stored | None = None
         self.disturbed: set[str] = set()
         self.nemesis = world.process("nemesis")
@@ -110,12 +112,13 @@ class _Play:
             over = self.nemesis.start(self._carry_out())
             self.world.wait(over, limit=plans.DURATION * 20)
             self._recover()
+            self._visit(self.schedules.pause)
             self._visit(self._settled)
             self.stored = self._visit(read_all)
         except (TimeoutError, Deadlock, PenstockError) as error:
             return [Violation(4, f"{type(error).__name__}: {error}")]
         found = judge(self.plan, self.history.events, self.stored, self.disturbed)
-        return [*found, *self._errors()]
+        return [*found, *self.schedules.judge(self.stored), *self._errors()]
 
     def _errors(self) -> Iterator[Violation]:
         for process in self.world.processes:
@@ -214,6 +217,7 @@ class _Play:
 
     async def _prepare(self, app: Program) -> None:
         await app.limits.queue("limited", 4)
+        await self.schedules.put(app)
 
     async def _own(self, process: Process) -> None:
         """Do everything in one process."""
