@@ -90,9 +90,10 @@ class SimulatedFile(apsw.VFSFile):
 class SimulatedConnection:
     """What the store uses of `sqlite3.Connection`."""
 
-    def __init__(self, path: Path, vfs: SimulatedVFS) -> None:
+    def __init__(self, path: Path, vfs: str | None = None, timeout: float = 0.0) -> None:
         with _translated():
-            self._connection = apsw.Connection(str(path), vfs=vfs.name, statementcachesize=256)
+            self._connection = apsw.Connection(str(path), vfs=vfs, statementcachesize=256)
+            self._connection.set_busy_timeout(int(timeout * 1000))
         self._left = _LONGEST
         self._connection.set_progress_handler(self._is_endless, _PORTION)
 
@@ -180,7 +181,7 @@ class Driver:
         process.at_end.append(self._end)
 
     def connect(self, path: Path, **_: Any) -> SimulatedConnection:
-        connection = SimulatedConnection(path, self._vfs)
+        connection = SimulatedConnection(path, self._vfs.name)
         self._connections.append(connection)
         return connection
 
