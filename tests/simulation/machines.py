@@ -17,6 +17,7 @@ DISK_FAULTS = (
     "fail-write",
     "fail-sync",
     "fail-sync-then-crash",
+    "fail-sync-drops",
     "full",
     "crash",
     "crash-at-disk",

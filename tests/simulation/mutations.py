@@ -190,6 +190,19 @@ def syncs_no_record() -> None:
     replace(JournalFile, "sync", lambda self: None)
 
 
+def syncs_a_record_again() -> None:
+    """A sync that failed is repeated, and succeeds: the system has forgotten what it was about."""
+    real = JournalFile.sync
+
+    def sync(self: JournalFile) -> None:
+        try:
+            real(self)
+        except OSError:
+            real(self)
+
+    replace(JournalFile, "sync", sync)
+
+
 def says_that_a_failed_record_changed_nothing() -> None:
     real = Journal.give_up
 
@@ -232,6 +245,7 @@ def repeats_a_report_with_another_token() -> None:
 
 _NEED = {
     says_that_a_failed_record_changed_nothing: "fail-sync-then-crash",
+    syncs_a_record_again: "fail-sync-drops",
 }
 
 MUTATIONS: dict[str, Broken] = {
@@ -252,6 +266,7 @@ MUTATIONS: dict[str, Broken] = {
         ("sqlite", forgets_outcomes_the_store_refused),
         ("sqlite", syncs_no_commit),
         ("journal", syncs_no_record),
+        ("journal", syncs_a_record_again),
         ("journal", says_that_a_failed_record_changed_nothing),
         ("servers", server_answers_before_the_commit),
         ("servers", repeats_a_request_without_its_dedupe_key),

@@ -111,6 +111,7 @@ def _fault(rng: random.Random, kind: str) -> Fault:
         "fail-write": lambda: rng.randint(1, 40),
         "fail-sync": lambda: rng.randint(1, 15),
         "fail-sync-then-crash": lambda: rng.randint(1, 15),
+        "fail-sync-drops": lambda: rng.randint(1, 15),
         "full": lambda: rng.choice([0.5, 3, 10]),
         "crash": lambda: rng.choice([0.0, 2, 12]),
         "crash-at-disk": lambda: rng.randint(1, 80),
