@@ -5,8 +5,11 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
+from tests.simulation.found import Found
 from tests.simulation.machines import MACHINES
+from tests.simulation.plan import Event
 from tests.simulation.scenario import Result, make_plan, play
 from tests.simulation.shrinking import shrink
 
@@ -36,9 +39,14 @@ def _play_all(options: argparse.Namespace) -> int:
         broken.plant()
         scenarios = [options.scenario or broken.scenario]
         options.fault = options.fault or broken.fault
+    kept: list[Event] | None = None
+    if options.plan:
+        found = Found.read(options.plan)
+        scenarios, kept = [found.scenario], found.plan
+        options.seed = found.seed if options.seed is None else options.seed
     for scenario, seed in _rounds(scenarios, options):
         kinds = options.fault.split(",") if options.fault else []
-        result = play(scenario, seed, make_plan(scenario, seed, kinds))
+        result = play(scenario, seed, kept or make_plan(scenario, seed, kinds))
         played += 1
         if result.violations:
             failed += 1
@@ -50,6 +58,8 @@ def _play_all(options: argparse.Namespace) -> int:
                 print(f"  shrunk to {len(result.plan)} events: {_first(result)}")
                 for event in result.plan:
                     print(f"    {event}")
+            if options.keep:
+                Found.of(result, options.keep, options.broken).write()
         if options.trace:
             _tell(result)
         if result.violations and options.until_failure:
@@ -70,6 +80,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--trace", action="store_true", help="tell the story of every seed")
     parser.add_argument("--shrink", action="store_true", help="make the plans of failures short")
     parser.add_argument("--fault", help="let only faults of these kinds occur, such as kill,stop")
+    parser.add_argument("--plan", type=Path, help="play a plan of tests/simulation/found")
+    parser.add_argument("--keep", help="keep the plan of a failure there, under this name")
     parser.add_argument("--broken", help="plant a bug of tests/simulation/mutations.py before")
     return parser
 

@@ -213,6 +213,11 @@ def says_that_a_failed_record_changed_nothing() -> None:
     replace(Journal, "give_up", give_up)
 
 
+def says_that_a_failed_commit_changed_nothing() -> None:
+    database = sqlite_database.SqliteDatabase
+    replace(database, "_failed_commit", lambda self, error: self._translated(error))
+
+
 def fires_without_comparing() -> None:
     """Workers that found the same schedule due all fire it."""
     replace(StoredSchedules, "is_due", lambda *_: True)
@@ -245,6 +250,7 @@ def repeats_a_report_with_another_token() -> None:
 
 _NEED = {
     says_that_a_failed_record_changed_nothing: "fail-sync-then-crash",
+    says_that_a_failed_commit_changed_nothing: "fail-sync-then-crash",
     syncs_a_record_again: "fail-sync-drops",
 }
 
@@ -265,6 +271,7 @@ MUTATIONS: dict[str, Broken] = {
         ("memory", fires_without_comparing),
         ("sqlite", forgets_outcomes_the_store_refused),
         ("sqlite", syncs_no_commit),
+        ("sqlite", says_that_a_failed_commit_changed_nothing),
         ("journal", syncs_no_record),
         ("journal", syncs_a_record_again),
         ("journal", says_that_a_failed_record_changed_nothing),

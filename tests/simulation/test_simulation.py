@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from tests import tiers
-from tests.simulation import plan as plans
+from tests.simulation.found import Found
 from tests.simulation.machines import MACHINES
 from tests.simulation.scenario import play
 
+ROOT = Path(__file__).parents[2]
 SEEDS = {"memory": 100, "sqlite": 105, "journal": 65, "servers": 40}
 MORE = 10
 """With `--all`, so many times as many."""
@@ -56,7 +57,7 @@ def played_seeds(*options: str) -> Counter[str]:
     command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider"]
     listed = subprocess.run(
         [*command, *options, __file__],
-        cwd=Path(__file__).parents[2],
+        cwd=ROOT,
         capture_output=True,
         text=True,
         check=True,
@@ -67,20 +68,27 @@ def played_seeds(*options: str) -> Counter[str]:
     return found
 
 
-# Each of these seeds fails without the mending of what was found, with faults of these kinds.
-FOUND = {
-    "a record whose sync failed was refused, and back after a crash": (
-        "journal",
-        19,
-        ["fail-sync-then-crash"],
-    ),
-}
+@pytest.mark.parametrize("path", Found.all(), ids=lambda path: path.stem)
+def test_what_was_found_stays_mended(path: Path) -> None:
+    found = Found.read(path)
+    for seed in range(found.seed, found.seed + 10):
+        assert play(found.scenario, seed, found.plan).violations == []
 
 
-@pytest.mark.parametrize("found", FOUND)
-def test_what_was_found_stays_mended(found: str) -> None:
-    scenario, seed, faults = FOUND[found]
-    assert play(scenario, seed, plans.make(seed, faults, faults)).violations == []
+@pytest.mark.parametrize("path", Found.all(), ids=lambda path: path.stem)
+def test_what_was_found_comes_back_without_its_mending(path: Path) -> None:
+    """If not, other changes have led past the bug: keep the plan of another seed."""
+    broken = Found.read(path).broken
+    assert broken is not None
+    options = ["--broken", broken, "--plan", str(path), "--seeds", "100", "--until-failure"]
+    played = subprocess.run(
+        [sys.executable, "-m", "tests.simulation", *options],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (played.returncode, "promise" in played.stdout) == (1, True), played.stdout
 
 
 def test_real_process_forks_unharmed_by_stores_of_a_world_that_has_ended(
