@@ -150,7 +150,8 @@ class SqliteMachine(DiskMachine):
         process.runtime.sqlite = driver.connect
 
     def lose_power(self) -> None:
-        (self.disk.folder / "jobs.db-shm").unlink(missing_ok=True)
+        for shared in self.disk.folder.glob("*.db-shm"):
+            shared.unlink()
         super().lose_power()
 
 
@@ -177,6 +178,14 @@ class ServerMachine(SqliteMachine):
         self.network.heal()
 
 
+class MovingMachine(SqliteMachine):
+    """A machine with two SQLite files, and a process that moves all from one to the other."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self.target = f"sqlite:///{self.disk.folder}/target.db"
+
+
 class JournalMachine(DiskMachine):
     """One process with everything in it, and its journal."""
 
@@ -192,4 +201,5 @@ MACHINES: dict[str, type[Machine]] = {
     "sqlite": SqliteMachine,
     "journal": JournalMachine,
     "servers": ServerMachine,
+    "moving": MovingMachine,
 }

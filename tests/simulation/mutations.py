@@ -16,6 +16,8 @@ from penstock.core import lifecycle
 from penstock.core.errors import ServerUnreachable
 from penstock.core.job import Job, LogEntry
 from penstock.core.lifecycle import Event, Move, State
+from penstock.core.migration_lock import MigrationPhase
+from penstock.engine.migration import _Move
 from penstock.stores.journal.file import JournalFile
 from penstock.stores.journal.journal import Journal
 from penstock.stores.memory import draft as drafts
@@ -218,6 +220,16 @@ def says_that_a_failed_commit_changed_nothing() -> None:
     replace(database, "_failed_commit", lambda self, error: self._translated(error))
 
 
+def leaves_the_source_before_the_jobs_arrive() -> None:
+    real = _Move.take_jobs
+
+    async def take_jobs(self: _Move, progress: Any) -> Any:
+        await self._source.put(MigrationPhase.LEFT, self._target)
+        return await real(self, progress)
+
+    replace(_Move, "take_jobs", take_jobs)
+
+
 def fires_without_comparing() -> None:
     """Workers that found the same schedule due all fire it."""
     replace(StoredSchedules, "is_due", lambda *_: True)
@@ -275,6 +287,7 @@ MUTATIONS: dict[str, Broken] = {
         ("journal", syncs_no_record),
         ("journal", syncs_a_record_again),
         ("journal", says_that_a_failed_record_changed_nothing),
+        ("moving", leaves_the_source_before_the_jobs_arrive),
         ("servers", server_answers_before_the_commit),
         ("servers", repeats_a_request_without_its_dedupe_key),
         ("servers", repeats_a_report_with_another_token),

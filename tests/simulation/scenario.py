@@ -14,11 +14,12 @@ from penstock.testing.simulation.world import Deadlock, Process, World
 from penstock.worker.worker import Worker
 from tests.crash.history import Stored, Violation, read_all
 from tests.crash.recording import DOUBT, Trouble
+from tests.simulation import moving
 from tests.simulation import plan as plans
 from tests.simulation.application import History, Program, WorldFence
 from tests.simulation.cron import Schedules
 from tests.simulation.judge import judge
-from tests.simulation.machines import MACHINES, SERVERS, Machine, ServerMachine
+from tests.simulation.machines import MACHINES, SERVERS, Machine, MovingMachine
 from tests.simulation.plan import Event, Fault, Order, Steer
 from tests.simulation.servers import RemoteProgram, quiet, serve
 
@@ -48,6 +49,8 @@ class Result(NamedTuple):
 
 def make_plan(scenario: str, seed: int, faults: Sequence[str] = ()) -> list[Event]:
     """Return the plan of a seed, with faults of these kinds, or of all kinds."""
+    if MACHINES[scenario] is MovingMachine:
+        return moving.make(seed, faults)
     machine = MACHINES[scenario]
     return plans.make(
         seed,
@@ -60,7 +63,7 @@ def make_plan(scenario: str, seed: int, faults: Sequence[str] = ()) -> list[Even
 def play(scenario: str, seed: int, plan: Sequence[Event] | None = None) -> Result:
     """Play a seed; with a `plan`, play that in place of the one that the seed makes."""
     result = _play(scenario, seed, make_plan(scenario, seed) if plan is None else plan)
-    if MACHINES[scenario] is ServerMachine:
+    if scenario == "servers":
         # Asynchronous generators, unlike coroutines, cannot be ended while they wait. Those of
         # servers that died would be reported when Python collects them.
         with quiet():
@@ -75,9 +78,13 @@ def _play(scenario: str, seed: int, plan: Sequence[Event]) -> Result:
         contextlib.closing(MACHINES[scenario](world)) as machine,
         _closing(world),
     ):
-        played = _Play(world, machine, plan)
+        played: _Play | moving.Moving
+        if isinstance(machine, MovingMachine):
+            played = moving.Moving(world, machine, plan)
+        else:
+            played = _Play(world, machine, plan)
         violations = played.run()
-        jobs = len(played.stored.jobs) if played.stored else 0
+        jobs = played.jobs
         trace = [(at, machine.without_folder(text)) for at, text in world.trace]
     end = world.scheduler
     return Result(seed, scenario, plan, violations, trace, end.fingerprint, end.steps, jobs)
@@ -105,6 +112,11 @@ class _Play:
         self._places: dict[str, Process] = {}
         self._owned: Program | None = None
         self._orders: dict[int, list[Order]] = {}
+
+    @property
+    def jobs(self) -> int:
+        """How many jobs the store has at the end."""
+        return len(self.stored.jobs) if self.stored else 0
 
     def run(self) -> list[Violation]:
         try:

@@ -150,23 +150,31 @@ class SimulatedCursor:
     def __init__(self, connection: apsw.Connection) -> None:
         self._connection = connection
         self._cursor = connection.cursor()
+        self._next: Any = None
         self.rowcount = -1
 
     def execute(self, sql: str, parameters: Sequence[Any] = ()) -> "SimulatedCursor":
         with _translated():
             before = self._connection.total_changes()
             self._cursor.execute(sql, tuple(parameters))
+            self._next = self._cursor.fetchone()
             changed = self._connection.total_changes() != before
             self.rowcount = self._connection.changes() if changed else 0
         return self
 
     def fetchone(self) -> Any:
-        with _translated():
-            return self._cursor.fetchone()
+        """Return a row, and step to the next, as `sqlite3` does.
+
+        So a statement ends with its last row, and raises if its commit fails.
+        """
+        row = self._next
+        if row is not None:
+            with _translated():
+                self._next = self._cursor.fetchone()
+        return row
 
     def fetchall(self) -> list[Any]:
-        with _translated():
-            return self._cursor.fetchall()
+        return list(self)
 
     def __iter__(self) -> Iterator[Any]:
         while (row := self.fetchone()) is not None:
