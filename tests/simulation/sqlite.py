@@ -114,9 +114,11 @@ class SimulatedConnection:
     """What the store uses of `sqlite3.Connection`."""
 
     def __init__(self, path: Path, vfs: str | None = None, timeout: float = 0.0) -> None:
-        with _translated():
+        try:
             self._connection = apsw.Connection(str(path), vfs=vfs, statementcachesize=256)
-            self._connection.set_busy_timeout(int(timeout * 1000))
+        except apsw.Error as error:
+            raise _translation(error) from error
+        self._connection.set_busy_timeout(int(timeout * 1000))
         self._left = _LONGEST
         self._connection.set_progress_handler(self._is_endless, _PORTION)
 
@@ -140,8 +142,10 @@ class SimulatedConnection:
         return cursor
 
     def close(self) -> None:
-        with _translated():
+        try:
             self._connection.close()
+        except apsw.Error as error:
+            raise _translation(error) from error
 
 
 class SimulatedCursor:
@@ -154,12 +158,14 @@ class SimulatedCursor:
         self.rowcount = -1
 
     def execute(self, sql: str, parameters: Sequence[Any] = ()) -> "SimulatedCursor":
-        with _translated():
-            before = self._connection.total_changes()
+        before = self._connection.total_changes()
+        try:
             self._cursor.execute(sql, tuple(parameters))
             self._next = self._cursor.fetchone()
-            changed = self._connection.total_changes() != before
-            self.rowcount = self._connection.changes() if changed else 0
+        except apsw.Error as error:
+            raise _translation(error) from error
+        changed = self._connection.total_changes() != before
+        self.rowcount = self._connection.changes() if changed else 0
         return self
 
     def fetchone(self) -> Any:
@@ -169,8 +175,10 @@ class SimulatedCursor:
         """
         row = self._next
         if row is not None:
-            with _translated():
+            try:
                 self._next = self._cursor.fetchone()
+            except apsw.Error as error:
+                raise _translation(error) from error
         return row
 
     def fetchall(self) -> list[Any]:
@@ -181,23 +189,19 @@ class SimulatedCursor:
             yield row
 
 
-@contextlib.contextmanager
-def _translated() -> Iterator[None]:
-    """Raise what `sqlite3` raises in place of an error of apsw."""
-    try:
-        yield
-    except apsw.Error as error:
-        kind = (
-            sqlite3.IntegrityError
-            if isinstance(error, apsw.ConstraintError)
-            else sqlite3.DatabaseError
-            if isinstance(error, (apsw.CorruptError, apsw.NotADBError))
-            else sqlite3.OperationalError
-        )
-        translation = kind(str(error))
-        code = getattr(error, "extendedresult", 0) or getattr(error, "result", 0)
-        translation.sqlite_errorcode = code
-        raise translation from error
+def _translation(error: apsw.Error) -> sqlite3.Error:
+    """Return what `sqlite3` raises in place of an error of apsw."""
+    kind = (
+        sqlite3.IntegrityError
+        if isinstance(error, apsw.ConstraintError)
+        else sqlite3.DatabaseError
+        if isinstance(error, (apsw.CorruptError, apsw.NotADBError))
+        else sqlite3.OperationalError
+    )
+    translation = kind(str(error))
+    code = getattr(error, "extendedresult", 0) or getattr(error, "result", 0)
+    translation.sqlite_errorcode = code
+    return translation
 
 
 class Driver:

@@ -16,7 +16,7 @@ from tests.simulation.machines import MACHINES
 from tests.simulation.scenario import play
 
 ROOT = Path(__file__).parents[2]
-SEEDS = {"memory": 90, "sqlite": 105, "journal": 60, "servers": 40, "moving": 20}
+SEEDS = {"memory": 100, "sqlite": 100, "journal": 60, "servers": 30, "moving": 20}
 MORE = 10
 """With `--all`, so many times as many."""
 PARTS = 8
