@@ -1,6 +1,5 @@
 """Rows of an application follow the jobs of a queue, whatever changes them."""
 
-import sqlite3
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
@@ -27,7 +26,7 @@ from penstock.core.store import Store
 from penstock.core.superseding import Tail
 from penstock.core.tables import Mirror
 from penstock.core.times import to_micros
-from penstock.runtime import Runtime
+from penstock.runtime import SYSTEM, Runtime
 from penstock.stores import open_store
 from penstock.stores.postgres.connection import address
 from tests.contract.support import (
@@ -87,7 +86,7 @@ class Shadow:
     def run(self, sql: str) -> list[Any]:
         if self._kind == "sqlite":
             path = self.url.removeprefix("sqlite:///")
-            with closing(sqlite3.connect(path)) as connection, connection:
+            with closing(SYSTEM.sqlite(path, isolation_level=None)) as connection:
                 return connection.execute(sql).fetchall()
         with psycopg.connect(address(self.url).conninfo) as other:
             cursor = other.execute(sql.encode())

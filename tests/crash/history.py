@@ -41,6 +41,8 @@ from tests.crash.serialisability import INFINITE, Duplicate, Operation, misplace
 N = TypeVar("N")
 
 _PAGE = 10_000
+CRON = "cron/"
+"""How the marks of jobs begin that a schedule enqueues, again and again."""
 _SETTLES = frozenset({Happened.DONE, Happened.FAILED, Happened.SNOOZED, Happened.CANCELLED})
 
 
@@ -119,6 +121,7 @@ def check(
         _attempts_are_limited(facts),
         _waits_for_a_reason(facts),
         _dedupe_and_limits_hold(facts),
+        _running_jobs_keep_no_pending_ones_away(facts),
         _batches_are_whole(facts),
         _keys_are_serialisable(facts),
         _log_is_whole(facts),
@@ -204,13 +207,35 @@ def _acknowledged_is_kept(facts: _Facts) -> Iterator[Violation]:
 
 
 def _what_was_asked_once_is_stored_once(facts: _Facts) -> Iterator[Violation]:
+    repeated = {job.mark for call in facts.calls.values() if call.repeats for job in call.jobs}
     for mark, ids in facts.marks.items():
-        if len(ids) > 1:
+        late = mark in repeated and _came_late(facts, ids)
+        if len(ids) > 1 and not late and not mark.startswith(CRON):
             yield Violation(1, f"{mark} was enqueued once and stored as jobs {ids}")
     for call in facts.refused:
         for job in facts.calls[call].jobs:
             if job.mark in facts.marks:
                 yield Violation(1, f"{job.mark} was refused and is stored")
+
+
+def _came_late(facts: _Facts, ids: Sequence[int]) -> bool:
+    """Whether each copy of a job was stored when the key of the one before was free again.
+
+    The dedupe key of a repeated request holds as long as its job is unfinished; one that the
+    caller chose with the scope `PENDING`, only until it starts.
+    """
+    return all(
+        any(entry.id < facts.entries(later)[0].id and _frees(facts, entry) for entry in entries)
+        for earlier, later in itertools.pairwise(sorted(ids))
+        for entries in [facts.entries(earlier)]
+    )
+
+
+def _frees(facts: _Facts, entry: LogEntry) -> bool:
+    """Whether an entry of the log takes the dedupe key from its job."""
+    is_pending = facts.asked[entry.job_id].scope is Scope.PENDING
+    own = facts.asked[entry.job_id].dedupe is not None
+    return entry.state.final or (is_pending and own and entry.state is State.RUNNING)
 
 
 # Promise 2
@@ -296,7 +321,9 @@ def _enqueue_order_is_kept(facts: _Facts) -> Iterator[Violation]:
             answered += 1
         if call in facts.told:
             ids = _new_ids(facts.told[call])
-            if ids != sorted(ids) or (ids and ids[0] <= highest):
+            # The second time, a request stores only those of its jobs that have ended.
+            is_ordered = facts.calls[call].repeats or ids == sorted(ids)
+            if not is_ordered or (ids and min(ids) <= highest):
                 yield Violation(3, f"ids {ids} were given after id {highest}")
 
 
@@ -428,6 +455,32 @@ def _rivals(
             yield Violation(5, f"jobs {job_id} and {other} hold one dedupe key at once")
 
 
+def _running_jobs_keep_no_pending_ones_away(facts: _Facts) -> Iterator[Violation]:
+    """Between two jobs with the scope `PENDING`, one that has begun holds its key no longer."""
+    turns = _certain_runs(facts)
+    for call, told in facts.told.items():
+        asked = facts.calls[call]
+        for job, (job_id, duplicate) in zip(asked.jobs, told.jobs, strict=True):
+            holder = facts.asked.get(job_id)
+            if duplicate and holder and job.scope is holder.scope is Scope.PENDING:
+                for started, ended in turns[job_id]:
+                    if started < asked.at and told.at < ended:
+                        yield Violation(5, f"{job.mark} was answered with job {job_id}, which ran")
+
+
+def _certain_runs(facts: _Facts) -> Mapping[int, Sequence[tuple[int, int]]]:
+    """When jobs ran for certain: from the start of a handler to its end, if that was settled."""
+    ends = {(note.job, note.token): note.at for note in facts.all_of(Ended)}
+    found: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for note in facts.all_of(Started):
+        run, ended = facts.runs.get(note.token), ends.get((note.job, note.token))
+        settle = run.end if run is not None and run.settled else None
+        # A cancelled one may have ended before its handler did.
+        if ended is not None and settle and settle.event is not Happened.CANCELLED:
+            found[note.job].append((note.at, ended))
+    return found
+
+
 def _batches_are_whole(facts: _Facts) -> Iterator[Violation]:
     for call, asked in facts.calls.items():
         if call in facts.told or call in facts.refused:
@@ -460,9 +513,11 @@ def _enqueues(facts: _Facts) -> Iterator[tuple[int, Operation]]:
     """The enqueue of every job, as its client saw it."""
     for call, asked in facts.calls.items():
         told = facts.told.get(call)
-        answered = INFINITE if told is None else told.at
+        answers = {} if told is None else dict(told.jobs)
         for job in asked.jobs:
             for job_id in facts.marks.get(job.mark, ()):
+                # Another copy of a repeated request may have come later.
+                answered = told.at if told and job_id in answers else INFINITE
                 if entries := facts.entries(job_id):
                     text = f"the enqueue of job {job_id}"
                     yield job_id, Operation(entries[0].id, asked.at, answered, text)

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 import msgspec
 
 from penstock.core.errors import PenstockError
-from penstock.core.job import Job, Lease, NewJob
+from penstock.core.job import Job, Lease, NewJob, Scope
 from penstock.core.lifecycle import Outcome
 from penstock.core.queue import Queue
 from penstock.core.store import Clock
@@ -43,6 +43,7 @@ class AskedJob(msgspec.Struct, frozen=True, gc=False):
     queue: str
     key: str | None
     dedupe: str | None
+    scope: Scope | None = None
 
 
 class Asked(Note, frozen=True, gc=False):
@@ -50,6 +51,8 @@ class Asked(Note, frozen=True, gc=False):
 
     call: int
     jobs: list[AskedJob]
+    repeats: bool = False
+    """Whether the request may arrive more than once, under a dedupe key of its own."""
 
 
 class Told(Note, frozen=True, gc=False):
@@ -226,12 +229,15 @@ class RecordedPenstock(Penstock):
 
     def note_asked(self, jobs: Sequence[NewJob]) -> int:
         call = next(self.recorder.calls)
-        asked = [AskedJob(mark_of(job.payload), job.queue, job.key, job.dedupe) for job in jobs]
-        self.recorder.note(Asked, call=call, jobs=asked)
+        self.recorder.note(Asked, call=call, jobs=[asked_job(job) for job in jobs])
         return call
 
     def note_told(self, call: int, stored: Sequence[Job]) -> None:
         self.recorder.note(Told, call=call, jobs=[(job.id, job.duplicate) for job in stored])
+
+
+def asked_job(job: NewJob) -> AskedJob:
+    return AskedJob(mark_of(job.payload), job.queue, job.key, job.dedupe, job.scope)
 
 
 class Recorded(RecordedPenstock):

@@ -21,12 +21,12 @@ from tests.crash.recording import (
     RecordedQueues,
     recorded_run,
 )
-from tests.simulation.plan import JobSpec
+from tests.simulation.plan import JobSpec, Order
 
 LEASE = timedelta(seconds=8)
 # One is shorter than a lease, and one is longer.
 _DURATIONS = {"slow": 1.0, "steady": 6.0, "long": 20.0}
-_PAUSE = timedelta(seconds=0.5)
+PAUSE = timedelta(seconds=0.5)
 
 
 class Hopeless(Exception):
@@ -54,6 +54,10 @@ class WorldRecorder:
         self._process = process
         self._events = events
 
+    def tell(self, text: str) -> None:
+        """Add something to the story that is no event."""
+        self._world.tell(f"{self.client}: {text}")
+
     def note(self, kind: type[Note], **facts: Any) -> None:
         if not self._process.alive:
             return
@@ -80,6 +84,8 @@ class WorldFence:
 class Program(RecordedPenstock):
     """The tasks of a simulated process. `die` ends the process."""
 
+    recorder: WorldRecorder
+
     def __init__(
         self,
         url: str,
@@ -101,13 +107,17 @@ class Program(RecordedPenstock):
     async def work(self, mark: str, does: list[str]) -> str:
         job = context().job
         with recorded_run(job, self.recorder, self._fence):
-            deed = does[min(job.attempt, len(does)) - 1]
-            await asyncio.sleep(_DURATIONS.get(deed, 0.0))
-            if deed == "die":
-                self._die()
-                await asyncio.Event().wait()
-            _act(deed, job)
+            _act(await self.begin(does, job.attempt), job)
         return mark
+
+    async def begin(self, does: list[str], attempt: int) -> str:
+        """Take the time of this attempt, and return what it does; it may end the process."""
+        deed = does[min(attempt, len(does)) - 1]
+        await asyncio.sleep(_DURATIONS.get(deed, 0.0))
+        if deed == "die":
+            self._die()
+            await asyncio.Event().wait()
+        return deed
 
     def plain(self, mark: str, does: list[str]) -> str:
         job = context().job
@@ -117,14 +127,20 @@ class Program(RecordedPenstock):
 
     def new(self, spec: JobSpec) -> NewJob:
         options = dict(spec.options)
-        retry = RetryPolicy(attempts=options.pop("attempts"), delay=_PAUSE, factor=1)
+        retry = RetryPolicy(attempts=options.pop("attempts"), delay=PAUSE, factor=1)
         if "delay" in options:
             options["delay"] = timedelta(seconds=options["delay"])
         if "scope" in options:
             options["scope"] = Scope(options["scope"])
-        mark = f"{self.recorder.client}/{next(self._marks)}"
         task = self.tasks[spec.task].using(lease=LEASE, retry=retry, **options)
-        return task.new(mark=mark, does=spec.does)
+        return task.new(mark=self.mark(), does=spec.does)
+
+    def mark(self) -> str:
+        return f"{self.recorder.client}/{next(self._marks)}"
+
+    async def send(self, order: Order) -> None:
+        """Enqueue the jobs of an order."""
+        await self.enqueue_many([self.new(spec) for spec in order.jobs])
 
 
 def _act(deed: str, job: Job) -> None:
@@ -136,7 +152,7 @@ def _act(deed: str, job: Job) -> None:
         case "cancel":
             raise Cancel
         case "snooze" if random.Random(job.token).random() < 0.5:
-            raise Snooze(_PAUSE)
+            raise Snooze(PAUSE)
 
 
 def _short(value: object) -> str:

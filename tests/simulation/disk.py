@@ -13,6 +13,7 @@ import stat
 import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from enum import Enum, auto
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,6 +27,15 @@ class Killed(BaseException):
     """A process died in the middle of a call to its disk."""
 
 
+class Fate(Enum):
+    """What becomes of a change when the power goes: anything, as long as it is not synced."""
+
+    OPEN = auto()
+    KEPT = auto()
+    DROPPED = auto()
+    """A sync failed: the system takes the pages for clean, and never writes them again."""
+
+
 class Write(NamedTuple):
     """A change of a file's content: `new` replaced `old` at `offset`; a truncation has no `new`."""
 
@@ -33,13 +43,14 @@ class Write(NamedTuple):
     offset: int
     old: bytes
     new: bytes | None
+    fate: Fate = Fate.OPEN
 
 
 class Entry(NamedTuple):
     """A change of a folder's entries, and how it is taken back."""
 
     folder: str
-    undo: Callable[[], None]
+    undo: Callable[[], object]
 
 
 class Disk:
@@ -72,7 +83,9 @@ class Disk:
         self.is_full = False
         self._countdowns.clear()
 
-    def check(self, process: Process, call: str, *, grows: bool = False) -> None:
+    def check(
+        self, process: Process, call: str, path: StrPath | None = None, *, grows: bool = False
+    ) -> None:
         """Raise if this call of a process fails; a dead process reaches nothing."""
         if not process.alive:
             raise Killed(process.name)
@@ -90,9 +103,9 @@ class Disk:
                 left.append((kind, whose, after - counts))
         self._countdowns = left
         for kind in due:
-            self._fail(process, kind, call)
+            self._fail(process, kind, call, path)
 
-    def _fail(self, process: Process, kind: str, call: str) -> None:
+    def _fail(self, process: Process, kind: str, call: str, path: StrPath | None) -> None:
         self._world.tell(f"-- {process.name}: {kind} in {call}")
         if kind == "crash-at-disk":
             self.cut()
@@ -102,6 +115,9 @@ class Disk:
             raise Killed(process.name)
         if kind == "fail-sync-then-crash":
             self.later(self._random.choice([0.0, 0.001, 0.01, 0.1]), self.cut)
+        if kind == "fail-sync-drops":
+            self._mark(str(path), Fate.DROPPED)
+            self.later(self._random.choice([0.1, 1.0, 5.0]), self.cut)
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     # Changes
@@ -124,10 +140,21 @@ class Disk:
 
     def sync(self, path: StrPath) -> None:
         """Make durable what a file or a folder holds."""
-        self._writes.pop(str(path), None)
+        if any(write.fate is Fate.DROPPED for write in self._writes.get(str(path), ())):
+            self._mark(str(path), Fate.KEPT)
+        else:
+            self._writes.pop(str(path), None)
         self._entries = [entry for entry in self._entries if entry.folder != str(path)]
 
-    def enter(self, path: StrPath, undo: Callable[[], None]) -> None:
+    def _mark(self, path: str, fate: Fate) -> None:
+        """Decide what becomes of the changes of a file up to now."""
+        if path in self._writes:
+            self._writes[path] = [
+                write._replace(fate=fate) if write.fate is Fate.OPEN else write
+                for write in self._writes[path]
+            ]
+
+    def enter(self, path: StrPath, undo: Callable[[], object]) -> None:
         """Remember a change of a folder's entries."""
         folder = str(Path(path).parent)
         self._entries.append(Entry(folder, undo))
@@ -160,21 +187,24 @@ class Disk:
         for change in reversed(changes):
             _undo(content, change)
         way = self._random.choice(["none", "prefix", "some", "torn", "all"])
+        unsynced = [change for change in changes if change.fate is Fate.OPEN]
         if way == "prefix":
-            changes = changes[: self._random.randint(0, len(changes))]
+            unsynced = unsynced[: self._random.randint(0, len(unsynced))]
         elif way in {"some", "torn"}:
-            changes = [change for change in changes if self._random.random() < 0.5]
-        for change in changes if way != "none" else ():
+            unsynced = [change for change in unsynced if self._random.random() < 0.5]
+        elif way == "none":
+            unsynced = []
+        for change in [change for change in changes if change.fate is Fate.KEPT] + unsynced:
             _redo(content, change)
-        if way == "torn" and changes and changes[-1].new is not None:
-            last = changes[-1]
+        if way == "torn" and unsynced and unsynced[-1].new is not None:
+            last = unsynced[-1]
             kept = self._random.randrange(len(last.new or b"")) // _SECTOR * _SECTOR
             end = last.offset + len(last.new or b"")
             for at in range(last.offset + kept, end):
                 old = at - last.offset
                 content[at] = last.old[old] if old < len(last.old) else 0
         Path(path).write_bytes(content)
-        self._world.tell(f"-- of {len(changes)} writes to {Path(path).name}: {way}")
+        self._world.tell(f"-- of {len(unsynced)} writes to {Path(path).name}: {way}")
 
     def close(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -232,9 +262,9 @@ class ProcessFiles(Files):
         self._process = process
         process.at_end.append(self._close_all)
 
-    def _check(self, call: str, *, grows: bool = False) -> None:
+    def _check(self, call: str, path: StrPath | None = None, *, grows: bool = False) -> None:
         assert self._process is not None
-        self._disk.check(self._process, call, grows=grows)
+        self._disk.check(self._process, call, path, grows=grows)
 
     def _close_all(self) -> None:
         for fd in list(self._paths):
@@ -287,7 +317,7 @@ class ProcessFiles(Files):
         self._write_at(fd, bytes(length), offset)
 
     def _sync(self, fd: int) -> None:
-        self._check("sync")
+        self._check("sync", self._paths[fd])
         self._disk.sync(self._paths[fd])
 
     _sync_data = _sync
@@ -310,7 +340,7 @@ class ProcessFiles(Files):
         about = os.stat(path)
         if stat.S_ISREG(about.st_mode):
             content = Path(path).read_bytes()
-            self._disk.enter(path, lambda: _restore(path, content))
+            self._disk.enter(path, lambda: Path(path).write_bytes(content))
         else:
             self._disk.touch(Path(path).parent)
         os.unlink(path)
@@ -358,10 +388,6 @@ def _read(path: str, offset: int, length: int) -> bytes:
     with Path(path).open("rb") as file:
         file.seek(offset)
         return file.read(length)
-
-
-def _restore(path: StrPath, content: bytes) -> None:
-    Path(path).write_bytes(content)
 
 
 def _is_appending(fd: int) -> bool:

@@ -7,18 +7,22 @@ from penstock.core.store import Store
 from penstock.stores import open_store
 from penstock.testing.simulation.world import Process, World
 from tests.simulation.disk import Disk, ProcessFiles
+from tests.simulation.network import Network
 from tests.simulation.plan import Fault
 from tests.simulation.sqlite import Driver
 
+SERVERS = ("server0", "server1")
 DISK_FAULTS = (
     "die-at-disk",
     "fail-write",
     "fail-sync",
     "fail-sync-then-crash",
+    "fail-sync-drops",
     "full",
     "crash",
     "crash-at-disk",
 )
+NETWORK_FAULTS = ("cut", "duplicate", "delay", "partition", "kill-server")
 PROCESS_FAULTS = ("kill", "kill-producer", "stop", "jump", "drift")
 
 
@@ -39,7 +43,10 @@ class Machine:
     own_faults: ClassVar[Sequence[str]] = ()
     is_shared: ClassVar[bool] = True
     """Whether several processes can open the store."""
+    events_share: ClassVar[float] = 0.0
+    """How many of the orders are events, which need a server."""
     url: str
+    network: Network | None = None
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -88,8 +95,8 @@ class MemoryMachine(Machine):
 class DiskMachine(Machine):
     """A machine whose disk fails, fills up, and loses what was not synced."""
 
-    faults = (*PROCESS_FAULTS, *DISK_FAULTS)
-    own_faults = DISK_FAULTS
+    faults: ClassVar[Sequence[str]] = (*PROCESS_FAULTS, *DISK_FAULTS)
+    own_faults: ClassVar[Sequence[str]] = DISK_FAULTS
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
@@ -143,8 +150,40 @@ class SqliteMachine(DiskMachine):
         process.runtime.sqlite = driver.connect
 
     def lose_power(self) -> None:
-        (self.disk.folder / "jobs.db-shm").unlink(missing_ok=True)
+        for shared in self.disk.folder.glob("*.db-shm"):
+            shared.unlink()
         super().lose_power()
+
+
+class ServerMachine(SqliteMachine):
+    """A machine with two servers and some workers; producers and a worker are on another one."""
+
+    faults: ClassVar[Sequence[str]] = (*DiskMachine.faults, *NETWORK_FAULTS)
+    own_faults: ClassVar[Sequence[str]] = NETWORK_FAULTS
+    events_share = 0.4
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self.network: Network = Network(world)
+
+    def strike(self, fault: Fault, processes: Sequence[Process], striker: Striker) -> None:
+        server = SERVERS[fault.target % len(SERVERS)]
+        if fault.kind not in NETWORK_FAULTS:
+            super().strike(fault, processes, striker)
+        else:
+            self.network.strike(fault.kind, server, fault.amount)
+
+    def heal(self) -> None:
+        super().heal()
+        self.network.heal()
+
+
+class MovingMachine(SqliteMachine):
+    """A machine with two SQLite files, and a process that moves all from one to the other."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self.target = f"sqlite:///{self.disk.folder}/target.db"
 
 
 class JournalMachine(DiskMachine):
@@ -161,4 +200,6 @@ MACHINES: dict[str, type[Machine]] = {
     "memory": MemoryMachine,
     "sqlite": SqliteMachine,
     "journal": JournalMachine,
+    "servers": ServerMachine,
+    "moving": MovingMachine,
 }

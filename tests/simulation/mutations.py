@@ -9,23 +9,37 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from penstock.client.connection import Connection
+from penstock.client.wire import Request
+from penstock.core import dedupe as core_dedupe
 from penstock.core import lifecycle
-from penstock.core.job import Job, LogEntry, NewJob
+from penstock.core.errors import ServerUnreachable
+from penstock.core.job import Job, LogEntry
 from penstock.core.lifecycle import Event, Move, State
+from penstock.core.migration_lock import MigrationPhase
+from penstock.engine.migration import _Move
 from penstock.stores.journal.file import JournalFile
 from penstock.stores.journal.journal import Journal
 from penstock.stores.memory import draft as drafts
 from penstock.stores.memory import store as memory
 from penstock.stores.memory.batch import WriteBatch
 from penstock.stores.memory.draft import Draft
-from penstock.stores.sql import additions
+from penstock.stores.memory.schedules import StoredSchedules
+from penstock.stores.sql import dedupe
 from penstock.stores.sql.queue_names import QueueNames
-from penstock.stores.sql.store import SqlStore
 from penstock.stores.sqlite import connection as sqlite_connection
+from penstock.stores.sqlite import database as sqlite_database
+from penstock.stores.sqlite import schema as sqlite_schema
 from penstock.worker.exchange import Exchange
 from penstock.worker.leases import LeaseRenewal
 from penstock.worker.run import Run
 from tests.crash import variants
+
+
+def replace(owner: Any, name: str, other: Any) -> None:
+    """Replace an attribute, which has to exist: else the mutation would plant nothing."""
+    assert name in vars(owner), f"{owner.__name__} has no {name} any more"
+    setattr(owner, name, other)
 
 
 class Broken(NamedTuple):
@@ -38,27 +52,41 @@ class Broken(NamedTuple):
 
 
 def checks_then_acts() -> None:
-    """The dedupe key is looked up before the transaction, and not in it."""
-    real = SqlStore.add
-
-    async def add(self: SqlStore, jobs: Sequence[NewJob], **options: Any) -> list[Job]:
-        if any(job.dedupe is not None or job.queue == "limited" for job in jobs):
-            await self.backlog("limited")
-        return await real(self, jobs, **options)
-
-    SqlStore.add = add  # type: ignore[method-assign] # breaks it on purpose
-    additions.holder_of = lambda *_, **__: None  # type: ignore[attr-defined] # breaks it on purpose
+    """The dedupe key and the room in a queue are looked up before the transaction, not in it."""
+    checks_dedupe_then_acts()
     look_up = QueueNames.look_up
 
     def without_limits(self: QueueNames, queues: Any) -> dict[str, int]:
         look_up(self, queues)
         return {}
 
-    QueueNames.look_up = without_limits  # type: ignore[method-assign] # breaks it on purpose
+    replace(QueueNames, "look_up", without_limits)
+
+
+def checks_dedupe_then_acts() -> None:
+    prepared = sqlite_schema.prepared
+
+    def without_index(*args: Any, **options: Any) -> Any:
+        connection = prepared(*args, **options)
+        connection.execute("DROP INDEX IF EXISTS penstock_job_dedupe")
+        return connection
+
+    replace(sqlite_database, "prepared", without_index)
+    replace(dedupe.Holders, "find", lambda *_, **__: None)
+
+
+def dedupes_against_running_jobs() -> None:
+    """A job that only pending ones should keep away is answered with one that runs."""
+
+    def holder(scope: str, unfinished: Any, exclude: Any = ()) -> int | None:
+        held = [(not pending, n) for n, pending, _ in unfinished if n not in exclude]
+        return min(held)[1] if held else None
+
+    replace(core_dedupe, "holder", holder)
 
 
 def renews_no_lease() -> None:
-    LeaseRenewal._renew = lambda self: None  # type: ignore[method-assign] # breaks it on purpose
+    replace(LeaseRenewal, "_renew", lambda self: None)
 
 
 def forgets_outcomes_the_store_refused() -> None:
@@ -70,14 +98,14 @@ def forgets_outcomes_the_store_refused() -> None:
         finally:
             self._ended = []
 
-    Exchange._settle = settle  # type: ignore[method-assign] # breaks it on purpose
+    replace(Exchange, "_settle", settle)
 
 
 def retries_for_ever() -> None:
     def retry(job: Job, event: Event, error: str, delay: Any, *, permanent: bool = False) -> Move:
         return Move(event=event, state=State.PENDING, attempt=job.attempt, error=error, delay=delay)
 
-    lifecycle._retry = retry
+    replace(lifecycle, "_retry", retry)
 
 
 def counts_a_snooze_as_an_attempt() -> None:
@@ -89,11 +117,11 @@ def counts_a_snooze_as_an_attempt() -> None:
             return msgspec.structs.replace(move, attempt=job.attempt)
         return move
 
-    lifecycle.advance = advance
+    replace(lifecycle, "advance", advance)
 
 
 def compares_no_versions() -> None:
-    vars(memory)["is_outdated"] = lambda *_: False
+    replace(memory, "is_outdated", lambda *_: False)
 
 
 def logs_no_cancels() -> None:
@@ -104,7 +132,7 @@ def logs_no_cancels() -> None:
         kept = [entry for entry in made.entries if entry.event is not Event.CANCELLED]
         return _with_entries(made, kept)
 
-    Draft.batch = batch  # type: ignore[method-assign] # breaks it on purpose
+    replace(Draft, "batch", batch)
 
 
 def _with_entries(batch: WriteBatch, entries: list[LogEntry]) -> WriteBatch:
@@ -117,22 +145,22 @@ def ignores_the_line_of_a_key() -> None:
     def waiting(self: Draft, key: str | None, *rest: Any) -> Any:
         return real(self, None, *rest)
 
-    Draft._waiting = waiting  # type: ignore[method-assign, assignment] # breaks it on purpose
+    replace(Draft, "_waiting", waiting)
 
 
 def lets_queues_overflow() -> None:
-    vars(drafts)["queue_full"] = lambda *_: None
+    replace(drafts, "queue_full", lambda *_: None)
 
 
 def gives_a_lost_job_up() -> None:
     """A worker that loses a lease keeps the run, and its slot, for ever."""
-    Run.lose = lambda self: None  # type: ignore[method-assign] # breaks it on purpose
+    replace(Run, "lose", lambda self: None)
     real = Exchange._forget
 
     def forget(self: Exchange, runs: Sequence[Run]) -> None:
         real(self, [run for run in runs if run.job.attempt < 2])
 
-    Exchange._forget = forget  # type: ignore[method-assign] # breaks it on purpose
+    replace(Exchange, "_forget", forget)
 
 
 def takes_leases_back_early() -> None:
@@ -143,7 +171,7 @@ def takes_leases_back_early() -> None:
         held = self.jobs[job.id]
         self.jobs[job.id] = msgspec.structs.replace(held, expires_at=self._now + job.lease_time / 4)
 
-    Draft.claim = claim  # type: ignore[method-assign] # breaks it on purpose
+    replace(Draft, "claim", claim)
 
 
 def syncs_no_commit() -> None:
@@ -157,11 +185,24 @@ def syncs_no_commit() -> None:
     from penstock.stores.sqlite import checkpoints, database, schema
 
     for module in (database, schema, checkpoints):
-        module.connect = connect  # type: ignore[attr-defined] # breaks it on purpose
+        replace(module, "connect", connect)
 
 
 def syncs_no_record() -> None:
-    JournalFile.sync = lambda self: None  # type: ignore[method-assign] # breaks it on purpose
+    replace(JournalFile, "sync", lambda self: None)
+
+
+def syncs_a_record_again() -> None:
+    """A sync that failed is repeated, and succeeds: the system has forgotten what it was about."""
+    real = JournalFile.sync
+
+    def sync(self: JournalFile) -> None:
+        try:
+            real(self)
+        except OSError:
+            real(self)
+
+    replace(JournalFile, "sync", sync)
 
 
 def says_that_a_failed_record_changed_nothing() -> None:
@@ -171,11 +212,58 @@ def says_that_a_failed_record_changed_nothing() -> None:
         real(self)
         return False
 
-    Journal.give_up = give_up  # type: ignore[method-assign] # breaks it on purpose
+    replace(Journal, "give_up", give_up)
+
+
+def says_that_a_failed_commit_changed_nothing() -> None:
+    database = sqlite_database.SqliteDatabase
+    replace(database, "_failed_commit", lambda self, error: self._translated(error))
+
+
+def leaves_the_source_before_the_jobs_arrive() -> None:
+    real = _Move.take_jobs
+
+    async def take_jobs(self: _Move, progress: Any) -> Any:
+        await self._source.put(MigrationPhase.LEFT, self._target)
+        return await real(self, progress)
+
+    replace(_Move, "take_jobs", take_jobs)
+
+
+def fires_without_comparing() -> None:
+    """Workers that found the same schedule due all fire it."""
+    replace(StoredSchedules, "is_due", lambda *_: True)
+
+
+def server_answers_before_the_commit() -> None:
+    variants.acknowledges_before_commit()
+
+
+def repeats_a_request_without_its_dedupe_key() -> None:
+    replace(Connection, "dedupe_key", lambda self: None)
+
+
+def repeats_a_report_with_another_token() -> None:
+    real = Connection.ask
+
+    async def ask(self: Connection, request: Request, kind: type[Any]) -> Any:
+        if request.path not in {"/events/complete", "/events/fail"}:
+            return await real(self, request, kind)
+        once = Connection(self.url, self._transport, 0, self.runtime)
+        try:
+            return await real(once, request, kind)
+        except ServerUnreachable:
+            events = [{**one, "token": one["token"] + 1} for one in request.body["events"]]
+            body = {**request.body, "events": events}
+            return await real(self, request._replace(body=body), kind)
+
+    replace(Connection, "ask", ask)
 
 
 _NEED = {
     says_that_a_failed_record_changed_nothing: "fail-sync-then-crash",
+    says_that_a_failed_commit_changed_nothing: "fail-sync-then-crash",
+    syncs_a_record_again: "fail-sync-drops",
 }
 
 MUTATIONS: dict[str, Broken] = {
@@ -190,10 +278,19 @@ MUTATIONS: dict[str, Broken] = {
         ("memory", lets_queues_overflow),
         ("memory", gives_a_lost_job_up),
         ("memory", takes_leases_back_early),
+        ("memory", dedupes_against_running_jobs),
+        ("sqlite", checks_dedupe_then_acts),
+        ("memory", fires_without_comparing),
         ("sqlite", forgets_outcomes_the_store_refused),
         ("sqlite", syncs_no_commit),
+        ("sqlite", says_that_a_failed_commit_changed_nothing),
         ("journal", syncs_no_record),
+        ("journal", syncs_a_record_again),
         ("journal", says_that_a_failed_record_changed_nothing),
+        ("moving", leaves_the_source_before_the_jobs_arrive),
+        ("servers", server_answers_before_the_commit),
+        ("servers", repeats_a_request_without_its_dedupe_key),
+        ("servers", repeats_a_report_with_another_token),
     )
 }
 

@@ -44,11 +44,12 @@ class JobSpec(msgspec.Struct, frozen=True):
 
 
 class Order(msgspec.Struct, frozen=True, tag=True):
-    """A producer enqueues jobs, all or none."""
+    """A producer enqueues jobs, all or none; over HTTP, perhaps as `events`."""
 
     at: float
     producer: int
     jobs: list[JobSpec]
+    events: bool = False
 
 
 class Fault(msgspec.Struct, frozen=True, tag=True):
@@ -71,15 +72,22 @@ class Steer(msgspec.Struct, frozen=True, tag=True):
 Event = Order | Fault | Steer
 
 
-def make(seed: int, faults: Sequence[str], some_of: Sequence[str] = ()) -> list[Event]:
-    """The plan of a seed, with these kinds of faults, among them at least one `some_of` these."""
+def make(
+    seed: int, faults: Sequence[str], some_of: Sequence[str] = (), *, events_share: float = 0.0
+) -> list[Event]:
+    """The plan of a seed, with these kinds of faults, among them at least one `some_of` these.
+
+    Of the orders, this share are events.
+    """
     rng = random.Random(f"plan {seed}")
     events: list[Event] = []
     for producer in range(PRODUCERS):
         at = 0.0
         while (at := at + rng.expovariate(1 / rng.choice([0.5, 2, 4]))) < DURATION:
             n = rng.choice([1, 1, 1, 2, 5])
-            events.append(Order(at, producer, [_job(rng) for _ in range(n)]))
+            jobs = [_job(rng) for _ in range(n)]
+            is_events = events_share > 0 and rng.random() < events_share
+            events.append(Order(at, producer, jobs, is_events))
     chosen = rng.sample(faults, rng.randint(1, min(4, len(faults)))) if faults else []
     if some_of and not set(some_of) & set(chosen):
         chosen.append(rng.choice(some_of))
@@ -103,9 +111,15 @@ def _fault(rng: random.Random, kind: str) -> Fault:
         "fail-write": lambda: rng.randint(1, 40),
         "fail-sync": lambda: rng.randint(1, 15),
         "fail-sync-then-crash": lambda: rng.randint(1, 15),
+        "fail-sync-drops": lambda: rng.randint(1, 15),
         "full": lambda: rng.choice([0.5, 3, 10]),
         "crash": lambda: rng.choice([0.0, 2, 12]),
         "crash-at-disk": lambda: rng.randint(1, 80),
+        "cut": lambda: rng.randint(1, 6),
+        "duplicate": lambda: rng.randint(1, 6),
+        "delay": lambda: rng.choice([2, 6, 12]),
+        "partition": lambda: rng.choice([2, 8, 15]),
+        "kill-server": lambda: rng.choice([0.0, 0.1, 2, 12]),
     }
     amount = float(amounts.get(kind, lambda: rng.uniform(0.5, 10))())
     return Fault(rng.uniform(0, DURATION), kind, rng.randrange(1000), amount)

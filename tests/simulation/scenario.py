@@ -2,21 +2,26 @@
 
 import asyncio
 import contextlib
+import gc
 import logging
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from penstock.core.errors import PenstockError, QueueFull, StoreUnavailable
+from penstock.core.errors import PenstockError, QueueFull, ServerUnreachable, StoreUnavailable
 from penstock.core.query import JobQuery
+from penstock.testing.simulation.runtime import WallClock
 from penstock.testing.simulation.world import Deadlock, Process, World
 from penstock.worker.worker import Worker
 from tests.crash.history import Stored, Violation, read_all
 from tests.crash.recording import DOUBT, Trouble
+from tests.simulation import moving
 from tests.simulation import plan as plans
 from tests.simulation.application import History, Program, WorldFence
+from tests.simulation.cron import Schedules
 from tests.simulation.judge import judge
-from tests.simulation.machines import MACHINES, Machine
+from tests.simulation.machines import MACHINES, SERVERS, Machine, MovingMachine
 from tests.simulation.plan import Event, Fault, Order, Steer
+from tests.simulation.servers import RemoteProgram, quiet, serve
 
 T = TypeVar("T")
 
@@ -25,6 +30,8 @@ SETTLING = 400.0
 _START = 120.0
 _LOOK_EVERY = 2.0
 _RESTART = 1.0
+_CLIENTS = ("producer", "worker2", "network")
+"""Places on another machine, if there are servers."""
 
 
 class Result(NamedTuple):
@@ -40,17 +47,44 @@ class Result(NamedTuple):
     jobs: int
 
 
+def make_plan(scenario: str, seed: int, faults: Sequence[str] = ()) -> list[Event]:
+    """Return the plan of a seed, with faults of these kinds, or of all kinds."""
+    if MACHINES[scenario] is MovingMachine:
+        return moving.make(seed, faults)
+    machine = MACHINES[scenario]
+    return plans.make(
+        seed,
+        faults or machine.faults,
+        faults or machine.own_faults,
+        events_share=machine.events_share,
+    )
+
+
 def play(scenario: str, seed: int, plan: Sequence[Event] | None = None) -> Result:
     """Play a seed; with a `plan`, play that in place of the one that the seed makes."""
-    machine_type = MACHINES[scenario]
-    if plan is None:
-        plan = plans.make(seed, machine_type.faults, machine_type.own_faults)
+    result = _play(scenario, seed, make_plan(scenario, seed) if plan is None else plan)
+    if scenario == "servers":
+        # Asynchronous generators, unlike coroutines, cannot be ended while they wait. Those of
+        # servers that died would be reported when Python collects them.
+        with quiet():
+            gc.collect()
+    return result
+
+
+def _play(scenario: str, seed: int, plan: Sequence[Event]) -> Result:
     world = World(seed)
-    with contextlib.closing(machine_type(world)) as machine, contextlib.closing(world):
-        played = _Play(world, machine, plan)
-        with _logged(world):
-            violations = played.run()
-        jobs = len(played.stored.jobs) if played.stored else 0
+    with (
+        _logged(world),
+        contextlib.closing(MACHINES[scenario](world)) as machine,
+        _closing(world),
+    ):
+        played: _Play | moving.Moving
+        if isinstance(machine, MovingMachine):
+            played = moving.Moving(world, machine, plan)
+        else:
+            played = _Play(world, machine, plan)
+        violations = played.run()
+        jobs = played.jobs
         trace = [(at, machine.without_folder(text)) for at, text in world.trace]
     end = world.scheduler
     return Result(seed, scenario, plan, violations, trace, end.fingerprint, end.steps, jobs)
@@ -69,13 +103,20 @@ class _Play:
         self.plan = plan
         self.history = History(world)
         self.fence = WorldFence()
+        self.schedules = Schedules()
         self.stored: Stored | None = None
         self.disturbed: set[str] = set()
         self.nemesis = world.process("nemesis")
+        self.other_clock = WallClock(world.scheduler)
         self._lives: dict[str, int] = {}
         self._places: dict[str, Process] = {}
         self._owned: Program | None = None
         self._orders: dict[int, list[Order]] = {}
+
+    @property
+    def jobs(self) -> int:
+        """How many jobs the store has at the end."""
+        return len(self.stored.jobs) if self.stored else 0
 
     def run(self) -> list[Violation]:
         try:
@@ -83,12 +124,13 @@ class _Play:
             over = self.nemesis.start(self._carry_out())
             self.world.wait(over, limit=plans.DURATION * 20)
             self._recover()
+            self._visit(self.schedules.pause)
             self._visit(self._settled)
             self.stored = self._visit(read_all)
         except (TimeoutError, Deadlock, PenstockError) as error:
             return [Violation(4, f"{type(error).__name__}: {error}")]
         found = judge(self.plan, self.history.events, self.stored, self.disturbed)
-        return [*found, *self._errors()]
+        return [*found, *self.schedules.judge(self.stored), *self._errors()]
 
     def _errors(self) -> Iterator[Violation]:
         for process in self.world.processes:
@@ -102,19 +144,31 @@ class _Play:
 
     def _process(self, name: str) -> Process:
         life = self._lives[name] = self._lives.get(name, 0) + 1
-        process = self.world.process(f"{name}.{life}", self.machine.files())
-        self.machine.attach(process)
+        if self._is_elsewhere(name):
+            process = self.world.process(f"{name}.{life}")
+            process.runtime.clock = self.other_clock
+        else:
+            process = self.world.process(f"{name}.{life}", self.machine.files())
+            self.machine.attach(process)
         return process
 
+    def _is_elsewhere(self, name: str) -> bool:
+        """Whether a place is on another machine than the store, and reaches it over HTTP."""
+        return self.machine.network is not None and name.startswith(_CLIENTS)
+
     def _program(self, process: Process) -> Program:
-        return Program(
-            self.machine.url,
-            self.history.recorder(process),
-            self.fence,
-            die=lambda: self.nemesis.loop.call_soon(self.kill, process, _RESTART),
-            runtime=process.runtime,
-            opener=self.machine.open,
-        )
+        options: dict[str, Any] = {
+            "die": lambda: self.nemesis.loop.call_soon(self.kill, process, _RESTART),
+            "runtime": process.runtime,
+            "opener": self.machine.open,
+        }
+        recorder = self.history.recorder(process)
+        if self.machine.network is not None and self._is_elsewhere(process.name):
+            transport = self.machine.network.transport(process, SERVERS)
+            return RemoteProgram(
+                self.machine.url, recorder, self.fence, transport=transport, **options
+            )
+        return Program(self.machine.url, recorder, self.fence, **options)
 
     def _visitor(self, name: str) -> tuple[Process, Program]:
         """A process that comes for a moment; if the store belongs to one process, that one."""
@@ -152,6 +206,8 @@ class _Play:
         self.world.wait(setup.start(self._prepare(app)), limit=_START)
         self.world.wait(setup.start(app.close()), limit=_START)
         self.world.kill(setup)
+        for server in SERVERS if self.machine.network is not None else ():
+            self._start(server)
         for n in range(plans.PRODUCERS):
             self._start(f"producer{n}")
         for n in range(plans.WORKERS):
@@ -161,6 +217,11 @@ class _Play:
         process = self._places[place] = self._process(place)
         if place == "owner":
             process.start(self._own(process))
+        elif place.startswith("server"):
+            process.start(self._serve(place, process))
+        elif self._is_elsewhere(place) and place.startswith("worker"):
+            self.disturbed.add(process.name)  # what it was given may be lost on the way
+            process.start(self._handle_events(self._program(process)))
         elif place.startswith("worker"):
             process.start(self._work(self._program(process)))
         else:
@@ -168,6 +229,7 @@ class _Play:
 
     async def _prepare(self, app: Program) -> None:
         await app.limits.queue("limited", 4)
+        await self.schedules.put(app)
 
     async def _own(self, process: Process) -> None:
         """Do everything in one process."""
@@ -183,6 +245,15 @@ class _Play:
         producing = [self._produce(app, n) for n in range(plans.PRODUCERS)]
         await asyncio.gather(self._work(app), *producing)
 
+    async def _serve(self, place: str, process: Process) -> None:
+        assert self.machine.network is not None
+        url, opener = self.machine.url, self.machine.open
+        await serve(self.world, self.machine.network, place, process, url, opener=opener)
+
+    async def _handle_events(self, app: Program) -> None:
+        assert isinstance(app, RemoteProgram)
+        await app.handle_events()
+
     async def _work(self, app: Program) -> None:
         while True:
             try:
@@ -197,8 +268,8 @@ class _Play:
             await asyncio.sleep(max(0.0, orders[0].at - self.world.now))
             order = orders.pop(0)  # one that was asked for is not asked for again
             try:
-                await app.enqueue_many([app.new(spec) for spec in order.jobs])
-            except (QueueFull, StoreUnavailable):
+                await app.send(order)
+            except (QueueFull, StoreUnavailable, ServerUnreachable):
                 pass
             except PenstockError as error:
                 if DOUBT not in str(error):
@@ -232,15 +303,24 @@ class _Play:
                 self.disturbed.add(target.name)
                 self.world.stop(target)
                 self.later(fault.amount, lambda: self.world.resume(target))
+            case "kill-server":
+                self.kill(self._places[SERVERS[fault.target % len(SERVERS)]], fault.amount)
             case "jump":
-                self.world.clock.jump(fault.amount)
+                self._clock(fault).jump(fault.amount)
             case "drift":
-                self.world.clock.drift(fault.amount)
-                self.later(10.0, lambda: self.world.clock.drift(1.0))
+                self._clock(fault).drift(fault.amount)
+                self.later(10.0, lambda: self._clock(fault).drift(1.0))
             case "crash":
                 self.cut_power()
             case _:
-                self.machine.strike(fault, list(self._places.values()), self)
+                places = self._places.items()
+                here = [process for place, process in places if not self._is_elsewhere(place)]
+                self.machine.strike(fault, here, self)
+
+    def _clock(self, fault: Fault) -> WallClock:
+        """The clock of one of the machines."""
+        elsewhere = self.machine.network is not None and fault.target % 3 == 0
+        return self.other_clock if elsewhere else self.world.clock
 
     def _at(self, place: str, n: int) -> Process:
         return self._places[f"{place}{n}" if self.machine.is_shared else "owner"]
@@ -265,7 +345,7 @@ class _Play:
         """The machine loses its power, and what its disk has not synced."""
         self.world.tell("-- the machine crashes")
         for process in list(self.world.processes):
-            if process is not self.nemesis:
+            if process is not self.nemesis and not self._is_elsewhere(process.name):
                 self.kill(process)
         self.world.after_callback(self.machine.lose_power)
 
@@ -273,7 +353,8 @@ class _Play:
         """The faults end: whatever is left of them is undone."""
         self.world.tell("-- the faults end")
         self.machine.heal()
-        self.world.clock.drift(1.0)
+        for clock in (self.world.clock, self.other_clock):
+            clock.drift(1.0)
         for process in list(self.world.processes):
             self.world.resume(process)
         if any(isinstance(event, Steer) and event.kind == "pause" for event in self.plan):
@@ -317,6 +398,15 @@ class _Play:
             if not any(n for (_, state, _), n in counts.items() if not state.final):
                 return
             await asyncio.sleep(_LOOK_EVERY)
+
+
+@contextlib.contextmanager
+def _closing(world: World) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        with quiet():
+            world.close()
 
 
 @contextlib.contextmanager

@@ -18,6 +18,8 @@ from tests.simulation.disk import Disk, Killed
 
 # So many instructions of SQLite's machine are more than any statement takes.
 _LONGEST, _PORTION = 20_000_000, 1_000_000
+# Files whose first sync is also one of their folder.
+_LOGS = apsw.SQLITE_OPEN_WAL | apsw.SQLITE_OPEN_MAIN_JOURNAL | apsw.SQLITE_OPEN_SUPER_JOURNAL
 
 
 class SimulatedVFS(apsw.VFS):
@@ -30,17 +32,29 @@ class SimulatedVFS(apsw.VFS):
         super().__init__(name, "unix")
 
     def xOpen(self, name: Any, flags: list[int]) -> apsw.VFSFile:  # noqa: N802 - apsw's name
-        self.check("open")
-        return SimulatedFile(self, name, flags)
+        path = _path(name)
+        may_create = bool(flags[0] & apsw.SQLITE_OPEN_CREATE)
+        creates = may_create and not Path(path).exists()
+        self.check("open", grows=creates)
+        file = SimulatedFile(self, name, flags)
+        file.syncs_folder = may_create and bool(flags[0] & _LOGS)
+        if creates:
+            self.disk.enter(path, lambda: Path(path).unlink(missing_ok=True))
+        return file
 
     def xDelete(self, filename: str, syncdir: bool) -> None:  # noqa: N802 - apsw's name
         self.check("unlink")
-        self.disk.forget(filename)
+        content = Path(filename).read_bytes() if Path(filename).exists() else None
         super().xDelete(filename, syncdir)
+        if content is not None:
+            self.disk.enter(filename, lambda: Path(filename).write_bytes(content))
+        self.disk.forget(filename)
+        if syncdir:
+            self.disk.sync(Path(filename).parent)
 
-    def check(self, call: str, *, grows: bool = False) -> None:
+    def check(self, call: str, path: str | None = None, *, grows: bool = False) -> None:
         try:
-            self.disk.check(self.process, call, grows=grows)
+            self.disk.check(self.process, call, path, grows=grows)
         except Killed as error:
             raise _failure(apsw.IOError, "the process is dead", sqlite3.SQLITE_IOERR) from error
         except OSError as error:
@@ -49,6 +63,10 @@ class SimulatedVFS(apsw.VFS):
                 raise full from error
             code = sqlite3.SQLITE_IOERR_FSYNC if call == "sync" else sqlite3.SQLITE_IOERR_WRITE
             raise _failure(apsw.IOError, "disk I/O error", code) from error
+
+
+def _path(name: Any) -> str:
+    return name.filename() if isinstance(name, apsw.URIFilename) else str(name)
 
 
 def _failure(kind: type[apsw.Error], text: str, code: int) -> Any:
@@ -62,7 +80,9 @@ class SimulatedFile(apsw.VFSFile):
 
     def __init__(self, vfs: SimulatedVFS, name: Any, flags: list[int]) -> None:
         self._vfs = vfs
-        self._path = name.filename() if isinstance(name, apsw.URIFilename) else str(name)
+        self._path = _path(name)
+        self.syncs_folder = False
+        """Whether the first sync makes the entry in the folder durable, too, as SQLite does."""
         super().__init__("unix", name, flags)
 
     def xWrite(self, data: bytes, offset: int) -> None:  # noqa: N802 - apsw's name
@@ -79,8 +99,11 @@ class SimulatedFile(apsw.VFSFile):
         super().xTruncate(newsize)
 
     def xSync(self, flags: int) -> None:  # noqa: N802 - apsw's name
-        self._vfs.check("sync")
+        self._vfs.check("sync", self._path)
         self._vfs.disk.sync(self._path)
+        if self.syncs_folder:
+            self._vfs.disk.sync(Path(self._path).parent)
+            self.syncs_folder = False
 
     def _read(self, offset: int, length: int, size: int) -> bytes:
         length = min(length, size - offset)
@@ -90,9 +113,12 @@ class SimulatedFile(apsw.VFSFile):
 class SimulatedConnection:
     """What the store uses of `sqlite3.Connection`."""
 
-    def __init__(self, path: Path, vfs: SimulatedVFS) -> None:
-        with _translated():
-            self._connection = apsw.Connection(str(path), vfs=vfs.name, statementcachesize=256)
+    def __init__(self, path: Path, vfs: str | None = None, timeout: float = 0.0) -> None:
+        try:
+            self._connection = apsw.Connection(str(path), vfs=vfs, statementcachesize=256)
+        except apsw.Error as error:
+            raise _translation(error) from error
+        self._connection.set_busy_timeout(int(timeout * 1000))
         self._left = _LONGEST
         self._connection.set_progress_handler(self._is_endless, _PORTION)
 
@@ -116,8 +142,10 @@ class SimulatedConnection:
         return cursor
 
     def close(self) -> None:
-        with _translated():
+        try:
             self._connection.close()
+        except apsw.Error as error:
+            raise _translation(error) from error
 
 
 class SimulatedCursor:
@@ -126,46 +154,54 @@ class SimulatedCursor:
     def __init__(self, connection: apsw.Connection) -> None:
         self._connection = connection
         self._cursor = connection.cursor()
+        self._next: Any = None
         self.rowcount = -1
 
     def execute(self, sql: str, parameters: Sequence[Any] = ()) -> "SimulatedCursor":
-        with _translated():
-            before = self._connection.total_changes()
+        before = self._connection.total_changes()
+        try:
             self._cursor.execute(sql, tuple(parameters))
-            changed = self._connection.total_changes() != before
-            self.rowcount = self._connection.changes() if changed else 0
+            self._next = self._cursor.fetchone()
+        except apsw.Error as error:
+            raise _translation(error) from error
+        changed = self._connection.total_changes() != before
+        self.rowcount = self._connection.changes() if changed else 0
         return self
 
     def fetchone(self) -> Any:
-        with _translated():
-            return self._cursor.fetchone()
+        """Return a row, and step to the next, as `sqlite3` does.
+
+        So a statement ends with its last row, and raises if its commit fails.
+        """
+        row = self._next
+        if row is not None:
+            try:
+                self._next = self._cursor.fetchone()
+            except apsw.Error as error:
+                raise _translation(error) from error
+        return row
 
     def fetchall(self) -> list[Any]:
-        with _translated():
-            return self._cursor.fetchall()
+        return list(self)
 
     def __iter__(self) -> Iterator[Any]:
         while (row := self.fetchone()) is not None:
             yield row
 
 
-@contextlib.contextmanager
-def _translated() -> Iterator[None]:
-    """Raise what `sqlite3` raises in place of an error of apsw."""
-    try:
-        yield
-    except apsw.Error as error:
-        kind = (
-            sqlite3.IntegrityError
-            if isinstance(error, apsw.ConstraintError)
-            else sqlite3.DatabaseError
-            if isinstance(error, (apsw.CorruptError, apsw.NotADBError))
-            else sqlite3.OperationalError
-        )
-        translation = kind(str(error))
-        code = getattr(error, "extendedresult", 0) or getattr(error, "result", 0)
-        translation.sqlite_errorcode = code
-        raise translation from error
+def _translation(error: apsw.Error) -> sqlite3.Error:
+    """Return what `sqlite3` raises in place of an error of apsw."""
+    kind = (
+        sqlite3.IntegrityError
+        if isinstance(error, apsw.ConstraintError)
+        else sqlite3.DatabaseError
+        if isinstance(error, (apsw.CorruptError, apsw.NotADBError))
+        else sqlite3.OperationalError
+    )
+    translation = kind(str(error))
+    code = getattr(error, "extendedresult", 0) or getattr(error, "result", 0)
+    translation.sqlite_errorcode = code
+    return translation
 
 
 class Driver:
@@ -180,7 +216,7 @@ class Driver:
         process.at_end.append(self._end)
 
     def connect(self, path: Path, **_: Any) -> SimulatedConnection:
-        connection = SimulatedConnection(path, self._vfs)
+        connection = SimulatedConnection(path, self._vfs.name)
         self._connections.append(connection)
         return connection
 

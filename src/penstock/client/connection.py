@@ -9,7 +9,6 @@ import contextlib
 import itertools
 import logging
 import os
-import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, MutableMapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
@@ -19,6 +18,7 @@ from urllib.parse import unquote, urlencode
 from penstock.client.wire import Reply, Request, answer, checked_url, error_of, may_repeat
 from penstock.core.errors import ConfigurationError, PenstockError, ServerUnreachable
 from penstock.core.redaction import redacted, redacted_within
+from penstock.runtime import SYSTEM, Runtime
 
 if TYPE_CHECKING:
     import httpx
@@ -250,8 +250,11 @@ class InProcessTransport:
 class Connection:
     """Makes requests, and repeats those that did not arrive or may arrive twice."""
 
-    def __init__(self, url: str, transport: Transport, retries: int) -> None:
+    def __init__(
+        self, url: str, transport: Transport, retries: int, runtime: Runtime = SYSTEM
+    ) -> None:
         self.url = url
+        self.runtime = runtime
         self._name = redacted(url)
         self.retries = retries
         self._transport = transport
@@ -261,7 +264,7 @@ class Connection:
     async def ask(self, request: Request, kind: type[T]) -> T:
         """Send a request and return its answer, or raise the error in the reply."""
         for attempt in itertools.count():
-            error, pause = None, scattered_pause(attempt)
+            error, pause = None, self.scattered_pause(attempt)
             try:
                 reply = await self._transport.send(request)
             except ServerUnreachable as unreachable:
@@ -295,11 +298,14 @@ class Connection:
         """Close the connections."""
         await self._transport.close()
 
+    def scattered_pause(self, attempt: int) -> float:
+        """Return the seconds to wait after this many attempts: growing, with jitter."""
+        most = min(_FIRST_PAUSE * 2.0**attempt, _LONGEST_PAUSE)
+        return most * self.runtime.random.uniform(0.5, 1.0)
 
-def scattered_pause(attempt: int) -> float:
-    """Return the seconds to wait after this many attempts: growing, with jitter."""
-    most = min(_FIRST_PAUSE * 2.0**attempt, _LONGEST_PAUSE)
-    return most * random.uniform(0.5, 1.0)  # noqa: S311 - jitter
+    def dedupe_key(self) -> str | None:
+        """Return a key that makes it safe to retry a call; None if calls are not retried."""
+        return f"client/{self.runtime.random.getrandbits(128):032x}" if self.retries else None
 
 
 def connect(

@@ -1,7 +1,6 @@
 """The calls of the event API, for both clients: each builds a request and reads its answer."""
 
 import logging
-import uuid
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -78,22 +77,20 @@ class EventCalls:
             key=key,
             dedupe=dedupe,
         )
-        request = Request("POST", "/events", body=wire_of(new, self._once()), invalid=InvalidJob)
+        request = Request(
+            "POST", "/events", body=wire_of(new, self._connection.dedupe_key()), invalid=InvalidJob
+        )
         return _event(await self._connection.ask(request, dict[str, Any]))
 
     async def publish_many(self, events: Sequence[NewEvent]) -> Events:
         """Store up to 1,000 events in one transaction, all or none, and return them in order."""
-        once = self._once()
+        once = self._connection.dedupe_key()
         body = [
             wire_of(event, None if once is None else f"{once}/{n}")
             for n, event in enumerate(events)
         ]
         request = Request("POST", "/events/batch", body={"events": body}, invalid=InvalidJob)
         return _events(await self._connection.ask(request, dict[str, Any]))
-
-    def _once(self) -> str | None:
-        """Return a dedupe key that makes it safe to retry a call; None if calls are not retried."""
-        return f"client/{uuid.uuid4().hex}" if self._connection.retries else None
 
     # Leases
 

@@ -1,8 +1,6 @@
 """The queue behind a server: the protocol in `penstock.engine.protocol`, over HTTP."""
 
 import builtins
-import time
-import uuid
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
@@ -557,7 +555,7 @@ class RemotePenstock(Jobs):
         if connection is not None:
             not_offered("enqueue_many(connection=…)")
         check_jobs(jobs)
-        once = f"client/{uuid.uuid4().hex}" if self._connection.retries else None
+        once = self._connection.dedupe_key()
         # A superseding job that arrives twice would supersede itself.
         repeats = not any(job.supersede for job in jobs)
         body = [
@@ -649,11 +647,12 @@ class RemotePenstock(Jobs):
 
         Begin with 0, and pass what a call returns to the next.
         """
-        deadline = time.monotonic() + timeout
+        monotonic = self._connection.runtime.monotonic
+        deadline = monotonic() + timeout
         found = frames(self._connection, seen or None, silence=timeout)
         async with aclosing(found) as stream:
             async for place, _ in stream:
-                if place > seen or time.monotonic() >= deadline:
+                if place > seen or monotonic() >= deadline:
                     return max(place, seen)
         return seen
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import msgspec
 
 from penstock.client import shapes
-from penstock.client.connection import Connection, scattered_pause
+from penstock.client.connection import Connection
 from penstock.client.wire import Request
 from penstock.core.errors import ServerUnreachable
 from penstock.core.job import LogEntry
@@ -58,7 +58,7 @@ async def endless_frames(
         except ServerUnreachable:
             if failures >= connection.retries:
                 raise
-        await connection.pause(scattered_pause(failures))
+        await connection.pause(connection.scattered_pause(failures))
         failures += 1
 
 

@@ -9,11 +9,10 @@ import signal
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor
 from datetime import timedelta
 from typing import Any, TypeVar
 
-from penstock.client.connection import scattered_pause
 from penstock.client.events import EventCalls, Reports, Tags
 from penstock.client.values import Event, Report
 from penstock.core.errors import (
@@ -82,6 +81,7 @@ class EventWorker:
                 f"a handler must be a function of an event, not {handler!r:.80}"
             )
         self._client = client
+        self._connection = client._connection  # noqa: SLF001 - of the same package
         self._tags = tags
         self._handler = handler
         self._concurrency = concurrency
@@ -97,9 +97,9 @@ class EventWorker:
         self._stopping = asyncio.Event()
         self._moved = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._threads: ThreadPoolExecutor | None = None
+        self._threads: Executor | None = None
         if not _is_async(handler):
-            self._threads = ThreadPoolExecutor(concurrency, "penstock-handler")
+            self._threads = self._connection.runtime.executor(concurrency, "penstock-handler")
 
     def stop(self) -> None:
         """Claim no more events, and end after the running handlers. Safe from any thread."""
@@ -147,7 +147,9 @@ class EventWorker:
                 )
             except _PASSING as error:
                 _log.warning("events cannot be claimed at the moment: %s", error)
-                await self._unless_stopped(asyncio.sleep(scattered_pause(failures)))
+                await self._unless_stopped(
+                    asyncio.sleep(self._connection.scattered_pause(failures))
+                )
                 failures += 1
                 continue
             except PenstockError as error:
@@ -273,7 +275,7 @@ class EventWorker:
                         _log.warning("the result of event %d is discarded: %s", *_said(report))
             except _PASSING as error:
                 _log.warning("the results of %d events are reported later: %s", len(ended), error)
-                await asyncio.sleep(scattered_pause(attempt))
+                await asyncio.sleep(self._connection.scattered_pause(attempt))
                 continue
             except PenstockError:
                 _log.exception("the results of %d events cannot be reported", len(ended))

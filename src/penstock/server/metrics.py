@@ -139,7 +139,9 @@ class Metrics:
         up = Family("penstock_store_up", "gauge", "Whether the store answers.")
         up.add(1 if about_store else 0)
         families = [up, *about_store, *self._about_process()]
-        text = await offload(sum(map(len, families)), lambda: render(families))
+        text = await offload(
+            self._penstock.runtime, sum(map(len, families)), lambda: render(families)
+        )
         return Answer(200, text, ((b"content-type", CONTENT_TYPE),))
 
     async def _about_store(self) -> list[Family]:
@@ -174,7 +176,7 @@ class Metrics:
                 _waiting_tasks(unknown),
             ]
 
-        return await offload(len(counts) + len(workers.all), families)
+        return await offload(self._penstock.runtime, len(counts) + len(workers.all), families)
 
     async def _shown_workers(self, now: datetime) -> "_Workers":
         """Choose the workers with a series of their own, which they keep while they exist."""

@@ -1,7 +1,6 @@
 """Routes for queues: their limits, counts and sums, pause, resume, drain."""
 
 import asyncio
-import time
 from collections.abc import Collection
 from datetime import datetime, timedelta
 from typing import Annotated
@@ -134,14 +133,14 @@ class CachedSummary:
 
     async def get(self, without: Collection[str] = ()) -> core.QueueSummary:
         """Return the summary; if there are very many queues, it may be some seconds old."""
-        left_out = frozenset(without)
+        left_out, monotonic = frozenset(without), self.penstock.runtime.monotonic
         async with self._lock:  # concurrent callers share one answer
-            is_old = time.monotonic() >= self._until
+            is_old = monotonic() >= self._until
             if self._summary is None or left_out != self._without or is_old:
-                began = time.monotonic()
+                began = monotonic()
                 self._summary = await self.penstock.queues.summary(left_out)
                 self._without = left_out
-                took = time.monotonic() - began
+                took = monotonic() - began
                 self._until = 0.0 if took < _QUICK else began + took * (1 + _KEPT_TIMES)
             return self._summary
 
@@ -171,7 +170,9 @@ class QueueRoutes:
         found = await self._penstock.queues.statuses(one_more)
         page, more = found[: query.limit], len(found) > query.limit
         now = from_micros(self._penstock.clock())
-        shapes = await offload(len(page), lambda: [_shape(one, now) for one in page])
+        shapes = await offload(
+            self._penstock.runtime, len(page), lambda: [_shape(one, now) for one in page]
+        )
         return QueueList(shapes, page[-1].queue.name if more else None)
 
     @route(

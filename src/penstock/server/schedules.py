@@ -81,7 +81,9 @@ class ScheduleRoutes:
         Lists them by name, in pages, with the times of the latest and the next run.
         """
         schedules, after = query.of(await self._penstock.schedules.list())
-        shapes = await offload(len(schedules), lambda: [_shape(one) for one in schedules])
+        shapes = await offload(
+            self._penstock.runtime, len(schedules), lambda: [_shape(one) for one in schedules]
+        )
         return ScheduleList(shapes, after)
 
     @route("POST", "/api/v1/schedules/{name}/run", Access.ADMIN, status=201, also={200: JobShape})

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from itertools import count
-from time import monotonic
 
 from msgspec.structs import replace
 
@@ -43,7 +42,8 @@ class Search:
     ) -> None:
         self._summary = summary
         self._penstock = summary.penstock
-        self._deadline = monotonic() + min(timeout, TIMEOUT)
+        self._monotonic = summary.penstock.runtime.monotonic
+        self._deadline = self._monotonic() + min(timeout, TIMEOUT)
         self._query = query
         self._limit = limit
         self._matches = matches
@@ -66,7 +66,7 @@ class Search:
             if len(ids) < length:
                 return None
             self._place = ids[-1]
-            if n + 1 >= len(_STRETCHES) and (self.found or monotonic() >= self._deadline):
+            if n + 1 >= len(_STRETCHES) and (self.found or self._monotonic() >= self._deadline):
                 return self._place
             await asyncio.sleep(0)
         raise AssertionError  # unreachable: the loop is endless
@@ -113,7 +113,9 @@ class Search:
         if self._query.text is None:
             return [True] * len(jobs)
         size = sum(map(_size, jobs)) // _BYTES_PER_ROW
-        return await offload(size, lambda: [self._matches(job) for job in jobs])
+        return await offload(
+            self._penstock.runtime, size, lambda: [self._matches(job) for job in jobs]
+        )
 
     async def _is_narrow(self) -> bool:
         """Return whether an index leads to few jobs, or any job matches."""

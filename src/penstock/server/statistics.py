@@ -156,7 +156,7 @@ class HistoryRoutes:
             shapes = _shapes(found, step, now)
             return _encode(HistoryAnswer(since, until, query.step, _BOUNDS, shapes, after))
 
-        return Answer(200, await offload(len(found), answer))
+        return Answer(200, await offload(self._penstock.runtime, len(found), answer))
 
     async def _page(self, query: HistoryQuery, steps: int) -> tuple[list[str] | None, str | None]:
         """Return the names of the requested queues, and after which the next page begins."""

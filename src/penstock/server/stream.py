@@ -8,7 +8,6 @@ reader that reconnects continues exactly where it was.
 
 import asyncio
 import logging
-import time
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
@@ -233,6 +232,7 @@ class StreamRoutes:
 
     def __init__(self, penstock: Penstock, stopping: asyncio.Event) -> None:
         self._follower = LogFollower(penstock)
+        self._monotonic = penstock.runtime.monotonic
         self._stopping = stopping
         self.running = self._follower.running
 
@@ -277,22 +277,23 @@ class StreamRoutes:
         self, query: StreamQuery, after: int | None, leaving: asyncio.Task[None], call: Call
     ) -> AsyncGenerator[bytes, None]:
         """Yield what is sent, until the reader leaves."""
+        monotonic = self._monotonic
         async with self._follower.reading(after) as begin:
             position = begin
             # A reader that is disconnected before the first entry misses none either.
             yield b"retry: %d\nid: %d\n\n" % (_RECONNECT_MS, position)
-            heard = time.monotonic()
+            heard = monotonic()
             while not leaving.done():
                 items, position = await self._follower.entries_after(position)
                 call.check()
                 if wanted := [item.frame for item in items if query.wants(item)]:
                     yield b"".join(wanted)
-                    heard = time.monotonic()
-                elif time.monotonic() - heard >= KEEP_ALIVE:
+                    heard = monotonic()
+                elif monotonic() - heard >= KEEP_ALIVE:
                     yield b": still here\nid: %d\n\n" % position
-                    heard = time.monotonic()
+                    heard = monotonic()
                 elif not items:
-                    await self._wait(position, leaving, heard + KEEP_ALIVE - time.monotonic())
+                    await self._wait(position, leaving, heard + KEEP_ALIVE - monotonic())
 
     async def _wait(self, position: int, leaving: asyncio.Task[None], timeout: float) -> None:
         """Wait for a new entry, for the reader to leave, or until the timeout."""

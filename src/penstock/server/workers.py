@@ -136,7 +136,9 @@ class WorkerRoutes:
             held.setdefault(job.worker, []).append(job)
         now = from_micros(self._penstock.clock())
         shapes = await offload(
-            len(workers), lambda: [_shape(one, held.get(one.name, ()), now) for one in workers]
+            self._penstock.runtime,
+            len(workers),
+            lambda: [_shape(one, held.get(one.name, ()), now) for one in workers],
         )
         waiting = await self._penstock.workers.waiting_tasks()
         return WorkerList(shapes, after, waiting[:_WAITING_TASKS])
