@@ -132,8 +132,9 @@ class World:
         for process in list(self.processes):
             self.kill(process)
         self._clean_up()
-        with _silence(), _without_loop():
-            for process in self._dead:
+        for process in self._dead:
+            # What their ends await is asked of their own loop, which does nothing any more.
+            with _silence(), _inside(process.loop):
                 for task in process.loop.tasks:
                     task._log_destroy_pending = False  # type: ignore[attr-defined]
                     if process in buried and _is_foreign(task.get_coro()):
@@ -150,7 +151,7 @@ class World:
         self._ending.append(call)
 
     def _clean_up(self) -> None:
-        with _without_loop():
+        with _inside(None):
             while self._ending:
                 self._ending.pop(0)()
 
@@ -179,9 +180,10 @@ def _is_foreign(coroutine: Any) -> bool:
 
 
 @contextlib.contextmanager
-def _without_loop() -> Iterator[None]:
+def _inside(loop: asyncio.AbstractEventLoop | None) -> Iterator[None]:
+    """Let this be the running loop, or none."""
     before = events._get_running_loop()
-    events._set_running_loop(None)
+    events._set_running_loop(loop)
     try:
         yield
     finally:
