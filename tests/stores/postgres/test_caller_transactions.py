@@ -235,6 +235,24 @@ def test_further_job_of_a_connection_takes_one_statement(
         assert len(statements) == 1, statements
 
 
+def test_rows_of_other_programs_are_not_imported_by_a_callers_transaction(
+    app: Penstock, postgres_server: str
+) -> None:
+    """They would be locked until it ends."""
+    schema = app.store.database._where.schema  # type: ignore[attr-defined]
+    rows = f"{schema}.newcomer"
+    with (
+        psycopg.connect(postgres_server) as connection,
+        psycopg.connect(postgres_server, autocommit=True) as other,
+    ):
+        run_sync(app.enqueue_many([new()], connection=connection))
+        connection.commit()
+        other.execute(f"INSERT INTO {rows} (source, row_id, at) VALUES ('page', '1', 1)".encode())
+        run_sync(app.enqueue_many([new()], connection=connection))
+        assert other.execute(f"SELECT count(*) FROM {rows}".encode()).fetchone() == (0,)  # noqa: S608 - ours
+    assert len(run_sync(app.find())) == 2
+
+
 def test_autocommit_of_sqlalchemy_is_refused(app: Penstock, postgres_server: str) -> None:
     engine = create_engine(
         dialect(postgres_server, "psycopg"), poolclass=NullPool, isolation_level="AUTOCOMMIT"

@@ -92,3 +92,13 @@ def test_sql_verbs_wait_for_a_writer_that_raises_the_floor(
     run_sync(again.close())
     ((token,),) = other.execute("SELECT call_claim(2, 'sql', NULL)").fetchall()
     assert token > STEP
+
+
+def test_rows_of_other_programs_wait_for_a_writer_that_raises_the_floor(
+    app: Penstock, other: "psycopg.Connection[Any]"
+) -> None:
+    other.execute("INSERT INTO newcomer (source, row_id, at) VALUES ('page', '1', 1)")
+    promote(other)
+    assert other.execute("SELECT adopt()").fetchone() == (None,)
+    assert other.execute("SELECT count(*) FROM newcomer").fetchone() == (1,)
+    run_sync(app.enqueue_many([NEW]))

@@ -43,6 +43,10 @@ _REFUSALS = {
 }
 
 
+class RowsNotImported(Exception):
+    """Other programs inserted rows that are no jobs yet; nothing was changed."""
+
+
 class CallerTransactions:
     """The access of one store to transactions of its callers."""
 
@@ -78,11 +82,14 @@ class CallerTransactions:
     def _has_days(self, day: int) -> bool:
         return self._source is not None and day < self._last_day
 
-    async def add(self, connection: Any, jobs: Sequence[NewJob], actor: str) -> list[Job]:
-        """See `TableStore.add_within`."""
+    async def add(
+        self, connection: Any, jobs: Sequence[NewJob], actor: str, *, importing: bool = False
+    ) -> list[Job]:
+        """See `TableStore.add_within`; raises `RowsNotImported` unless `importing`."""
         caller = joined(connection)
         given = {"actor": storable(actor), "jobs": [_given(job) for job in jobs]}
-        answer = await self._call(connection, caller, "add_within", given)
+        name = "add_within_after_import" if importing else "add_within"
+        answer = await self._call(connection, caller, name, given)
         if "missing" in answer:
             raise JobNotFound(f"there is no job {answer['missing']} to wait for")
         if "full" in answer:
@@ -124,6 +131,8 @@ class CallerTransactions:
         given["now"] = None if self._clock is None else self._clock()
         given["ring"] = self._where.schema if self._where.notify else None
         (text,) = await caller.fetch(self._sql[name], encoded(given))
+        if text is None:
+            raise RowsNotImported
         answer: dict[str, Any] = msgspec.json.decode(text)
         if answer.get("refused") == "timeline":
             raise UnknownTimeline(

@@ -19,7 +19,7 @@ from penstock.forks import ForkGuard, end_threads
 from penstock.runtime import Runtime, system_clock
 from penstock.stores import Migrate
 from penstock.stores.postgres import external_changes, keyed_jobs, mirrors, timeline
-from penstock.stores.postgres.caller_transactions import CallerTransactions
+from penstock.stores.postgres.caller_transactions import CallerTransactions, RowsNotImported
 from penstock.stores.postgres.claims import Claims
 from penstock.stores.postgres.connection import address, connect, queries, translated
 from penstock.stores.postgres.notifier import PostgresNotifier
@@ -315,7 +315,12 @@ class PostgresDatabase:
         """See `Database.add_within`."""
         new, actor, _ = addition
         await self._prepare_callers({job.queue for job in new})
-        return await self._on_known_timeline(lambda: self._callers.add(connection, new, actor))
+        add = partial(self._callers.add, connection, new, actor)
+        try:
+            return await self._on_known_timeline(add)
+        except RowsNotImported:
+            await self.read(lambda _: None)  # every read imports them first, if it can
+            return await self._on_known_timeline(partial(add, importing=True))
 
     async def finish_within(
         self, connection: Any, ended: Sequence[tuple[Job, Done]], actor: str

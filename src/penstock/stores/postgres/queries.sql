@@ -1334,7 +1334,15 @@ SELECT
     CAST(pg_current_xact_id() AS text),
     to_regprocedure('penstock.add_within(text)') IS NOT NULL AND CAST($1 AS text) IS NOT NULL;
 
+-- NULL, and nothing is added, if other programs inserted rows that are no jobs yet: importing them
+-- in the caller's transaction would keep others from them until it ends.
 -- name: add_within
+SELECT CASE WHEN NOT EXISTS (SELECT 1 FROM penstock.newcomer)
+    THEN penstock.add_within(CAST($1 AS text)) END
+FROM penstock.schema_{schema};
+
+-- For rows that the store could not import on a connection of its own.
+-- name: add_within_after_import
 SELECT penstock.add_within(CAST($1 AS text)) FROM penstock.schema_{schema}, penstock.adopt();
 
 -- name: finish_within
