@@ -7,6 +7,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -134,7 +135,8 @@ async def test_waiting_for_a_result_times_out(app: Penstock) -> None:
         await job.result(timeout=3)  # type: ignore[arg-type] # is what is refused
     with pytest.raises(JobNotFound):
         await app.result(10_000)
-    assert not app.connection.results._waiters
+    [watch] = app.connection.results._watches.values()
+    assert not watch._waiters
 
 
 def test_result_without_an_event_loop(app: Penstock) -> None:
@@ -209,7 +211,8 @@ async def test_result_may_be_requested_while_others_are_read(
         found = await get(ids)
         if not late:
             late.append(asyncio.create_task(app.result(second, timeout=SECONDS)))
-            while second.id not in app.connection.results._waiters:  # noqa: ASYNC110 - there is no event for it
+            [watch] = app.connection.results._watches.values()
+            while second.id not in watch._waiters:  # noqa: ASYNC110 - there is no event for it
                 await asyncio.sleep(0)
         return found
 
@@ -293,3 +296,32 @@ async def test_result_of_another_process_is_notified(
             subprocess.run, [sys.executable, "-c", WORKER, url], check=True, timeout=2 * SOON
         )
         assert await waiting == 8
+
+
+async def test_every_event_loop_has_one_watch(app: Penstock) -> None:
+    """However its waiters alternate with those of other loops."""
+
+    @app.task
+    def one() -> int:
+        return 1
+
+    jobs = await app.enqueue_many([one.new() for _ in range(6)])
+    started = threading.Semaphore(0)
+
+    async def wait_for_all() -> tuple[list[int], int]:
+        waiting = []
+        for job in jobs:
+            waiting.append(asyncio.create_task(app.result(job, timeout=SECONDS)))
+            await asyncio.sleep(0)
+            started.release()
+        results = await asyncio.gather(*waiting)
+        return results, len(app.connection.results._watches)
+
+    with ThreadPoolExecutor(2) as threads:
+        found = [threads.submit(lambda: asyncio.run(wait_for_all())) for _ in range(2)]
+        for _ in range(2 * len(jobs)):
+            await asyncio.to_thread(started.acquire)
+        await work_off(app)
+        answers = [await asyncio.wrap_future(one) for one in found]
+    assert [results for results, _ in answers] == [[1] * len(jobs)] * 2
+    assert all(watches <= 2 for _, watches in answers)

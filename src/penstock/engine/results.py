@@ -2,6 +2,7 @@
 
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Protocol
+from weakref import WeakKeyDictionary
 
 from penstock.core.errors import JobFailed, JobNotFound
 from penstock.core.job import Job, JobId, bind, headline
@@ -33,8 +34,7 @@ class ResultWatch:
         self._connection = connection
         self.decoders: dict[str, Result] = {}
         """How to decode the results of this program's tasks, by their names."""
-        self._waiters: dict[JobId, list[asyncio.Future[Job]]] = {}
-        self._watching: asyncio.Task[None] | None = None
+        self._watches: WeakKeyDictionary[asyncio.AbstractEventLoop, _Watch] = WeakKeyDictionary()
 
     @property
     def sync(self) -> Sync:
@@ -60,26 +60,10 @@ class ResultWatch:
         loop = running_loop()
         if loop is None:
             return await self._ended_in_thread(job_id, timeout)
-        from asyncio import timeout as limit
-
-        # First of all: if it were added after the read, the watch could see the job end in
-        # between, and the future would never be resolved.
-        ended: asyncio.Future[Job] = loop.create_future()
-        self._waiters.setdefault(job_id, []).append(ended)
-        try:
-            found = await self._connection.store.watch([job_id])
-            if not found:
-                raise job_not_found(job_id)
-            if found[0].state.final:
-                return found[0]
-            watching = self._watching
-            # One in another event loop would end with it, unseen.
-            if watching is None or watching.done() or watching.get_loop() is not loop:
-                self._watching = loop.create_task(self._watch())
-            async with limit(timeout):
-                return await ended
-        finally:
-            self._forget(job_id, ended)
+        watch = self._watches.get(loop)
+        if watch is None:
+            watch = self._watches[loop] = _Watch(self._connection)
+        return await watch.ended(job_id, loop, timeout)
 
     async def _ended_in_thread(self, job_id: JobId, timeout: float | None) -> Job:
         """Without an event loop, the calling thread waits."""
@@ -96,7 +80,45 @@ class ResultWatch:
             raise job_not_found(job_id)
         return jobs[0]
 
+
+class _Watch:
+    """Waits for jobs in one event loop: a future belongs to its loop, and ends with it."""
+
+    def __init__(self, connection: _Connection) -> None:
+        self._connection = connection
+        self._waiters: dict[JobId, list[asyncio.Future[Job]]] = {}
+        self._watching: asyncio.Task[None] | None = None
+
+    async def ended(
+        self, job_id: JobId, loop: "asyncio.AbstractEventLoop", timeout: float | None
+    ) -> Job:
+        """Wait for a job to end, and return it."""
+        from asyncio import timeout as limit
+
+        # First of all: if it were added after the read, the watch could see the job end in
+        # between, and the future would never be resolved.
+        ended: asyncio.Future[Job] = loop.create_future()
+        self._waiters.setdefault(job_id, []).append(ended)
+        try:
+            found = await self._connection.store.watch([job_id])
+            if not found:
+                raise job_not_found(job_id)
+            if found[0].state.final:
+                return found[0]
+            if self._watching is None:
+                self._watching = loop.create_task(self._watch())
+            async with limit(timeout):
+                return await ended
+        finally:
+            self._forget(job_id, ended)
+
     async def _watch(self) -> None:
+        try:
+            await self._watch_all()
+        finally:
+            self._watching = None  # a task would keep its loop, and so this watch, for ever
+
+    async def _watch_all(self) -> None:
         seen = 0
         while self._waiters:
             try:
