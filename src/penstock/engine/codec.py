@@ -1,10 +1,9 @@
 """Arguments and results as JSON, encoded and decoded by the annotations of a handler."""
 
 import contextlib
-import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, NoReturn, get_type_hints
+from typing import Any, Generic, NamedTuple, NoReturn, TypeVar, get_type_hints
 
 import msgspec
 import msgspec.inspect
@@ -20,8 +19,25 @@ _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONL
 # Nothing to decode: also for a handler that only declares a task of another program.
 _PLAIN = (inspect.Signature.empty, Any, None, type(None), NoReturn, object)
 
+S = TypeVar("S")
+T = TypeVar("T")
 Handler = Callable[..., Any]
 Decode = Callable[[str | bytes | msgspec.Raw], Any]
+
+
+class _computed_once(Generic[S, T]):  # noqa: N801 - used as a decorator
+    """`functools.cached_property` without its lock, which a forked child could find held.
+
+    Before Python 3.12 that lock is one for all instances. Two threads may compute the value.
+    """
+
+    def __init__(self, compute: Callable[[S], T]) -> None:
+        self._compute = compute
+        self._name = compute.__name__
+
+    def __get__(self, instance: S, _: type[S]) -> T:
+        value = instance.__dict__[self._name] = self._compute(instance)
+        return value
 
 
 class Arguments:
@@ -48,7 +64,7 @@ class Arguments:
         self._handler = handler
         self._encode = msgspec.json.Encoder(enc_hook=encode_model).encode
 
-    @functools.cached_property
+    @_computed_once
     def _codec(self) -> "_Codec":
         """Made when it is first needed: a string may name a class that is defined later."""
         return _Codec.of(self._parameters, self._handler, kw_only=not self._takes_positions)
@@ -189,12 +205,12 @@ class Result:
         self._name = name
         self._handler = handler
 
-    @functools.cached_property
+    @_computed_once
     def _annotation(self) -> Any:
         annotation = inspect.signature(self._handler).return_annotation
         return _resolved(annotation, self._handler)
 
-    @functools.cached_property
+    @_computed_once
     def _decode(self) -> Decode | None:
         """Made when it is first needed: a string may name a class that is defined later."""
         annotation = self._annotation

@@ -360,19 +360,19 @@ class SyncLimits:
         """
 
     def task(self, task: str, concurrency: int | None) -> None:
-        """Run at most so many jobs of a task at a time, in all processes; None for any number."""
+        """Limit how many jobs of a task run at a time, in all processes; None removes the limit."""
 
     def throttle(self, prefix: str, concurrency: int | None) -> None:
-        """Run at most so many jobs at a time of each throttle with this prefix; None removes it.
+        """Limit how many jobs of each throttle with this prefix run at a time; None removes it.
 
         The longest prefix that matches a throttle counts. If none does, one job runs at a time.
         The empty prefix matches all.
         """
 
     def queues(self, most: int | None) -> None:
-        """Allow at most so many queues in the store; None for the default of 100,000.
+        """Limit the number of queues in the store; None restores the default of 100,000.
 
-        A job of a further queue is refused with `TooManyQueues`; existing queues stay.
+        A job for a queue beyond the limit is refused with `TooManyQueues`; existing queues stay.
         """
 
     def reserved(self) -> frozenset[str]:
@@ -544,7 +544,8 @@ class SyncWorkers:
     def waiting_tasks(self) -> builtins.list[WaitingTask]:
         """Return the tasks whose ready jobs wait because no live worker knows them.
 
-        Of jobs that a worker has met: those of queues that nobody works on are not among them.
+        Counts only jobs that a worker has seen, not those of queues without workers, and at most
+        10,000 jobs of each task.
         """
 
     def announced(self, task: str) -> AnnouncedTask | None:

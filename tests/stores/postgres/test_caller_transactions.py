@@ -240,16 +240,17 @@ def test_rows_of_other_programs_are_not_imported_by_a_callers_transaction(
 ) -> None:
     """They would be locked until it ends."""
     schema = app.store.database._where.schema  # type: ignore[attr-defined]
-    rows = f"{schema}.newcomer"
+    add = f"INSERT INTO {schema}.newcomer (source, row_id, at) VALUES ('page', '1', 1)"  # noqa: S608 - ours
+    count = f"SELECT count(*) FROM {schema}.newcomer"  # noqa: S608 - ours
     with (
         psycopg.connect(postgres_server) as connection,
         psycopg.connect(postgres_server, autocommit=True) as other,
     ):
         run_sync(app.enqueue_many([new()], connection=connection))
         connection.commit()
-        other.execute(f"INSERT INTO {rows} (source, row_id, at) VALUES ('page', '1', 1)".encode())
+        other.execute(add.encode())
         run_sync(app.enqueue_many([new()], connection=connection))
-        assert other.execute(f"SELECT count(*) FROM {rows}".encode()).fetchone() == (0,)  # noqa: S608 - ours
+        assert other.execute(count.encode()).fetchone() == (0,)
     assert len(run_sync(app.find())) == 2
 
 
