@@ -22,6 +22,7 @@ from penstock.core.job import NewJob, Retention
 from penstock.core.lifecycle import Done, Failed, Snoozed
 from penstock.core.progress import Report
 from penstock.core.query import JobQuery
+from penstock.core.retry import RetryPolicy
 from penstock.engine.penstock import run_sync
 from penstock.stores.postgres.connection import address
 from penstock.stores.sqlite import checkpoints
@@ -90,11 +91,15 @@ def plain_producer(app: Client, options: dict[str, Any]) -> None:
         time.sleep(app.rng.uniform(0, 0.004))
 
 
+# Kills and late renewals use up attempts, on a slow machine many.
+OFTEN = RetryPolicy(attempts=100, delay=MOMENT, factor=1)
+
+
 def novel_producer(app: Client, options: dict[str, Any]) -> None:
     """Enqueues jobs of a task that only newer versions of the program know."""
     while True:
         task, version = app.rng.choice([("novel", 1), ("novel", 2), ("fresh", 1), ("fresh", 2)])
-        new = app.new(task="novel", key=app.rng.choice(["n1", None]))
+        new = app.new(task="novel", key=app.rng.choice(["n1", None]), retry=OFTEN)
         run_sync(app.enqueue_many([replace(new, task=task, task_version=version)]))
         time.sleep(app.rng.uniform(0, 0.1))
 

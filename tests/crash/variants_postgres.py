@@ -49,8 +49,14 @@ def claims_without_locks(folder: Path) -> None:
         columns = "j.id, j.version AS previous, -j.priority AS rank, j.run_at, j.enqueued_at"
         picked = f"SELECT {columns} FROM {jobs} WHERE j.id = ANY($5::bigint[])"  # noqa: S608 - names of our own
         claimed = tx._sql["claim_tagged"].partition("numbered AS")[2]
-        assert "j.ctid = n.tid" in claimed
-        claimed = claimed.replace("j.ctid = n.tid", "j.id = n.id")
+        for old, other in {
+            "j.ctid = n.tid": "j.id = n.id",
+            "SELECT f.whole, s.* FROM fit AS f LEFT JOIN started AS s ON true": (
+                "SELECT true, s.* FROM started AS s"
+            ),
+        }.items():
+            assert old in claimed
+            claimed = claimed.replace(old, other)
         found = tx._connection.execute(
             f"WITH picked AS MATERIALIZED ({picked}), numbered AS{claimed}",
             (tx.now, wanted.worker, None, None, Int8s(ids)),

@@ -84,7 +84,7 @@ def test_both_are_whole_apps(remote: RemotePenstock) -> None:
 
 def test_protocol_has_every_part_and_call_of_a_store() -> None:
     app = Penstock("memory://")
-    extra = {"declare", "store_declared", "store_reserved"}  # for the engine itself
+    extra = {"afresh", "declare", "store_declared", "store_reserved"}  # for the engine itself
     for reached, kind in {"": Jobs, "bulk(query)": protocol.BulkPart, **PARTS}.items():
         ours = type(part_of(app, reached))
         named = {name for name in calls(ours) if name not in extra | {"bulk"}}

@@ -340,9 +340,10 @@ def remove_queue(*, queue: str, store: str, as_json: bool) -> None:
 @click.argument("most", metavar="N|none", callback=_parse_limit)
 @on_store
 def limit_queues(*, most: int | None, store: str, as_json: bool) -> None:
-    """Limit the number of queues; 'none' restores the default of 100,000.
+    """Limit the number of queues.
 
-    A job for a queue beyond the limit is refused. Existing queues stay.
+    'none' restores the default of 100,000. A job for a queue beyond the limit is refused; existing
+    queues stay.
     """
     with connected(store) as app:
         run_sync(app.limits.queues(most))

@@ -33,8 +33,8 @@ _OPTIONS = (
     "dedupe", "scope", "tags", "retry", "correlation", "tenant", "parent", "throttle", "trace",
     "task_version", "needs",
 )  # fmt: skip
-# How long a queue is taken for granted, in microseconds. If it is removed meanwhile, the caller's
-# transaction creates it, and others who need it wait for that transaction.
+# How long a queue is taken for granted, in microseconds. If it is removed meanwhile, the job takes
+# two statements more.
 _TRUSTED = 10_000_000
 _REMEMBERED = 10_000
 _REFUSALS = {
@@ -43,8 +43,8 @@ _REFUSALS = {
 }
 
 
-class RowsNotImported(Exception):
-    """Other programs inserted rows that are no jobs yet; nothing was changed."""
+class NotPrepared(Exception):
+    """A queue is missing, or rows of other programs are no jobs yet; nothing was changed."""
 
 
 class CallerTransactions:
@@ -83,12 +83,12 @@ class CallerTransactions:
         return self._source is not None and day < self._last_day
 
     async def add(
-        self, connection: Any, jobs: Sequence[NewJob], actor: str, *, importing: bool = False
+        self, connection: Any, jobs: Sequence[NewJob], actor: str, *, prepared: bool = True
     ) -> list[Job]:
-        """See `TableStore.add_within`; raises `RowsNotImported` unless `importing`."""
+        """See `TableStore.add_within`; raises `NotPrepared` if `prepared` is not true."""
         caller = joined(connection)
         given = {"actor": storable(actor), "jobs": [_given(job) for job in jobs]}
-        name = "add_within_after_import" if importing else "add_within"
+        name = "add_within" if prepared else "add_within_unprepared"
         answer = await self._call(connection, caller, name, given)
         if "missing" in answer:
             raise JobNotFound(f"there is no job {answer['missing']} to wait for")
@@ -132,7 +132,7 @@ class CallerTransactions:
         given["ring"] = self._where.schema if self._where.notify else None
         (text,) = await caller.fetch(self._sql[name], encoded(given))
         if text is None:
-            raise RowsNotImported
+            raise NotPrepared
         answer: dict[str, Any] = msgspec.json.decode(text)
         if answer.get("refused") == "timeline":
             raise UnknownTimeline(

@@ -19,7 +19,7 @@ from penstock.forks import ForkGuard, end_threads
 from penstock.runtime import Runtime, system_clock
 from penstock.stores import Migrate
 from penstock.stores.postgres import external_changes, keyed_jobs, mirrors, timeline
-from penstock.stores.postgres.caller_transactions import CallerTransactions, RowsNotImported
+from penstock.stores.postgres.caller_transactions import CallerTransactions, NotPrepared
 from penstock.stores.postgres.claims import Claims
 from penstock.stores.postgres.connection import address, connect, queries, translated
 from penstock.stores.postgres.notifier import PostgresNotifier
@@ -314,13 +314,15 @@ class PostgresDatabase:
     async def add_within(self, connection: Any, addition: Addition) -> list[Job]:
         """See `Database.add_within`."""
         new, actor, _ = addition
-        await self._prepare_callers({job.queue for job in new})
+        queues = {job.queue for job in new}
+        await self._prepare_callers(queues)
         add = partial(self._callers.add, connection, new, actor)
         try:
             return await self._on_known_timeline(add)
-        except RowsNotImported:
-            await self.read(lambda _: None)  # every read imports them first, if it can
-            return await self._on_known_timeline(partial(add, importing=True))
+        except NotPrepared:  # every read imports rows first, if it can
+            now = self.clock()
+            await self.read(lambda reader: self._callers.prepare(reader, queues, now))
+            return await self._on_known_timeline(partial(add, prepared=False))
 
     async def finish_within(
         self, connection: Any, ended: Sequence[tuple[Job, Done]], actor: str

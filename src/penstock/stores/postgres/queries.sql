@@ -1334,15 +1334,17 @@ SELECT
     CAST(pg_current_xact_id() AS text),
     to_regprocedure('penstock.add_within(text)') IS NOT NULL AND CAST($1 AS text) IS NOT NULL;
 
--- NULL, and nothing is added, if other programs inserted rows that are no jobs yet: importing them
--- in the caller's transaction would keep others from them until it ends.
+-- NULL, and nothing is added, if a queue is missing, or if other programs inserted rows that are no
+-- jobs yet: what the caller's transaction creates or imports keeps others waiting until it ends.
 -- name: add_within
-SELECT CASE WHEN NOT EXISTS (SELECT 1 FROM penstock.newcomer)
-    THEN penstock.add_within(CAST($1 AS text)) END
-FROM penstock.schema_{schema};
+SELECT CASE WHEN NOT EXISTS (SELECT 1 FROM penstock.newcomer) AND NOT EXISTS (
+    SELECT 1 FROM json_array_elements(CAST(call AS json) -> 'jobs') AS new
+    WHERE NOT EXISTS (SELECT 1 FROM penstock.queue WHERE name = new ->> 'queue')
+) THEN penstock.add_within(call) END
+FROM penstock.schema_{schema}, (SELECT CAST($1 AS text) AS call) AS given;
 
--- For rows that the store could not import on a connection of its own.
--- name: add_within_after_import
+-- For what the store could not prepare on a connection of its own.
+-- name: add_within_unprepared
 SELECT penstock.add_within(CAST($1 AS text)) FROM penstock.schema_{schema}, penstock.adopt();
 
 -- name: finish_within
