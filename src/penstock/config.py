@@ -144,7 +144,9 @@ class Sources:
     def one(self, kind: type[msgspec.Struct], name: str) -> Any:
         """Return one validated setting of the server, whatever the others are.
 
-        Programs that are no server use some of its settings; the others are not their business.
+        Programs that are no server use some of its settings, and do not check the values of others.
+        An unknown top-level key of the file is refused, as are a syntax error and a
+        `PENSTOCK_CONFIG` that names no file, when the file is read.
         """
         stored = {key: value for key, value in self._stored.items() if not isinstance(value, dict)}
         self._refuse_unknown("", stored, kind)

@@ -1,10 +1,12 @@
 import json
+import logging
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from penstock import Penstock, run_sync
+from penstock import Job, NewJob, Penstock, run_sync
 from penstock.core.workers import WorkerInfo
 from penstock.engine.task import announcement
 from tests.cli.support import Shell
@@ -81,6 +83,33 @@ def test_warning_of_a_server_is_shown_whatever_the_token_may_read(
         expected = "no live worker has announced the task 'send'; the job waits for one"
         assert shell("enqueue", "send").stderr == f"penstock: warning: {expected}\n"
         assert json.loads(shell("enqueue", "send", "--json").stderr) == {"warning": expected}
+
+
+def test_worker_that_announces_no_tasks_may_run_any(app: Penstock, shell: Shell) -> None:
+    worker = WorkerInfo(name="w", host="h", seen_at=datetime.now(UTC), tasks=None)
+    run_sync(app.store.heartbeat([worker]))
+    assert shell("enqueue", "send").stderr == ""
+
+
+def test_duplicate_does_not_wait_for_a_worker(app: Penstock, shell: Shell) -> None:
+    run_sync(app.queues.list())
+    shell("enqueue", "send", "--dedupe", "d")
+    again = shell("enqueue", "send", "--dedupe", "d").stderr
+    assert again == "penstock: warning: no live worker has announced the task 'send'\n"
+
+
+def test_other_warnings_of_the_client_are_shown_as_they_are(
+    shell: Shell, app: Penstock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_sync(app.queues.list())
+
+    async def warn(self: Penstock, new: Sequence[NewJob]) -> list[Job]:
+        logging.getLogger("penstock.client.connection").warning("the server is old")
+        return await stored(self, new)
+
+    stored = Penstock.enqueue_many
+    monkeypatch.setattr(Penstock, "enqueue_many", warn)
+    assert "penstock: warning: the server is old\n" in shell("enqueue", "send").stderr
 
 
 def test_duplicate_is_told(app: Penstock, shell: Shell) -> None:

@@ -15,8 +15,9 @@ LARGE = b"x" * 600_000
 class Echo:
     """An ASGI application that answers with what it was sent."""
 
-    def __init__(self, status: int = 200, body: bytes = b"") -> None:
+    def __init__(self, status: int = 200, body: bytes = b"", warning: str | None = None) -> None:
         self.status = status
+        self.warning = warning
         self.body = body
         self.scope: dict[str, Any] = {}
         self.received: list[bytes] = []
@@ -29,6 +30,8 @@ class Echo:
             self.received.append(message["body"])
             more = message["more_body"]
         headers = [(b"retry-after", b"7")]
+        if self.warning is not None:
+            headers.append((b"warning", b'199 - "%s"' % self.warning.encode()))
         await send({"type": "http.response.start", "status": self.status, "headers": headers})
         await send({"type": "http.response.body", "body": self.body, "more_body": True})
         await send({"type": "http.response.body", "body": b""})
@@ -47,6 +50,15 @@ async def test_request_and_answer_are_those_of_a_server() -> None:
     assert (b"content-type", b"application/json") in app.scope["headers"]
     reply = await InProcessTransport(app).send(request)
     assert (reply.status, reply.after()) == (200, 7.0)
+
+
+async def test_each_warning_is_logged_once_per_connection(caplog: pytest.LogCaptureFixture) -> None:
+    app = Echo(body=b"{}")
+    for _ in range(2):
+        connection = Connection("here", InProcessTransport(app), 0)
+        for app.warning in ("one", "two", "one", None, "two"):
+            await connection.ask(Request("GET", "/"), dict[str, int])
+    assert caplog.messages == ["one", "two"] * 2
 
 
 async def test_file_is_sent_in_pieces() -> None:

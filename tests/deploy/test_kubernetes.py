@@ -1,5 +1,8 @@
 """The manifests: valid, with probes that are served and time to drain. No cluster runs them."""
 
+import os
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import kubernetes_validate
@@ -68,15 +71,25 @@ def test_probes_of_the_worker_look_at_the_file_that_it_touches() -> None:
         assert file in " ".join(container[kind]["exec"]["command"])
 
 
-def test_job_migrates_and_is_not_repeated_when_others_hold_up_a_switch() -> None:
+def test_job_migrates() -> None:
     (container,) = deployment("migrate")["containers"]
-    given = options(container["args"])
+    *_, script = container["command"]
+    given = options(script.partition(" || ")[0].split()[1:])
     assert (given["apply_"], given["check"], given["force"]) == (True, False, False)
     assert deployment("migrate")["restartPolicy"] == "Never"
-    (job,) = documents("kubernetes/migrate.yaml")
-    (rule,) = job["spec"]["podFailurePolicy"]["rules"]
-    assert rule["onExitCodes"]["containerName"] == container["name"]
-    assert rule["onExitCodes"]["values"] == [Exit.TO_MIGRATE]
+
+
+@pytest.mark.parametrize("code", list(Exit))
+def test_job_succeeds_when_others_hold_up_a_switch(tmp_path: Path, code: Exit) -> None:
+    """Its script runs with a `penstock` that exits with this code."""
+    (container,) = deployment("migrate")["containers"]
+    assert "args" not in container
+    program = tmp_path / "penstock"
+    program.write_text(f"#!/bin/sh\nexit {int(code)}\n")
+    program.chmod(0o755)
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    ran = subprocess.run(container["command"], env={"PATH": path}, check=False)
+    assert (ran.returncode == 0) == (code in (Exit.OK, Exit.TO_MIGRATE))
 
 
 @pytest.mark.parametrize("name", PODS)

@@ -133,13 +133,13 @@ def test_proxy_accepts_as_large_bodies_as_any_route() -> None:
         r"client_max_body_size (\d+)m;", (DEPLOY / "nginx" / "penstock.conf").read_text("utf-8")
     )
     assert configured
-    limits = re.compile(r"(?:body_limit=|_JSON_LIMIT = )(\d[\d_]*)")
+    limits = re.compile(r"(?:body_limit=|_JSON_LIMIT = |FILE_LIMIT = )(\d[\d_]*)")
     declared = [
         int(limit.replace("_", ""))
         for file in (ROOT / "src").rglob("*.py")
         for limit in limits.findall(file.read_text("utf-8"))
     ]
-    assert max(declared) == 80_000_000
+    assert max(declared) == 256_000_000
     assert int(configured[1]) * 1_024**2 >= max(declared)
 
 

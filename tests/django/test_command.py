@@ -50,9 +50,19 @@ def manage(site: Any, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 MANAGE = """
-import os, sys
+import os, pathlib, sys
 os.environ["DJANGO_SETTINGS_MODULE"] = "own_settings"
+sys.path.append(pathlib.Path("ignored"))  # as Python ignores it
 from django.core.management import execute_from_command_line
+execute_from_command_line(sys.argv)
+"""
+CONFIGURING = """
+import os, sys
+os.environ.pop("DJANGO_SETTINGS_MODULE")
+from django.conf import settings
+from django.core.management import execute_from_command_line
+import own_settings
+settings.configure(**{name: value for name, value in vars(own_settings).items() if name.isupper()})
 execute_from_command_line(sys.argv)
 """
 SETTINGS = """
@@ -158,6 +168,20 @@ def test_reloaded_worker_runs_the_edited_task(site: Any, project: Path, options:
                 tasks_file = project / "site/edited/tasks.py"
                 tasks_file.write_text(TASKS.replace("1]", "2]"))
                 process.wait_for("tasks.py has changed: reloading")
+        process.send_to_group(signal.SIGINT)
+        assert process.wait() == 0
+
+
+@pytest.mark.parametrize("option", ["--processes=2", "--reload"])
+def test_worker_of_a_project_without_a_settings_module(
+    site: Any, project: Path, option: str
+) -> None:
+    (project / "site/manage.py").write_text(CONFIGURING)
+    program = [sys.executable, "site/manage.py", "penstock", "worker", option]
+    (job,) = run_sync(site.app.enqueue_many([NewJob(task="edited.tasks.version", payload="{}")]))
+    with started(program, project, environment(site)) as process:
+        result = run_sync(site.app.result(job.id, timeout=timedelta(seconds=SOON)))
+        assert result == [process.pid, 1]
         process.send_to_group(signal.SIGINT)
         assert process.wait() == 0
 

@@ -128,6 +128,17 @@ async def test_health_and_files_need_no_caller(ask: Ask) -> None:
     assert (await ask("GET", "/ops/queue/healthy")).status_code == HTTPStatus.UNAUTHORIZED
 
 
+async def test_unknown_path_is_answered_with_the_prefix(ask: Ask) -> None:
+    answer = await ask("GET", "/ops/queue/api/v1/nope", "reader")
+    assert answer.status_code == HTTPStatus.NOT_FOUND
+    routes = "/ops/queue/openapi.json"
+    assert answer.json() == {
+        "detail": f"there is no route GET /ops/queue/api/v1/nope; {routes} lists all routes",
+        "routes": routes,
+    }
+    assert (await ask("GET", routes, "reader")).status_code == HTTPStatus.OK
+
+
 async def test_session_names_the_user_of_the_application(ask: Ask) -> None:
     session = (await ask("GET", "/ops/queue/api/v1/session", "reader")).json()
     assert (session["name"], session["scopes"]) == ("reader", ["read"])

@@ -131,6 +131,33 @@ async def test_answer_warns_of_a_task_that_nobody_has_announced(api: Api) -> Non
     assert many.headers["warning"].endswith("'t0', 't1', 't2' and 2 more\"")
 
 
+async def test_answer_does_not_warn_if_a_live_worker_may_run_any_task(
+    api: Api, app: Penstock, clock: ManualClock
+) -> None:
+    await app.store.heartbeat([WorkerInfo(name="w", host="h", seen_at=clock.now, tasks=None)])
+    one = await api.client.post("/api/v1/jobs", json={"task": "t"})
+    many = await api.client.post("/api/v1/jobs/batch", json={"jobs": [{"task": "t"}]})
+    for answer in (one, many):
+        assert answer.status_code == 201
+        assert "warning" not in answer.headers
+
+
+async def test_what_is_given_as_none_is_none_whatever_a_worker_has_announced(
+    api: Api, app: Penstock, clock: ManualClock
+) -> None:
+    task = app.task(
+        "send", lambda: None, timeout=9 * SECOND, delay=7 * SECOND, key="k", tags=["red"],
+        tenant="ada", throttle="smtp",
+    )  # fmt: skip
+    announced = (announcement(task, "send"),)
+    await app.store.heartbeat([WorkerInfo(name="w", host="h", seen_at=clock.now, tasks=announced)])
+    names = ("timeout", "delay", "key", "tenant", "throttle")
+    body: dict[str, Any] = {"task": "send", "tags": [], **dict.fromkeys(names)}
+    job = await app.get((await api("POST", "/jobs", body, status=201))["id"])
+    assert (job.timeout, job.run_at, job.key) == (None, clock.now, None)
+    assert (job.tags, job.tenant, job.throttle) == ((), None, None)
+
+
 async def test_duplicate_is_answered_with_the_job_that_is_there(api: Api) -> None:
     first = await api("POST", "/jobs", {"task": "t", "dedupe": "d"}, status=201)
     again = await api("POST", "/jobs", {"task": "t", "dedupe": "d"}, status=200)

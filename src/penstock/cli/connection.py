@@ -152,7 +152,11 @@ def configured_migrate() -> Migrate | None:
 
 
 def _setting(name: str) -> Any:
-    """Return one setting of a server on this machine."""
+    """Return one setting of a server on this machine.
+
+    Raises `ConfigurationError` if it is wrong, if `penstock.toml` is malformed or has an unknown
+    top-level key, or if `PENSTOCK_CONFIG` names no file.
+    """
     from penstock.config import Server, Sources
 
     return Sources().one(Server, name)

@@ -19,12 +19,13 @@ from penstock.core import jsontext
 from penstock.core.decode_errors import mismatch
 from penstock.core.errors import InvalidJob, UnknownTask
 from penstock.core.job import NewJob
-from penstock.core.tasks import AnnouncedTask
 from penstock.core.workers import announced_task
 from penstock.engine.penstock import run_sync
-from penstock.engine.protocol import App
 from penstock.engine.task import Options, announced_options
 from penstock.engine.validation import MAX_PRIORITY
+
+_UNANNOUNCED = "no live worker has announced"
+"""How the warning begins, also that of a server."""
 
 
 def _parse_delay(ctx: click.Context, param: click.Parameter, value: str | None) -> timedelta | None:
@@ -85,26 +86,26 @@ def enqueue_job(
         if target is None:
             payload = jsontext.encode(values, "args", jsontext.DEPTH_LIMIT + 1)
             # A server fills in what is left out, and warns.
-            announced = None if is_server(store) else _announced(app, task)
-            own = announced_options(announced)
+            own: dict[str, Any] = {}
+            if not is_server(store):
+                workers, now = run_sync(app.workers.list()), datetime.now(UTC)
+                own = announced_options(announced_task(task, workers, now))
+                live = (worker for worker in workers if not worker.is_silent(now))
+                if not own and all(worker.tasks is not None for worker in live):
+                    warnings.append(f"{_UNANNOUNCED} the task {task!r}")
             new = NewJob(**{"task": task, **own, **options}, payload=payload)
-            if announced is None and not is_server(store):
-                warnings.append(f"no live worker has announced the task {task!r}")
         else:
             new = _checked(target, task, values, options)
         (job,) = run_sync(app.enqueue_many([new]))
     for warning in warnings:
-        warn(f"{warning}; the job waits for one", as_json=as_json)
+        waits = warning.startswith(_UNANNOUNCED) and not job.duplicate
+        warn(f"{warning}; the job waits for one" if waits else warning, as_json=as_json)
     if as_json:
         emit({"job": job, "duplicate": job.duplicate})
     elif job.duplicate:
         click.echo(f"Nothing was enqueued: job {job.id} has this dedupe key.")
     else:
         click.echo(f"Job {job.id} is {job.state} ({job.waiting}).")
-
-
-def _announced(app: App, task: str) -> AnnouncedTask | None:
-    return announced_task(task, run_sync(app.workers.list()), datetime.now(UTC))
 
 
 @contextlib.contextmanager

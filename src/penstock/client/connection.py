@@ -33,6 +33,9 @@ AsgiApp = Callable[
 
 _log = logging.getLogger(__name__)
 
+_MOST_WARNED = 1_000
+"""How many warnings of a server are remembered, so that each is logged once."""
+
 CONNECT_TIME = 10.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
 _OK = 200
@@ -260,6 +263,7 @@ class Connection:
         self._transport = transport
         self.blocking = not isinstance(transport, AsyncTransport)
         """Whether its coroutines block, so that they need no event loop."""
+        self._warned: set[str] = set()
 
     async def ask(self, request: Request, kind: type[T]) -> T:
         """Send a request and return its answer, or raise the error in the reply."""
@@ -276,7 +280,10 @@ class Connection:
             if not may or attempt >= self.retries:
                 if error is not None:
                     raise error
-                if (text := reply.warned()) is not None:
+                if (text := reply.warned()) is not None and text not in self._warned:
+                    if len(self._warned) >= _MOST_WARNED:
+                        self._warned.clear()
+                    self._warned.add(text)
                     _log.warning("%s", text)
                 return answer(request, reply, kind, self._name)
             await self._transport.pause(pause)

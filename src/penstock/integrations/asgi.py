@@ -32,7 +32,7 @@ try:
     from starlette.concurrency import run_in_threadpool
     from starlette.requests import Request
 
-    from penstock.server.app import Service
+    from penstock.server.app import PREFIX, Service
 except ModuleNotFoundError as error:
     raise ImportError(
         f"{__name__} needs the package {error.name}: pip install 'penstock[server]'"
@@ -165,7 +165,7 @@ class MountedServer:
             place = (b"location", f"{prefix}/".encode())
             await respond(send, Answer(307, b"", (place,)))
             return
-        own = {**scope, "path": path, "root_path": "", _CALLER: None}
+        own = {**scope, "path": path, "root_path": "", PREFIX: prefix, _CALLER: None}
         if _PUBLIC.match(path):
             await service(own, receive, send)
             return

@@ -34,6 +34,9 @@ from penstock.web.bodies import Receive, Scope, Send
 from penstock.web.openapi import describe
 from penstock.web.routes import Route, routes_of
 
+PREFIX = "penstock.prefix"
+"""Where the scope of a request has the prefix that the server is mounted under."""
+
 TITLE = "Penstock"
 
 
@@ -246,11 +249,10 @@ def _starlette_path(route: Route) -> str:
 
 
 async def _unknown_path(request: Request, _: Exception) -> Response:
-    detail = (
-        f"there is no route {request.method} {request.scope['path']:.200}; "
-        f"{request.app.openapi_url} lists all routes"
-    )
-    return JSONResponse({"detail": detail, "routes": request.app.openapi_url}, 404)
+    prefix = request.scope.get(PREFIX, "")
+    path, routes = f"{prefix}{request.scope['path']}", f"{prefix}{request.app.openapi_url}"
+    detail = f"there is no route {request.method} {path:.200}; {routes} lists all routes"
+    return JSONResponse({"detail": detail, "routes": routes}, 404)
 
 
 async def _wrong_method(request: Request, _: Exception) -> Response:

@@ -1,5 +1,6 @@
 """Routes for jobs: enqueue, list, get, cancel, retry, reprioritise and delete."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -14,6 +15,8 @@ from penstock.core.job import JobId, NewJob
 from penstock.core.lifecycle import State
 from penstock.core.query import JobQuery
 from penstock.core.secrets import Secrets
+from penstock.core.tasks import AnnouncedTask
+from penstock.core.times import from_micros
 from penstock.core.tokens import Access
 from penstock.engine.batch import chain
 from penstock.engine.penstock import Penstock
@@ -100,6 +103,7 @@ _NEW = {
 
 
 _MOST_WARNED = 3
+_WORKERS_CACHED_FOR = 2.0
 
 
 def _warning(tasks: Sequence[str]) -> tuple[bytes, bytes]:
@@ -204,6 +208,8 @@ class JobRoutes:
     def __init__(self, penstock: Penstock, secrets: Secrets) -> None:
         self._penstock = penstock
         self._secrets = secrets
+        self._any_task_taken = False
+        self._read_workers_at = -math.inf
         self._summary = CachedSummary(penstock)
 
     @route(
@@ -220,7 +226,8 @@ class JobRoutes:
         The job is durable when this is answered.
 
         What is left out is as the task declares it, if a live worker has announced the task;
-        otherwise the answer has a header `Warning`. Names that belong to an application are refused
+        otherwise the answer has a header `Warning`, unless a live worker announces no tasks and may
+        run any. Names that belong to an application are refused
         with 403, which names the route to use.
         The status 200, with `duplicate` set, means that nothing was stored: the answer is the job
         that holds the dedupe key.
@@ -229,7 +236,7 @@ class JobRoutes:
             task = await self._penstock.workers.announced(body.task)
             (job,) = await self._penstock.enqueue_many([new_job(body, task)])
         shape = enqueued_shape(job, self._secrets)
-        warnings = () if task is not None else (_warning([body.task]),)
+        warnings = await self._warnings({body.task: task})
         return Answer(200 if job.duplicate else 201, shape, warnings)
 
     @route(
@@ -263,9 +270,29 @@ class JobRoutes:
                 )
             else:
                 jobs = await self._penstock.enqueue_many(chain(*new) if body.ordered else new)
-        unknown = sorted(name for name, task in tasks.items() if task is None)
         shape = BatchAnswer(body.correlation, [enqueued_shape(job, self._secrets) for job in jobs])
-        return Answer(201, shape, (_warning(unknown),) if unknown else ())
+        return Answer(201, shape, await self._warnings(tasks))
+
+    async def _warnings(
+        self, tasks: Mapping[str, AnnouncedTask | None]
+    ) -> tuple[tuple[bytes, bytes], ...]:
+        """Return the headers that warn of tasks that nobody has announced, and nobody may take."""
+        unknown = sorted(name for name, task in tasks.items() if task is None)
+        if not unknown or await self._is_any_task_taken():
+            return ()
+        return (_warning(unknown),)
+
+    async def _is_any_task_taken(self) -> bool:
+        """Return whether a live worker does not say which tasks it runs, as of two seconds ago."""
+        connection = self._penstock.connection
+        time = connection.runtime.monotonic()
+        if time >= self._read_workers_at + _WORKERS_CACHED_FOR:
+            workers, now = await self._penstock.workers.list(), from_micros(connection.clock())
+            self._any_task_taken = any(
+                worker.tasks is None and not worker.is_silent(now) for worker in workers
+            )
+            self._read_workers_at = time
+        return self._any_task_taken
 
     @contextmanager
     def _naming_place(self, jobs: Sequence[NewJob]) -> Iterator[None]:

@@ -70,27 +70,34 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """A job to enqueue. The server need not know its task.
 
     `queue`, `priority`, `retry`, `timeout`, `lease`, `delay`, `key`, `tags`, `tenant`, `throttle`
-    and `task_version` are by default those of the task, if a live worker has announced it.
+    and `task_version` are by default those of the task, if a live worker has announced it; `null`
+    and an empty list mean none.
     """
 
     task: Name
     args: Annotated[Raw | UnsetType, ARGS] = UNSET
     queue: Name | UnsetType = UNSET
     priority: Priority | UnsetType = UNSET
-    delay: Annotated[Seconds, Meta(description="Seconds to wait before it runs.")] | None = None
+    delay: (
+        Annotated[Seconds, Meta(description="Seconds to wait before it runs.")] | UnsetType | None
+    ) = UNSET
     run_at: Annotated[Instant, Meta(description="The earliest time to run it.")] | None = None
-    key: Annotated[Key, Meta(description="Jobs of one key run one at a time, in order.")] | None = (
-        None
-    )
+    key: (
+        Annotated[Key, Meta(description="Jobs of one key run one at a time, in order.")]
+        | UnsetType
+        | None
+    ) = UNSET
     dedupe: (
         Annotated[Key, Meta(description="Only one job of this dedupe key exists at a time.")] | None
     ) = None
     scope: Scope = Scope.UNFINISHED
-    tags: Tags = ()
+    tags: Tags | UnsetType = UNSET
     retry: RetryShape | UnsetType = UNSET
     timeout: (
-        Annotated[SomeSeconds, Meta(description="Seconds that an attempt may take.")] | None
-    ) = None
+        Annotated[SomeSeconds, Meta(description="Seconds that an attempt may take.")]
+        | UnsetType
+        | None
+    ) = UNSET
     lease: (
         Annotated[
             SomeSeconds, Meta(description="Seconds after which a silent worker loses the job.")
@@ -98,14 +105,14 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         | UnsetType
     ) = UNSET
     correlation: Key | None = None
-    tenant: Key | None = None
+    tenant: Key | UnsetType | None = UNSET
     parent: Id | None = None
     after: Annotated[
         tuple[Id, ...], Meta(max_length=1_000, description="The jobs that it waits for.")
     ] = ()
     on_failure: OnFailure = OnFailure.CANCEL
     supersede: Annotated[bool, Meta(description=_SUPERSEDE)] = False
-    throttle: Key | None = None
+    throttle: Key | UnsetType | None = UNSET
     task_version: (
         Annotated[
             int,
@@ -153,15 +160,14 @@ def new_job(request: JobRequest, task: AnnouncedTask | None = None) -> NewJob:
     if request.lease is not UNSET:
         fields["lease"] = _lease(request.lease)
     for name in ("delay", "timeout"):
-        if fields[name] is not None:
+        if fields.get(name) is not None:
             fields[name] = span(fields[name])
     if task is None:
         return NewJob(**fields)
     options = announced_options(task)
-    given = {name for name, value in fields.items() if value not in (None, ())} - {"task"}
     if request.run_at is not None:
-        given.add("delay")
-    return NewJob(**{**fields, **{name: options[name] for name in options.keys() - given}})
+        options.pop("delay", None)
+    return NewJob(**{**options, **fields, "task": options["task"]})
 
 
 @lru_cache(256)  # nearly all jobs have one of a few leases, and one object is checked only once

@@ -43,7 +43,9 @@ class Command(BaseCommand):
         given = _without_django(arguments)
         if given[:1] == ["worker"]:
             given = _worker(chosen, given[1:])
-            if not _FORKING_OPTIONS.isdisjoint(map(_name, given)):
+            # Without a settings module, only this process knows the settings.
+            is_forking = not _FORKING_OPTIONS.isdisjoint(map(_name, given))
+            if is_forking and os.environ.get("DJANGO_SETTINGS_MODULE"):
                 _replace_process(given)
         cli.main(given, _NAME)
 
@@ -91,5 +93,7 @@ def _replace_process(arguments: Sequence[str]) -> NoReturn:
     connections.close_all()
     sys.stdout.flush()
     sys.stderr.flush()
-    program = [sys.executable, *flags, "-c", _PROGRAM, json.dumps(sys.path), *arguments]
+    entries: Sequence[object] = sys.path  # some programs add others, which imports ignore
+    path = json.dumps([entry for entry in entries if isinstance(entry, str)])
+    program = [sys.executable, *flags, "-c", _PROGRAM, path, *arguments]
     os.execv(sys.executable, program)  # noqa: S606 - no shell, and the same interpreter
