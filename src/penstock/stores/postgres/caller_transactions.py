@@ -85,7 +85,7 @@ class CallerTransactions:
     async def add(
         self, connection: Any, jobs: Sequence[NewJob], actor: str, *, prepared: bool = True
     ) -> list[Job]:
-        """See `TableStore.add_within`; raises `NotPrepared` if `prepared` is not true."""
+        """See `TableStore.add_within`; raises `NotPrepared` unless `prepared` is false."""
         caller = joined(connection)
         given = {"actor": storable(actor), "jobs": [_given(job) for job in jobs]}
         name = "add_within" if prepared else "add_within_unprepared"
